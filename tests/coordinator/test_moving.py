@@ -226,7 +226,7 @@ def play(snapshot_messages: float) -> DirectedWorld:
 def test_a_run_whose_members_move_ends_sooner_and_nothing_is_lost() -> None:
     staying, moving = play(snapshot_messages=0.0), play(snapshot_messages=1.0)
     assert len(staying.reasons) == 1
-    assert any("in place of" in reason for reason in moving.reasons)
+    assert ["in place of" in reason for reason in moving.reasons] == [False, True]  # one move finds the good places
     for world in (staying, moving):
         assert all(node.finished[-1][1] == 199 for node in world.nodes.values())
         moved, alone = world.moved()
@@ -235,4 +235,4 @@ def test_a_run_whose_members_move_ends_sooner_and_nothing_is_lost() -> None:
         compared, differing = world.copies()
         assert compared
         assert not differing
-    assert moving.now < 0.9 * staying.now
+    assert moving.now < 0.6 * staying.now

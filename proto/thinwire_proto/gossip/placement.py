@@ -44,8 +44,8 @@ STARTS, ROUNDS, MOVES = 3, 100, 12
 that are compared in a round."""
 CYCLES, COUNTED = 4, 2
 """Cycles that are gone through for a cost, and how many of them count."""
-MESSAGE_WEIGHT = 1e-3
-"""Of the mean message in the cost of a placement."""
+REST_WEIGHT = 1e-3
+"""In the cost of a placement, of what else should be short."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +79,18 @@ def place(cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats, seed: 
 def iteration_seconds(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats) -> Floats:
     """Seconds of an iteration in the long run, of each placement, [placements]. orders: the nodes at the places,
     [placements, n]. Other arguments: see `place`."""
-    return _seconds(_used(orders, cycle, lines), computing_s[orders])
+    growth, busiest = _seconds(_used(orders, cycle, lines), computing_s[orders])
+    return np.asarray(np.maximum(growth, busiest))
 
 
 def _cost(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats) -> Floats:
-    """The same, and a little of the mean message, so that placements with equally long iterations differ."""
+    """The same, and a little of what else should be short: many placements have the same busiest line, and a search
+    would find no way from one to a better one."""
     used = _used(orders, cycle, lines)
+    growth, busiest = _seconds(used, computing_s[orders])
     messages = [(sending + delay).mean(axis=1) for parts in used for _, sending, delay in parts]
-    mean = np.mean(messages, axis=0) if messages else 0.0
-    return np.asarray(_seconds(used, computing_s[orders]) + MESSAGE_WEIGHT * mean)
+    rest = growth + (np.mean(messages, axis=0) if messages else 0.0)
+    return np.asarray(np.maximum(growth, busiest) + REST_WEIGHT * rest)
 
 
 def _used(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds) -> Used:
@@ -95,7 +98,9 @@ def _used(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds) -> Used:
     return [[(part, lines.sending_s[at], lines.delay_s[at]) for part, at in parts] for parts in ends]
 
 
-def _seconds(used: Used, computing_s: Floats) -> Floats:
+def _seconds(used: Used, computing_s: Floats) -> tuple[Floats, Floats]:
+    """Seconds of an iteration in the last cycles, and those for which the busiest line carries messages in it. The first
+    may be less, until all nodes have noticed that line."""
     finished = since = np.zeros(computing_s.shape)
     free = np.zeros(computing_s.shape)  # when each node's line has carried all messages before
     busy = np.zeros(computing_s.shape)
@@ -109,8 +114,7 @@ def _seconds(used: Used, computing_s: Floats) -> Floats:
                 finished[:, receivers] = np.maximum(finished[:, receivers], free[:, senders] + delay)
                 busy[:, senders] += sending
     growth = ((finished - since) / (COUNTED * len(used))).mean(axis=1)
-    # it may take more cycles than these until all nodes have noticed the busiest line
-    return np.asarray(np.maximum(growth, busy.max(axis=1) / (CYCLES * len(used))))
+    return growth, busy.max(axis=1) / (CYCLES * len(used))
 
 
 def _improved(order: Ints, cost: Callable[[Ints], Floats], seed: int, rounds: int) -> Ints:
