@@ -99,8 +99,9 @@ def _used(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds) -> Used:
 
 
 def _seconds(used: Used, computing_s: Floats) -> tuple[Floats, Floats]:
-    """Seconds of an iteration in the last cycles, and those for which the busiest line carries messages in it. The first
-    may be less, until all nodes have noticed that line."""
+    """Seconds of an iteration in the last cycles, and those for which the busiest line carries messages in it.
+
+    The first may be less, until all nodes have noticed that line."""
     finished = since = np.zeros(computing_s.shape)
     free = np.zeros(computing_s.shape)  # when each node's line has carried all messages before
     busy = np.zeros(computing_s.shape)
