@@ -89,10 +89,10 @@ class Calls:
         return receipt
 
     async def _call(self, name: str, argument: Any, size: int, metadata: Metadata) -> Any:
-        call = _Call(self._connection)
         service = self._service()
         if service is None:
             raise lost("connection refused")
+        call = _Call(self._connection)
 
         async def handle() -> None:
             try:
