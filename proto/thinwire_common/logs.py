@@ -56,10 +56,17 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The time and the message; further lines of it are indented."""
+    """The time and the message; further lines of it are indented. The first line of each day has the date too, because
+    a node runs for weeks."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
+        self._date = ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        date, self._date = self._date, super().formatTime(record, "%Y-%m-%d")
+        clock = super().formatTime(record, datefmt)
+        return clock if date == self._date else f"{self._date} {clock}"
 
     def format(self, record: logging.LogRecord) -> str:
         return shown_as_written(super().format(record)).replace("\n", CONTINUED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_an_event_has_its_id_and_fields_in_json_and_its_sentence_in_both(caplog:
     }
     del second["time"]
     assert second == {"level": "warning", "logger": "thinwire.test", "message": "step 3\nof “x”"}
-    texts = [formatter("text").format(record).partition(" ")[2] for record in caplog.records]
+    texts = [formatter("text").format(record).split(" ", 2)[2] for record in caplog.records]
     assert texts == ["round 3 is void: 100% late", "step 3\n  of “x”"]
 
 
@@ -46,6 +47,17 @@ def test_a_json_log_reads_like_the_text_and_its_events_are_found(caplog: pytest.
         "step 1: snapshot written",
         "step 2: snapshot written",
     ]
+
+
+def test_the_first_line_of_a_day_has_the_date() -> None:
+    text, day_s = formatter("text"), 86_400
+    noon_s = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
+    lines = []
+    for at_s in (noon_s, noon_s + 60, noon_s + day_s):
+        record = logging.makeLogRecord({"msg": "x"})
+        record.created = at_s
+        lines.append(text.format(record))
+    assert lines == ["2026-11-24 12:00:00 x", "12:01:00 x", "2026-11-25 12:00:00 x"]
 
 
 def test_torch_logs_nothing_but_warnings() -> None:
