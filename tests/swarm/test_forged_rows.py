@@ -38,5 +38,5 @@ def test_a_forged_row_is_refused_until_the_genuine_one_comes(swarm: RealSwarm) -
         db.execute("UPDATE rows SET signature = ? WHERE step = ?", (genuine, FORGED))
         db.commit()
     until(lambda: swarm.counted("second"), "the node is counted", second)
-    assert swarm.command("verify", "--invite", str(swarm.invite)).returncode == 0
+    assert swarm.command("verify", "--invite", f"@{swarm.invite_file}").returncode == 0
     assert swarm.status().fingerprints_different == 0

@@ -98,7 +98,7 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
     check.add_argument(
         "--invite",
         metavar="INVITE",
-        help="an invite to the run, used or not: the coordinator that it names must have signed",
+        help="an invite to the run, used or not, or @FILE with one: the coordinator that it names must have signed",
     )
     check.add_argument(
         "--messages",
@@ -132,12 +132,12 @@ def _status(arguments: argparse.Namespace) -> None:
 def _verify(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
+    from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
     from thinwire_proto.gossip.archive import ARCHIVE_FILE  # noqa: PLC0415
-    from thinwire_proto.identity.invite import parse_invite  # noqa: PLC0415
 
-    invite = parse_invite(arguments.invite) if arguments.invite else None
+    invite = parse_given_invite(arguments.invite) if arguments.invite else None
     set_threads(options.state_dir, options.threads)
     archives = [folder / ARCHIVE_FILE for folder in arguments.messages]
     verify(options.state_dir, print, invite.fingerprint if invite else None, archives)

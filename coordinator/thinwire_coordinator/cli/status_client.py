@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 
+from thinwire_common.invite_file import FILE_MARK, parse_given_invite
 from thinwire_common.reach.errors import Unreachable, WrongCertificate
 from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
@@ -22,14 +23,12 @@ from thinwire_coordinator.ledger.identity import open_existing_identity
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.identity import statements
-from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
+from thinwire_proto.identity.invite import PREFIX, Invite
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire.metadata import ORGANIZER
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.wire.service_pb2 import HelloRequest, StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
-
-FILE_MARK = "@"
 
 
 def ask_status(coordinator: str) -> StatusReply:
@@ -120,13 +119,8 @@ def open_channel(coordinator: str, *, here: bool = False) -> grpc.Channel:
 
 
 def _invite(given: str) -> Invite | None:
-    if given.startswith(FILE_MARK):
-        try:
-            with Path(given.removeprefix(FILE_MARK)).open(encoding="utf-8") as file:
-                return parse_invite(file.read(INVITE_LENGTH_MAX))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{given}: cannot read the invite: {error}") from None
-    return parse_invite(given) if given.startswith(PREFIX) else None
+    """The invite, if it is one or @FILE. Raises ConfigError."""
+    return parse_given_invite(given) if given.startswith((FILE_MARK, PREFIX)) else None
 
 
 def _shown(coordinator: str) -> str:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire_common.files import rename_synced
+from thinwire_common.invite_file import FILE_MARK, parse_given_invite
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError, UsageError
-from thinwire_proto.identity.invite import BREAKS, INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
+from thinwire_proto.identity.invite import BREAKS, PREFIX, Invite, parse_invite
 
 FILE = "enrolment.json"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-FILE_MARK = "@"
-FILE_CHARACTERS_MAX = 2 * INVITE_LENGTH_MAX
-"""Read of a file with an invite, which may be broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def read_destination(given: str) -> Destination:
     ConfigError if there is no invite in FILE yet."""
     text = given.strip()
     if text.startswith(FILE_MARK):
-        invite = parse_invite(_text_of(Path(text.removeprefix(FILE_MARK))))
+        invite = parse_given_invite(text)
         return Destination(invite.address, invite)
     if BREAKS.sub("", text).startswith(PREFIX):
         try:
@@ -111,15 +109,3 @@ def _read(folder: Path) -> Enrolment | None:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
         raise ConfigError(f"{path}: cannot be read; remove it, and run: thinwire-node start INVITE") from None
-
-
-def _text_of(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = BREAKS.sub("", file.read(FILE_CHARACTERS_MAX))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"{FILE_MARK}{path}: cannot read the invite: {reason}") from None
-    if not text.startswith(PREFIX):
-        raise ConfigError(f"{FILE_MARK}{path}: there is no invite in this file; it begins with {PREFIX}")
-    return text
