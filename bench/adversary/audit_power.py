@@ -23,7 +23,7 @@ from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
 from bench.convergence.problem import Problem
 from bench.convergence.text import text_of
-from thinwire_coordinator.auditing import differing
+from thinwire_coordinator.auditing import Difference
 from thinwire_coordinator.trust.audit import audited, components_of
 from thinwire_coordinator.trust.ballots import Ballot
 from thinwire_coordinator.trust.sequential import ALARM, added, audit_step
@@ -154,7 +154,11 @@ class Measured:
             components = components_of([*ballots, *references], self._replica.layout.components)
             recomputed = [self._recomputed(step, number, gradients[number]) for number in (place, place + 1)]
             layout, transform = self._replica.layout, self._contract.demo.transform
-            difference = differing(recomputed[0], recomputed[1], components, layout, transform)
+            found = Difference(components, layout, transform)
+            for use, gradient in zip((found.first, found.second), recomputed, strict=True):
+                for tensor in layout.tensors:
+                    use(tensor, gradient[tensor.name])
+            difference = found.values
             pair = audited(own, other, references, components, difference)
             self.found.honest += [one.z for one in pair]
             self.found.votes = len(own)

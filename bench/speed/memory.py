@@ -38,7 +38,7 @@ warmup_steps = 1
 samples = 1
 """
 """The context is short and there is one sample, so that parameters and their companions dominate the memory."""
-SERVER_BYTES, MERGE_WANTED, SUM_BYTES = 8, 3, 4
+SERVER_BYTES, MERGE_WANTED, SUM_BYTES, AUDIT_BYTES = 8, 3, 4, 8
 TIME_MAX_S = 180.0
 HEAD_WIDTH = 64
 
@@ -92,6 +92,7 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
         node, coordinator = zip(*(swarm_peaks(folder / run.stem, run) for run in (small, large)), strict=True)
         adamw = peak_of("adamw", small), peak_of("adamw", large)
         merge = peak_of("merge", small), peak_of("merge", large)
+        audit = peak_of("audit", small), peak_of("audit", large)
     sizes = f"{counts[0] / 1e6:.0f}M to {counts[1] / 1e6:.0f}M"
     yield BenchRow(TOPIC, f"a node, {sizes}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
     yield BenchRow(
@@ -99,3 +100,5 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
     )
     merged = "the merge, payloads not included"
     yield BenchRow(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)
+    beside = "an audit of one sample a lease, beside the replica"
+    yield BenchRow(TOPIC, beside, slope(audit), AUDIT_BYTES, "B/param", "two fp32 gradients", wanted=AUDIT_BYTES)

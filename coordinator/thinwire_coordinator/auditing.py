@@ -1,6 +1,10 @@
 """Recomputes the gradients of two leases on the replica of that step, and compares two contributions with them.
 
-It takes the time of one training round of two nodes, at most, and memory for two gradients. See `trust.audit`.
+It takes the time of one training round of two nodes, at most. See `trust.audit`.
+
+The problem: two gradients of all parameters are twice the memory of the replica. The sketch: the first is kept in
+bfloat16, whose rounding is far below the noise of an audit. Each tensor of the second is compared as soon as the
+backward pass has made it, at the components that the audit looks at, and dropped.
 """
 
 from __future__ import annotations
@@ -8,7 +12,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,10 +24,10 @@ from thinwire_coordinator.trust.audit import Floats, Subject, audited, component
 from thinwire_coordinator.trust.ballots import Ballot, Components
 from thinwire_coordinator.trust.evidence import Audited
 from thinwire_proto.blobs import BlobMissing, Blobs
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import TILE_EDGE, Contract
 from thinwire_proto.exact.decode import TILE_BATCH_CPU
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.tiles import TensorTiles, TileLayout
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.task import DataSource, Stateless, task_of
 
@@ -70,69 +76,94 @@ class Auditor:
 
         replica: a copy, at the step that the gradients are from. references: votes of nodes with neither lease.
         """
-        began = time.monotonic()
+        began, layout = time.monotonic(), replica.layout
+        components = components_of([own.ballot, other.ballot, *references], layout.components)
+        difference = Difference(components, layout, self._contract.demo.transform)
         try:
-            count = min(len(own.positions), len(other.positions), samples_of(self._contract, replica.layout.parameters))
-            first = self._gradient(replica, own.positions[:count])
-            second = self._gradient(replica, other.positions[:count])
+            count = min(len(own.positions), len(other.positions), samples_of(self._contract, layout.parameters))
+            self._gradient(replica, own.positions[:count], difference.first)
+            self._gradient(replica, other.positions[:count], difference.second)
         except (BlobMissing, _Stopped):
             return ()
         finally:
             now = time.monotonic()
             self._not_before = now + (now - began) / TIME_SHARE
-        components = components_of([own.ballot, other.ballot, *references], replica.layout.components)
-        difference = differing(first, second, components, replica.layout, self._contract.demo.transform)
-        return audited(own.ballot, other.ballot, references, components, difference)
+        return audited(own.ballot, other.ballot, references, components, difference.values)
 
-    def _gradient(self, replica: Replica, positions: Sequence[int]) -> dict[str, Tensor]:
+    def _gradient(self, replica: Replica, positions: Sequence[int], use: Callable[[TensorTiles, Tensor], None]) -> None:
+        """Compute the gradient of a lease, and pass each tensor's to `use` as soon as it is complete."""
         if self._model is None:
             self._model = Stateless(task_of(self._contract.model).model("cpu", self._blobs))
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in replica.tensors.items()}
-        for leaf in leaves.values():  # gradients are added up in place, so there is no third one of all parameters
-            leaf.register_post_accumulate_grad_hook(replica.give_back)  # type: ignore[no-untyped-call]
+        tensors = {tensor.name: tensor for tensor in replica.layout.tensors}
+        is_last = False
+
+        def added(name: str, leaf: Tensor) -> None:
+            replica.give_back(leaf)
+            if is_last:
+                complete(name)
+
+        def complete(name: str) -> None:
+            tensor, leaf = tensors.pop(name), leaves[name]
+            use(tensor, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+            leaf.grad = None
+
+        for name, leaf in leaves.items():
+            leaf.register_post_accumulate_grad_hook(partial(added, name))  # type: ignore[no-untyped-call]
         for start in range(0, len(positions), BATCH):
             if self._stopped.is_set():
                 raise _Stopped
             part = positions[start : start + BATCH]
+            is_last = start + BATCH >= len(positions)
             batch = self._data.batch(part)
             with replica.in_use():
                 torch.autograd.backward(self._model.loss(leaves, batch) * len(part))
-        return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
+        for name in list(tensors):  # those that these samples do not use
+            complete(name)
 
 
 class _Stopped(Exception):
     """The audit was aborted."""
 
 
-@torch.no_grad()
-def differing(
-    first: dict[str, Tensor], second: dict[str, Tensor], components: Components, layout: TileLayout, transform: str
-) -> Floats:
-    """The difference of two gradients, each parameter divided by the root mean square of both, at these components.
+class Difference:
+    """The difference of two gradients, each parameter divided by the root mean square of both, at some components.
 
-    first, second: by name; both are used up. components: ascending, int64 [n]. Returns float32 [n].
+    components: ascending, int64 [n]. `values`: float32 [n]. Takes the first gradient and then the second, tensor by
+    tensor, in any order.
     """
-    for name, gradient in first.items():
-        root = (gradient.square() + second[name].square()).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
-        gradient.sub_(second.pop(name)).div_(root)
-    found = np.zeros(len(components), np.float32)
-    start = 0
-    for tiles, begin in _tiles(first, layout):
-        end = int(np.searchsorted(components, begin + tiles.numel()))
-        coefficients = forward(tiles, transform).reshape(-1).numpy()
-        found[start:end] = coefficients[components[start:end] - begin]
-        start = end
-    return found
+
+    def __init__(self, components: Components, layout: TileLayout, transform: str) -> None:
+        self.values: Floats = np.zeros(len(components), np.float32)
+        self._components = components
+        self._layout = layout
+        self._transform = transform
+        self._first: dict[str, Tensor] = {}
+
+    def first(self, tensor: TensorTiles, gradient: Tensor) -> None:
+        self._first[tensor.name] = gradient.bfloat16()
+
+    @torch.no_grad()
+    def second(self, tensor: TensorTiles, gradient: Tensor) -> None:
+        difference = self._first.pop(tensor.name).float()
+        root = (difference.square() + gradient.square()).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
+        difference.sub_(gradient).div_(root)
+        del root
+        for tiles, begin in _tiles(difference, tensor, self._layout):
+            coefficients = forward(tiles, self._transform).reshape(-1).numpy()
+            start, end = np.searchsorted(self._components, (begin, begin + len(coefficients)))
+            self.values[start:end] = coefficients[self._components[start:end] - begin]
 
 
-def _tiles(tensors: Mapping[str, Tensor], layout: TileLayout) -> Iterator[tuple[Tensor, int]]:
-    """Tensors as tiles, a batch at a time: (float32 [n, 64, 64] or [n, 64], the first component)."""
-    begin = 0
-    for batch in layout.batches(TILE_BATCH_CPU):
-        count = batch.tiles.stop - batch.tiles.start
-        tiles = torch.zeros((count, 64, 64) if batch.is_matrix else (count, 64))
-        for part in batch.parts:
-            for band, tile in part.pieces(part.band(tensors[part.tensor.name]), tiles):
+def _tiles(values: Tensor, tensor: TensorTiles, layout: TileLayout) -> Iterator[tuple[Tensor, int]]:
+    """A tensor as tiles, a batch at a time: (float32 [n, 64, 64] or [n, 64], the first component)."""
+    before = 0 if tensor.is_matrix else layout.matrix_tiles
+    end = tensor.first_tile + tensor.tiles
+    for first in range(tensor.first_tile, end, TILE_BATCH_CPU):
+        stop = min(first + TILE_BATCH_CPU, end)
+        tiles = torch.zeros((stop - first, *(2 if tensor.is_matrix else 1) * (TILE_EDGE,)))
+        for part in layout.parts(range(before + first, before + stop)):
+            here = replace(part, tiles=slice(part.tiles.start - first, part.tiles.stop - first))
+            for band, tile in here.pieces(here.band(values), tiles):
                 tile.copy_(band)
-        yield tiles, begin
-        begin += tiles.numel()
+        yield tiles, layout.first_component(before + first)

@@ -11,7 +11,7 @@ import torch
 
 from support.sealed_run import make_state
 from support.small import random_replica, small_contract, small_corpus, small_trainer
-from thinwire_coordinator.auditing import TIME_SHARE, Auditor, differing
+from thinwire_coordinator.auditing import TIME_SHARE, Auditor, Difference
 from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_coordinator.trust.audit import REFERENCES_MIN, Subject, audited
 from thinwire_coordinator.trust.ballots import Ballot
@@ -30,12 +30,16 @@ def test_the_difference_at_components_is_that_of_the_whole_transform() -> None:
     )
     flat = torch.zeros(layout.components)
     for tensor in layout.tensors:
-        one, other = first[tensor.name], second[tensor.name]
+        one, other = first[tensor.name].bfloat16().float(), second[tensor.name]
         layout.add_into(flat, tensor, (one - other) / torch.sqrt(one**2 + other**2))
     whole = [forward(layout.matrices(flat), "dct").reshape(-1), forward(layout.vectors(flat), "dct").reshape(-1)]
     components = np.sort(np.random.default_rng(0).choice(layout.components, 500, replace=False))
-    found = differing(first, second, components, layout, "dct")
-    np.testing.assert_allclose(found, torch.cat(whole).numpy()[components], atol=1e-4)
+    found = Difference(components, layout, "dct")
+    for tensor in layout.tensors:
+        found.first(tensor, first[tensor.name])
+    for tensor in reversed(layout.tensors):
+        found.second(tensor, second[tensor.name])
+    np.testing.assert_allclose(found.values, torch.cat(whole).numpy()[components], atol=1e-4)
 
 
 def test_votes_that_come_from_a_lease_are_told_from_those_that_do_not(tmp_path: Path) -> None:
