@@ -187,6 +187,28 @@ def odd_settings(rank: int) -> Any:
     return step_error(optimizer), optimizer.fingerprint()
 
 
+def scaled(rank: int) -> Any:
+    """Steps by a GradScaler, and the same steps without it. The gradients of rank 1 overflow once. Returns for both the
+    fingerprint and the count of dropped gradients."""
+    found = []
+    for scaler in (torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2), None):
+        parameters = parameters_of(SHAPES)
+        optimizer = DeMo(parameters, precondition="adam", magnitude="clipped", **VOTE)
+        for step in range(STEPS):
+            gradients = gradients_of(SHAPES, step, rank)
+            give(parameters, [scaler.scale(gradient) for gradient in gradients] if scaler else gradients)
+            if step == 2 and rank == 1:
+                assert parameters[0].grad is not None
+                parameters[0].grad[0, 0] = float("inf")
+            if scaler:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+        found.append((optimizer.fingerprint(), optimizer.dropped))
+    return found
+
+
 def without_group(rank: int) -> Any:
     """The error of a step after the ranks have left the group."""
     optimizer = DeMo(parameters_of(SHAPES))
@@ -226,6 +248,7 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (
     after_errors,
     odd_settings,
     sizes,
+    scaled,
     without_group,  # the last
 )
 

@@ -72,6 +72,10 @@ class DeMo(Optimizer):
     Raises ConfigError for invalid settings, and on all ranks if the settings of the ranks differ.
     """
 
+    _step_supports_amp_scaling = True
+    """torch's GradScaler then calls `step` even if gradients overflow. It would skip the step otherwise, and the other
+    ranks would wait for this one. It sets `grad_scale` and `found_inf` for the time of the step."""
+
     def __init__(
         self,
         params: ParamsT,
@@ -179,9 +183,14 @@ class DeMo(Optimizer):
         rates = [_rates(group) for group in self.param_groups]
         for rate in rates:
             check_rates(*rate)
-        gradients = {number: [_gradient(tensor) for tensor in group.parameters] for number, group in groups.items()}
+        scale = getattr(self, "grad_scale", None)  # of a GradScaler; None: there is none, or it has unscaled
+        unscale = 1.0 if scale is None else 1 / float(scale)
+        gradients = {
+            number: [_gradient(tensor, unscale) for tensor in group.parameters] for number, group in groups.items()
+        }
         payloads: dict[int, bytes] = {}
-        if _all_finite([gradient for tensors in gradients.values() for gradient in tensors]):
+        overflowed = bool(getattr(self, "found_inf", False))
+        if not overflowed and _all_finite([gradient for tensors in gradients.values() for gradient in tensors]):
             for number, group in groups.items():
                 payloads[number] = group.extract(gradients[number], rates[number][0])
         else:
@@ -316,11 +325,12 @@ def _rates(options: dict[str, Any]) -> tuple[float, float]:
     return float(options["lr"]), float(options["weight_decay"])
 
 
-def _gradient(parameter: Tensor) -> Tensor:
+def _gradient(parameter: Tensor, factor: float) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    return (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
+    dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
+    return dense if factor == 1 else dense * factor
 
 
 def _all_finite(gradients: Sequence[Tensor]) -> bool:
