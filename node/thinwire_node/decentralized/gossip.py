@@ -19,6 +19,7 @@ from thinwire_node.decentralized.checks import (
     STATE_VERSION,
     check_names,
     check_settings,
+    check_unwrapped,
     why_damaged,
     why_unreadable,
 )
@@ -92,6 +93,7 @@ class Gossip:
         seed: int = 0,
         consensus_target: float | None = None,
     ) -> None:
+        check_unwrapped(model, optimizer)
         check_names(topology=topology, codec=codec)
         gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
         check_settings(
