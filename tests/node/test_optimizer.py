@@ -177,6 +177,13 @@ def test_an_overflow_that_was_clipped_drops_the_step_too() -> None:
     assert optimizer.dropped == 1
 
 
+def test_ranks_that_send_the_same_again_and_again_warn_once(ranks: dict[str, list[Any]]) -> None:
+    for with_all_reduce, *without in ranks["averaged"]:
+        assert len(with_all_reduce) == 1
+        assert "all ranks have sent the same components in 3 steps" in with_all_reduce[0]
+        assert without == [[], []]
+
+
 def test_a_rank_does_not_go_on_alone_after_its_group_was_destroyed(ranks: dict[str, list[Any]]) -> None:
     for error in ranks["without_group"]:
         assert "has stepped with 2 ranks, and torch.distributed has 1 now" in error

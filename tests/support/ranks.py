@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing.queues import Queue
 from typing import Any
@@ -209,6 +210,25 @@ def scaled(rank: int) -> Any:
     return found
 
 
+def averaged(rank: int) -> Any:
+    """The warnings of steps in which the gradients are averaged over the ranks, of steps in which they are not, and of
+    steps without gradients."""
+    found = []
+    for averages, gives in ((True, True), (False, True), (False, False)):
+        parameters = parameters_of(SHAPES)
+        optimizer = DeMo(parameters)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(STEPS):
+                if gives:
+                    give(parameters, gradients_of(SHAPES, step, rank))
+                for parameter in parameters if averages else []:
+                    dist.all_reduce(parameter.grad)
+                optimizer.step()
+        found.append([str(warning.message) for warning in caught])
+    return found
+
+
 def without_group(rank: int) -> Any:
     """The error of a step after the ranks have left the group."""
     optimizer = DeMo(parameters_of(SHAPES))
@@ -249,6 +269,7 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (
     odd_settings,
     sizes,
     scaled,
+    averaged,
     without_group,  # the last
 )
 

@@ -29,7 +29,7 @@ from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.ranks import Ranks
-from thinwire_node.decentralized.script_warnings import warn_script
+from thinwire_node.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from thinwire_node.optimizer.all_gather import AllGather
+from thinwire_node.optimizer.equal_payloads import EqualPayloads
 from thinwire_node.optimizer.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ConfigError
@@ -129,6 +130,7 @@ class DeMo(Optimizer):
         self._process_group = process_group
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
+        self._equal_payloads = EqualPayloads()
         self._ranks_most = 1  # that a step has had
         self._agreement_hash = b""  # of `_agreement` when it last changed; empty: not known
         self.dropped = 0
@@ -197,6 +199,8 @@ class DeMo(Optimizer):
             self.dropped += 1
         del gradients  # free the memory during the exchange, which takes long
         rates, gathered = self._gather(rates, payloads)
+        if any(rate for rate, _ in rates):  # while it is 0 from the beginning, so is each momentum
+            self._equal_payloads.see(gathered)
         for number, group in groups.items():
             group.apply([sent[number] for sent in gathered if number in sent], *rates[number])
 
