@@ -1,14 +1,17 @@
 """Train a small model with Hugging Face's Accelerate and DeMo, on any number of ranks.
 
-    accelerate launch --num-processes 2 --cpu examples/accelerate_demo.py
-    torchrun --nproc-per-node 2 examples/accelerate_demo.py              does the same
+    torchrun --nproc-per-node 2 examples/accelerate_demo.py
+
+It needs `pip install accelerate`. On a machine with several GPUs, `accelerate launch --num-processes 2` does the same;
+on a CPU it starts a single process.
 
 `prepare` wraps a model in DistributedDataParallel (DDP), which would average the gradients over the ranks. DeMo needs
 each rank's own gradients, so this script gives `prepare` only the optimizer and the data, and moves the model itself.
 Without DDP, the seed must make the ranks' parameters equal at the start. DeMo's first step checks that they are.
 
-A scheduler stays outside of `prepare`, too, or else Accelerate would step it once for each rank. If you need the model
-prepared, for example for mixed precision, run each forward and backward pass under `accelerator.no_sync(model)`.
+A scheduler stays outside of `prepare`, too, or else Accelerate would step it once for each rank. With `accumulate`, the
+optimizer steps in some iterations alone, so step the scheduler only `if accelerator.sync_gradients`. If you need the
+model prepared, for example for mixed precision, run each forward and backward pass under `accelerator.no_sync(model)`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import os
 import sys
 import sysconfig
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import torch
@@ -41,9 +45,8 @@ def main() -> None:
     demo = DeMo(model.parameters(), lr=2e-3, compression_decay=0.99, precondition="adam", magnitude="clipped")
     scheduler = torch.optim.lr_scheduler.LinearLR(demo, 0.2, 1.0, total_iters=5)
     optimizer, loader = accelerator.prepare(demo, DataLoader(samples(), batch_size=8, shuffle=True))
-    batches = iter(loader)  # each rank gets its own part of the samples
-    for step in range(steps):
-        (batch,) = next(batches)
+    passes = chain.from_iterable(repeat(loader))  # each rank gets its own part of the samples, in each pass
+    for step, (batch,) in enumerate(islice(passes, steps)):
         with accelerator.autocast():
             logits = model(batch[:, :-1])
         loss = cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())

@@ -1,16 +1,20 @@
 """Train a small causal language model with Hugging Face's Trainer and DeMo, on any number of ranks.
 
     torchrun --nproc-per-node 2 examples/hf_trainer_demo.py
+    torchrun --nproc-per-node 2 examples/hf_trainer_demo.py --resume     continues from the newest checkpoint
+
+It needs `pip install transformers accelerate`.
 
 The Trainer wraps the model in DistributedDataParallel (DDP), which would average the gradients over the ranks. DeMo
 needs each rank's own gradients, so `LocalGradients` runs every forward and backward pass under DDP's `no_sync`. DDP
 still does one useful thing: it makes the parameters of all ranks equal at the start.
 
-Three settings belong to it:
+The Trainer saves only the optimizer of the first rank. So with `RankStates` each rank saves its own beside it, and a
+resumed run has the same bits as an uninterrupted one.
+
+Two settings belong to it:
 * `max_grad_norm=0`, because DeMo bounds its steps itself.
 * `average_tokens_across_devices=False`, because it scales the loss of each rank for a later average.
-* `save_strategy="no"`, because the Trainer saves only the first rank's optimizer. To resume, let each rank save its own
-  `optimizer.state_dict()`.
 """
 
 from __future__ import annotations
@@ -64,6 +68,26 @@ class Report(TrainerCallback):  # type: ignore[misc]
             print(f"step {state.global_step:4}  loss {float(logs['loss']):.3f}  sent {sent:,} bytes in all", flush=True)
 
 
+class RankStates(TrainerCallback):  # type: ignore[misc]
+    """Saves the optimizer of each rank in the Trainer's checkpoints, and loads it when the Trainer resumes."""
+
+    def __init__(self, optimizer: DeMo) -> None:
+        self._optimizer = optimizer
+
+    def on_save(self, args: TrainingArguments, state: Any, control: Any, **named: Any) -> None:
+        path = self._path(args, state.global_step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(self._optimizer.state_dict(), path)
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **named: Any) -> None:
+        if state.global_step:  # by now, the Trainer has loaded the first rank's
+            path = self._path(args, state.global_step)
+            self._optimizer.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+
+    def _path(self, args: TrainingArguments, step: int) -> Path:
+        return Path(args.output_dir) / f"checkpoint-{step}" / f"optimizer-of-rank-{args.process_index}.pt"
+
+
 class Bytes(Dataset[dict[str, Tensor]]):
     """Samples of CONTEXT bytes from Python's standard library."""
 
@@ -84,6 +108,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--out", default="runs/hf_trainer_demo")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
     set_seed(1)
     config = LlamaConfig(
@@ -99,18 +125,17 @@ def main() -> None:
         lr_scheduler_type="constant",
         max_grad_norm=0,
         average_tokens_across_devices=False,
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=given.save_every,
         logging_steps=1,
         report_to=[],
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
-        ddp_backend=None if torch.cuda.is_available() else "gloo",
     )
-    trainer = LocalGradients(
-        model, settings, train_dataset=Bytes(), optimizers=(optimizer, None), callbacks=[Report(optimizer)]
-    )
+    callbacks = [Report(optimizer), RankStates(optimizer)]
+    trainer = LocalGradients(model, settings, train_dataset=Bytes(), optimizers=(optimizer, None), callbacks=callbacks)
     trainer.remove_callback(PrinterCallback)  # Report prints instead
-    trainer.train()
+    trainer.train(resume_from_checkpoint=given.resume)
     print(f"rank {settings.process_index}: fingerprint {optimizer.fingerprint():016x}", flush=True)
     if dist.is_initialized():
         dist.barrier()

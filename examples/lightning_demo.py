@@ -2,6 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/lightning_demo.py
 
+It needs `pip install lightning`.
+
 Lightning's strategy `ddp` wraps the module in DistributedDataParallel (DDP), which would average the gradients over the
 ranks. DeMo needs each rank's own gradients, so the strategy `LocalGradients` runs every forward pass under DDP's
 `no_sync`. The backward pass then exchanges nothing. DDP's communication hooks are no way to do it, because Lightning

@@ -44,6 +44,8 @@ def main() -> None:
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, arguments.steps))
     done = _resume(arguments.checkpoints, model, optimizer, scheduler) if arguments.resume else 0
+    if done and rank == 0:
+        print(f"continues after step {done} of {arguments.checkpoints}", flush=True)
     text = _text()
     parameters = sum(tensor.numel() for tensor in model.parameters())
     all_reduce = 2 * (ranks - 1) / ranks * 4 * parameters  # bytes sent by a rank in a ring all-reduce of float32

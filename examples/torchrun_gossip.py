@@ -40,6 +40,8 @@ def main() -> None:
     gossip = Gossip(model, optimizer, topology=arguments.topology, slack=arguments.slack)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "gossip": gossip}
     done = _resume(arguments.checkpoints, parts) if arguments.resume else 0
+    if done and rank == 0:
+        print(f"continues after step {done} of {arguments.checkpoints}", flush=True)
     text = _text()
     held_out, text = text[: len(text) // 20], text[len(text) // 20 :]
 

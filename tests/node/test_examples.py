@@ -19,19 +19,28 @@ LOSS = re.compile(r"step +(\d+)  loss (\d+\.\d+)  sent ([\d,]+) bytes")
 
 
 NAMES = ("hf_trainer_demo", "accelerate_demo", "lightning_demo")
+BEGUN, RESUMED = "the Trainer's first half", "the Trainer's second half"
+FINGERPRINT = re.compile(r"rank \d: fingerprint ([0-9a-f]{16})")
 
 
 @pytest.fixture(scope="module")
 def printed_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Return the output of each rank, by example."""
     folder = tmp_path_factory.mktemp("examples")
-    arguments = [f"--steps {STEPS}" + (f" --out {folder}" if name == "hf_trainer_demo" else "") for name in NAMES]
-    scripts = [part for name, more in zip(NAMES, arguments, strict=True) for part in (f"{EXAMPLES}/{name}.py", more)]
-    command = [sys.executable, example_ranks.__file__, str(folder), *scripts]
+    given = {
+        "hf_trainer_demo": f"--steps {STEPS} --out {folder}/whole",
+        "accelerate_demo": f"--steps {STEPS}",
+        "lightning_demo": f"--steps {STEPS}",
+        BEGUN: f"--steps {STEPS // 2} --out {folder}/resumed",
+        RESUMED: f"--steps {STEPS} --out {folder}/resumed --resume",
+    }
+    scripts = [f"{EXAMPLES}/{name if name in NAMES else 'hf_trainer_demo'}.py" for name in given]
+    arguments = [part for pair in zip(scripts, given.values(), strict=True) for part in pair]
+    command = [sys.executable, example_ranks.__file__, str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    found: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(given, found, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,12 +52,26 @@ def test_ranks_keep_their_gradients_and_end_equal(printed_by: dict[str, list[str
     assert losses[-1] < losses[0] - 0.2
     sent = [int(count.replace(",", "")) for _, _, count in printed]
     assert 0 < sent[0] < sent[-1]
-    fingerprints = re.findall(r"rank \d: fingerprint ([0-9a-f]{16})", "".join(texts))
+    fingerprints = FINGERPRINT.findall("".join(texts))
     assert len(fingerprints) == example_ranks.RANKS
     assert len(set(fingerprints)) == 1
     gradients = [re.findall(r"^gradients ([0-9a-f]{8})$", text, re.MULTILINE) for text in texts]
     assert [len(found) for found in gradients] == [1, 1]
     assert gradients[0] != gradients[1]  # nobody has averaged them
+
+
+def test_a_resumed_trainer_ends_as_the_uninterrupted_one(printed_by: dict[str, list[str]]) -> None:
+    """The Trainer itself saves the optimizer of the first rank alone."""
+    whole, begun, resumed = (FINGERPRINT.findall("".join(printed_by[name])) for name in (NAMES[0], BEGUN, RESUMED))
+    assert resumed == whole != begun
+    assert [int(step) for step, _, _ in LOSS.findall(printed_by[RESUMED][0])] == [4, 5, 6]
+
+
+def test_the_trainer_runs_with_one_rank(tmp_path: Path) -> None:
+    command = [sys.executable, f"{EXAMPLES}/hf_trainer_demo.py", "--steps", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert FINGERPRINT.search(done.stdout)
 
 
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def test_differences_between_ranks_are_named_on_all_of_them(ranks: Found) -> Non
             in (found["at_odds"]["shape"])
         )
         assert "create a new Gossip after `add_param_group`" in found["at_odds"]["group"]
+        assert "run each forward and backward pass under `model.no_sync()`" in found["at_odds"]["wrapped"]
 
 
 @pytest.mark.parametrize("codec", ["dense", *CODECS])
@@ -208,6 +209,21 @@ def test_a_model_that_cannot_be_mixed_is_refused() -> None:
         Gossip(model, torch.optim.SGD(other.parameters()))
     with pytest.raises(ConfigError, match="no parameter to train"):
         Gossip(model, torch.optim.SGD([model.frozen]))
+
+
+def test_an_optimizer_that_accelerate_has_prepared_is_refused() -> None:
+    from accelerate import Accelerator  # noqa: PLC0415 - slow
+
+    model = Network(seed=0)
+    accelerator = Accelerator(cpu=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="AcceleratedOptimizer has no hooks"):
+        Gossip(model, accelerator.prepare(optimizer))
+    gossip = Gossip(model, optimizer)
+    accelerator.prepare(optimizer).step()
+    assert gossip.steps == 1
+    gossip.finish()
+    accelerator.state._reset_state(reset_partial_state=True)  # for other tests of this process
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,35 @@ def test_numbers_of_numpy_and_an_empty_group_are_taken_by_all_ranks(ranks: dict[
     assert first[0] == ""
 
 
+def test_ranks_step_together_although_a_scaler_of_one_of_them_finds_an_overflow(ranks: dict[str, list[Any]]) -> None:
+    """Scales are powers of two, so the steps are those without a scaler, bit for bit."""
+    (first, first_plain), (second, second_plain) = ranks["scaled"]
+    assert first == first_plain
+    assert second == second_plain
+    assert first[0] == second[0]
+    assert [first[1], second[1]] == [0, 1]
+
+
+def test_an_overflow_that_was_clipped_drops_the_step_too() -> None:
+    parameters = parameters_of(SHAPES)
+    optimizer, scaler = DeMo(parameters), torch.amp.GradScaler("cpu")
+    give(parameters, [scaler.scale(gradient) for gradient in gradients_of(SHAPES, 0, 0)])
+    assert parameters[0].grad is not None
+    parameters[0].grad[0, 0] = float("inf")
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_value_(parameters, 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    assert optimizer.dropped == 1
+
+
+def test_ranks_that_send_the_same_again_and_again_warn_once(ranks: dict[str, list[Any]]) -> None:
+    for with_all_reduce, *without in ranks["averaged"]:
+        assert len(with_all_reduce) == 1
+        assert "all ranks have sent the same components in 3 steps" in with_all_reduce[0]
+        assert without == [[], []]
+
+
 def test_a_rank_does_not_go_on_alone_after_its_group_was_destroyed(ranks: dict[str, list[Any]]) -> None:
     for error in ranks["without_group"]:
         assert "has stepped with 2 ranks, and torch.distributed has 1 now" in error

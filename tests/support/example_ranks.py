@@ -1,4 +1,4 @@
-"""Runs examples that use DeMo, each on two forked ranks, and prints what the ranks printed, as JSON.
+"""Runs examples that use DeMo, each on two forked ranks, and prints a list of what the ranks printed, as JSON.
 
     python example_ranks.py FOLDER SCRIPT "ARGUMENTS" SCRIPT "ARGUMENTS" …
 
@@ -28,10 +28,10 @@ RANKS = 2
 
 def main() -> None:
     folder, *given = sys.argv[1:]
-    scripts = dict(zip(given[::2], given[1::2], strict=True))
-    for script in scripts:
+    scripts = list(zip(given[::2], given[1::2], strict=True))
+    for script in {script for script, _ in scripts}:
         runpy.run_path(script, run_name="imported")
-    print(json.dumps({Path(script).stem: _ranks(Path(folder), script, more) for script, more in scripts.items()}))
+    print(json.dumps([_ranks(Path(folder), script, more) for script, more in scripts]))
 
 
 def _ranks(folder: Path, script: str, arguments: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing.queues import Queue
 from typing import Any
@@ -187,6 +188,47 @@ def odd_settings(rank: int) -> Any:
     return step_error(optimizer), optimizer.fingerprint()
 
 
+def scaled(rank: int) -> Any:
+    """Steps by a GradScaler, and the same steps without it. The gradients of rank 1 overflow once. Returns for both the
+    fingerprint and the count of dropped gradients."""
+    found = []
+    for scaler in (torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2), None):
+        parameters = parameters_of(SHAPES)
+        optimizer = DeMo(parameters, precondition="adam", magnitude="clipped", **VOTE)
+        for step in range(STEPS):
+            gradients = gradients_of(SHAPES, step, rank)
+            give(parameters, [scaler.scale(gradient) for gradient in gradients] if scaler else gradients)
+            if step == 2 and rank == 1:
+                assert parameters[0].grad is not None
+                parameters[0].grad[0, 0] = float("inf")
+            if scaler:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+        found.append((optimizer.fingerprint(), optimizer.dropped))
+    return found
+
+
+def averaged(rank: int) -> Any:
+    """The warnings of steps in which the gradients are averaged over the ranks, of steps in which they are not, and of
+    steps without gradients."""
+    found = []
+    for averages, gives in ((True, True), (False, True), (False, False)):
+        parameters = parameters_of(SHAPES)
+        optimizer = DeMo(parameters)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(STEPS):
+                if gives:
+                    give(parameters, gradients_of(SHAPES, step, rank))
+                for parameter in parameters if averages else []:
+                    dist.all_reduce(parameter.grad)
+                optimizer.step()
+        found.append([str(warning.message) for warning in caught])
+    return found
+
+
 def without_group(rank: int) -> Any:
     """The error of a step after the ranks have left the group."""
     optimizer = DeMo(parameters_of(SHAPES))
@@ -226,6 +268,8 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (
     after_errors,
     odd_settings,
     sizes,
+    scaled,
+    averaged,
     without_group,  # the last
 )
 

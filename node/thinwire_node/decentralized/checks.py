@@ -9,7 +9,9 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_proto.errors import ConfigError
@@ -60,6 +62,20 @@ def check_names(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, str):
             raise ConfigError(f"{name} must be a name, such as those in docs/decentralized.md; it is {value!r}")
+
+
+def check_unwrapped(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raises ConfigError for what a framework has wrapped."""
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise ConfigError(
+            "the model is in DistributedDataParallel, which averages the gradients of all ranks; give Gossip the "
+            "module inside (`model.module`), and run each forward and backward pass under `model.no_sync()`"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise ConfigError(
+            f"{type(optimizer).__name__} has no hooks, so it wraps another optimizer; give Gossip that one, for "
+            "example before Accelerate's `prepare`"
+        )
 
 
 def check_settings(

@@ -19,6 +19,7 @@ from thinwire_node.decentralized.checks import (
     STATE_VERSION,
     check_names,
     check_settings,
+    check_unwrapped,
     why_damaged,
     why_unreadable,
 )
@@ -28,7 +29,7 @@ from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.ranks import Ranks
-from thinwire_node.decentralized.script_warnings import warn_script
+from thinwire_node.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
@@ -92,6 +93,7 @@ class Gossip:
         seed: int = 0,
         consensus_target: float | None = None,
     ) -> None:
+        check_unwrapped(model, optimizer)
         check_names(topology=topology, codec=codec)
         gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
         check_settings(

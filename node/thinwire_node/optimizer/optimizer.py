@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from thinwire_node.optimizer.all_gather import AllGather
+from thinwire_node.optimizer.equal_payloads import EqualPayloads
 from thinwire_node.optimizer.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ConfigError
@@ -72,6 +73,10 @@ class DeMo(Optimizer):
     Raises ConfigError for invalid settings, and on all ranks if the settings of the ranks differ.
     """
 
+    _step_supports_amp_scaling = True
+    """torch's GradScaler then calls `step` even if gradients overflow. It would skip the step otherwise, and the other
+    ranks would wait for this one. It sets `grad_scale` and `found_inf` for the time of the step."""
+
     def __init__(
         self,
         params: ParamsT,
@@ -125,6 +130,7 @@ class DeMo(Optimizer):
         self._process_group = process_group
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
+        self._equal_payloads = EqualPayloads()
         self._ranks_most = 1  # that a step has had
         self._agreement_hash = b""  # of `_agreement` when it last changed; empty: not known
         self.dropped = 0
@@ -179,15 +185,22 @@ class DeMo(Optimizer):
         rates = [_rates(group) for group in self.param_groups]
         for rate in rates:
             check_rates(*rate)
-        gradients = {number: [_gradient(tensor) for tensor in group.parameters] for number, group in groups.items()}
+        scale = getattr(self, "grad_scale", None)  # of a GradScaler; None: there is none, or it has unscaled
+        unscale = 1.0 if scale is None else 1 / float(scale)
+        gradients = {
+            number: [_gradient(tensor, unscale) for tensor in group.parameters] for number, group in groups.items()
+        }
         payloads: dict[int, bytes] = {}
-        if _all_finite([gradient for tensors in gradients.values() for gradient in tensors]):
+        overflowed = bool(getattr(self, "found_inf", False))
+        if not overflowed and _all_finite([gradient for tensors in gradients.values() for gradient in tensors]):
             for number, group in groups.items():
                 payloads[number] = group.extract(gradients[number], rates[number][0])
         else:
             self.dropped += 1
         del gradients  # free the memory during the exchange, which takes long
         rates, gathered = self._gather(rates, payloads)
+        if any(rate for rate, _ in rates):  # while it is 0 from the beginning, so is each momentum
+            self._equal_payloads.see(gathered)
         for number, group in groups.items():
             group.apply([sent[number] for sent in gathered if number in sent], *rates[number])
 
@@ -316,11 +329,12 @@ def _rates(options: dict[str, Any]) -> tuple[float, float]:
     return float(options["lr"]), float(options["weight_decay"])
 
 
-def _gradient(parameter: Tensor) -> Tensor:
+def _gradient(parameter: Tensor, factor: float) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    return (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
+    dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
+    return dense if factor == 1 else dense * factor
 
 
 def _all_finite(gradients: Sequence[Tensor]) -> bool:
