@@ -80,9 +80,9 @@ JUDGED_BYTES = 2 << 10
 1,315."""
 DIGEST_BYTES = 256
 AUDIT_BYTES_A_PARAMETER = 20
-"""An audit: the parameters as far as they are in use, the model while it is made, a gradient and a half, and their scale.
-Counted by operations: 16.4, without the samples' activations; the process takes about a third of that if a lease is
-computed in one pass, as that of a large model is."""
+"""An audit: the parameters as far as they are in use, the model while it is made, two gradients, and their scale.
+Counted by operations, without the samples' activations: 15.6, and 12 if a lease is computed in one pass, as that of a
+large model is. Then the process takes about half."""
 AUDIT_BYTES_A_COMPONENT = 1
 """Whether a component is among those that an audit looks at."""
 AUDITED_COMPONENT_BYTES = 12
