@@ -5,10 +5,12 @@ All tests share one swarm and one browser, and run in file order. The last brows
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, ex
 
 from support.accessibility import serious
 from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
+from support.cutting_proxy import cutting_proxy
 from support.real import RealSwarm, real_swarm, run_text, until
 
 MEMBERS = 200
@@ -107,6 +110,37 @@ class Open:
     @property
     def step(self) -> int:
         return int(re.sub(r"\D", "", self.page.locator("#step").inner_text()))
+
+
+class Line:
+    """The line between a browser and the coordinator, which can fail. Runs on a thread, beside Playwright's loop."""
+
+    def __init__(self, address: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._made = cutting_proxy(address)
+        self._proxy = asyncio.run_coroutine_threadsafe(self._made.__aenter__(), self._loop).result()
+        self.address = f"http://{self._proxy.address}"
+
+    def shut(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.shut)
+
+    def open(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.open)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._made.__aexit__(None, None, None), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def line(watched: CrowdedCoordinator) -> Iterator[Line]:
+    line = Line(watched.address)
+    yield line
+    line.close()
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +291,33 @@ def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinato
     assert light.errors == []
     assert len(light.asked) > 10
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
+
+
+def test_a_failed_request_for_the_curves_is_repeated(watched: CrowdedCoordinator, browser: Browser) -> None:
+    opened = Open(browser, watched.address)
+    opened.page.route("**/api/history?**", lambda route: route.abort(), times=1)
+    opened.page.reload()
+    expect(opened.page.locator("#loss-chart path.line").first).to_be_attached()
+    opened.context.close()
+
+
+def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, browser: Browser, line: Line) -> None:
+    opened = Open(browser, line.address)
+    page, missed = opened.page, 12
+
+    def without_a_point() -> int:
+        """Steps that the charts skip: few, because messages come once a second."""
+        plot = page.get_by_role("slider", name="Tokens")
+        return opened.step - int(plot.get_attribute("aria-valuemax") or 0)
+
+    step = opened.step
+    line.shut()
+    expect(page.locator("#state")).to_have_text("The coordinator is unreachable")
+    until(lambda: watched.status()["step"] > step + missed, "steps that the page misses", watched.coordinator)
+    line.open()
+    until(lambda: opened.step > step + missed, "the page shows new steps", watched.coordinator)
+    until(lambda: without_a_point() < missed, "the charts have the steps that the page missed", watched.coordinator)
+    opened.context.close()
 
 
 def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:

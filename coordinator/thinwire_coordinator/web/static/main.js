@@ -37,7 +37,7 @@ let newest = null; // the newest summary
 let heard = 0; // time of the last message
 let deadline = null; // deadline of the open round, on this browser's clock
 let grown = 0;
-const asked = { details: 0, moment: null, sample: null };
+const asked = { details: 0, history: 0, moment: null, sample: null };
 
 // messages from the coordinator
 
@@ -99,6 +99,7 @@ async function askDetails() {
 }
 
 async function askHistory() {
+  asked.history = performance.now();
   const wanted = chosen;
   const said = await ask(`api/history?set=${encodeURIComponent(nameOf(wanted))}`);
   if (!said || wanted !== chosen) return;
@@ -128,6 +129,7 @@ function gone(text) {
 }
 
 function show(said) {
+  const wasAway = document.body.classList.contains("stale");
   document.body.classList.remove("stale");
   byId("link").dataset.link = "live";
   put("link", "live");
@@ -151,7 +153,7 @@ function show(said) {
   showFigures(said);
   const restarted = before && before.term !== said.term;
   const filled = before && !before.history_complete && said.history_complete;
-  if (restarted || filled) askHistory();
+  if (restarted || filled || wasAway) askHistory(); // steps may be missing
   else if (history && (said.at_step > (before?.at_step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
   const left = before && before.nodes.active !== said.nodes.active;
   if (restarted || left || said.sample_step !== asked.sample) asked.moment = null;
@@ -340,7 +342,7 @@ setInterval(() => {
   tick();
   if (document.hidden || document.body.classList.contains("stale")) return;
   if (performance.now() - asked.details > DETAILS_MS && asked.moment !== momentOf(newest)) askDetails();
-  if (grown > GROWN) askHistory();
+  if (grown > GROWN || (!history && performance.now() - asked.history > DETAILS_MS)) askHistory();
 }, 500);
 chooseTheme();
 await Promise.all([askDetails(), askHistory()]);
