@@ -293,6 +293,27 @@ def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinato
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
 
 
+def test_a_run_that_has_diverged_shows_no_old_loss(watched: CrowdedCoordinator, browser: Browser) -> None:
+    """The test stands between the page and the coordinator, because a run does not diverge when it is told to."""
+
+    def diverged(route: Route) -> None:
+        found = route.fetch().json()
+        found["loss"]["diverged"] = [41]
+        route.fulfill(json=found)
+
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/api/live", lambda route: route.abort())
+    page.route("**/api/status?**", diverged)
+    page.goto(watched.address)
+    expect(page.locator("#loss")).to_have_text("diverged")
+    expect(page.locator("#loss-note")).to_have_text("not a finite number at step 41")
+    expect(page).to_have_title(re.compile("^diverged · "))
+    page.unroute("**/api/status?**")
+    expect(page.locator("#loss")).to_have_text(re.compile(r"^\d+\.\d{3}$"))
+    context.close()
+
+
 def test_a_failed_request_for_the_curves_is_repeated(watched: CrowdedCoordinator, browser: Browser) -> None:
     opened = Open(browser, watched.address)
     opened.page.route("**/api/history?**", lambda route: route.abort(), times=1)

@@ -148,7 +148,8 @@ function show(said) {
   if (run) {
     put("steps", `of ${words.count(run.steps)}${said.gossip ? ` · ${spread(said.gossip.iterations)}` : ""}`);
     byId("progress").value = said.step / run.steps;
-    document.title = `${words.loss(said.loss.held_out)} · ${names.step.toLowerCase()} ${words.count(said.step)} · thinwire`;
+    const title = said.loss.diverged.some((at) => at !== null) ? "diverged" : words.loss(said.loss.held_out);
+    document.title = `${title} · ${names.step.toLowerCase()} ${words.count(said.step)} · thinwire`;
   }
   showFigures(said);
   const restarted = before && before.term !== said.term;
@@ -161,8 +162,11 @@ function show(said) {
 
 function showFigures(said) {
   const held = said.loss.sets[chosen] ?? null;
-  put("loss", words.loss(held ?? said.loss.training));
-  put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
+  const diverged = said.loss.diverged[chosen] ?? null;
+  byId("loss").classList.toggle("bad", diverged !== null);
+  put("loss", diverged === null ? words.loss(held ?? said.loss.training) : "diverged");
+  if (diverged !== null) put("loss-note", `not a finite number at ${names.step.toLowerCase()} ${words.count(diverged)}`);
+  else put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
   put("active", words.count(said.nodes.active));
   const { compared, different } = said.nodes;
   byId("equal").classList.toggle("bad", different > 0);
