@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import itertools
 import json
 import re
 import signal
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -360,6 +362,23 @@ def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: Crowded
     assert after["tokens"] > before["tokens"]  # tokens of earlier terms still count
     mine = [error for error in light.errors if "Failed to load resource" not in error]
     assert mine == []  # the browser itself logs the failed requests
+
+
+def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
+    def answer(path: str) -> int:
+        try:
+            with urlopen(f"{watched.address}{path}", timeout=10) as found:
+                return int(found.status)
+        except HTTPError as refused:
+            return refused.code
+
+    offset = itertools.count()
+
+    def one_is_refused() -> bool:
+        return 503 in [answer(f"/api/status?nodes=200&offset={next(offset)}") for _ in range(100)]
+
+    until(one_is_refused, "a question is refused", watched.coordinator)
+    assert {answer("/metrics") for _ in range(200)} == {200}
 
 
 def test_the_page_names_exactly_the_files_of_its_folder() -> None:

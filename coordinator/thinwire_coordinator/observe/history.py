@@ -73,7 +73,7 @@ class Voids:
 
 @dataclass
 class Curve:
-    """The losses on one held-out set. first, newest: (step, loss) of the whole run, if finite; None if none was measured.
+    """The losses on one held-out set. first, newest: (step, loss) of the whole run; None if none was measured.
     diverged: the step of a newer loss that is not finite."""
 
     series: Series = field(default_factory=Series)
