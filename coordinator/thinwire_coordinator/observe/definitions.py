@@ -173,6 +173,7 @@ UPDATES = METRICS.counter(
     "updates_total",
     "Sealed updates by encoding; the smallest one is used. codec: votes, signs.",
     "codec",
+    values=("votes", "signs"),
     unit="{update}",
 )
 
