@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -343,6 +344,24 @@ def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, b
     opened.context.close()
 
 
+def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
+    def answer(path: str) -> int:
+        try:
+            with urlopen(f"{watched.address}{path}", timeout=10) as found:
+                return int(found.status)
+        except HTTPError as refused:
+            return refused.code
+
+    offset = itertools.count()
+    with ThreadPoolExecutor(8) as readers:
+
+        def one_is_refused() -> bool:
+            return 503 in readers.map(answer, [f"/api/status?nodes=200&offset={next(offset)}" for _ in range(200)])
+
+        until(one_is_refused, "a question is refused", watched.coordinator)
+        assert set(readers.map(answer, ["/metrics"] * 200)) == {200}
+
+
 def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
     page = light.page
     page.evaluate("window.loadedOnce = true")
@@ -362,23 +381,6 @@ def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: Crowded
     assert after["tokens"] > before["tokens"]  # tokens of earlier terms still count
     mine = [error for error in light.errors if "Failed to load resource" not in error]
     assert mine == []  # the browser itself logs the failed requests
-
-
-def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
-    def answer(path: str) -> int:
-        try:
-            with urlopen(f"{watched.address}{path}", timeout=10) as found:
-                return int(found.status)
-        except HTTPError as refused:
-            return refused.code
-
-    offset = itertools.count()
-
-    def one_is_refused() -> bool:
-        return 503 in [answer(f"/api/status?nodes=200&offset={next(offset)}") for _ in range(100)]
-
-    until(one_is_refused, "a question is refused", watched.coordinator)
-    assert {answer("/metrics") for _ in range(200)} == {200}
 
 
 def test_the_page_names_exactly_the_files_of_its_folder() -> None:
