@@ -16,9 +16,10 @@ SEALED = "thinwire_coordinator_rounds_sealed_total"
 TOKENS = "thinwire_coordinator_tokens_total"
 
 
-def _rate(metric: str) -> str:
-    """Total rate a second."""
-    return f"sum(rate({metric}[$__rate_interval]))"
+def _for_each(metric: str, of: str) -> str:
+    """Increase of a metric for each unit of another, over five minutes, because a round may be longer than
+    $__rate_interval. Nothing where the other stands still, as at the end of a run."""
+    return f"sum(rate({metric}[5m])) / (sum(rate({of}[5m])) > 0)"
 
 
 TOTALS = PanelRow(
@@ -141,9 +142,9 @@ EACH = PanelRow(
             "lines",
             "bytes",
             (
-                Query(f"{_rate(UP)} / {_rate(SEALED)}", "up"),
-                Query(f"{_rate(DOWN)} / {_rate(SEALED)}", "down"),
-                Query(f"{_rate(ALL_REDUCE)} / {_rate(SEALED)}", "all-reduce, each way"),
+                Query(_for_each(UP, SEALED), "up"),
+                Query(_for_each(DOWN, SEALED), "down"),
+                Query(_for_each(ALL_REDUCE, SEALED), "all-reduce, each way"),
             ),
             width=8,
             log=True,
@@ -154,9 +155,9 @@ EACH = PanelRow(
             "lines",
             "bytes",
             (
-                Query(f"{_rate(UP)} / {_rate(TOKENS)}", "up"),
-                Query(f"{_rate(DOWN)} / {_rate(TOKENS)}", "down"),
-                Query(f"{_rate(ALL_REDUCE)} / {_rate(TOKENS)}", "all-reduce, each way"),
+                Query(_for_each(UP, TOKENS), "up"),
+                Query(_for_each(DOWN, TOKENS), "down"),
+                Query(_for_each(ALL_REDUCE, TOKENS), "all-reduce, each way"),
             ),
             width=8,
             log=True,
@@ -168,10 +169,10 @@ EACH = PanelRow(
             "lines",
             "bytes a parameter",
             (
-                Query(f"{_rate(UP)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)", "up"),
-                Query(f"{_rate(DOWN)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)", "down"),
+                Query(f"{_for_each(UP, COUNTED)} / scalar(thinwire_coordinator_parameters)", "up"),
+                Query(f"{_for_each(DOWN, COUNTED)} / scalar(thinwire_coordinator_parameters)", "down"),
                 Query(
-                    f"{_rate(ALL_REDUCE)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)",
+                    f"{_for_each(ALL_REDUCE, COUNTED)} / scalar(thinwire_coordinator_parameters)",
                     "all-reduce, each way",
                 ),
             ),
@@ -191,13 +192,14 @@ CODEC = PanelRow(
             "bits",
             (
                 Query(
-                    f"8 * {_rate('thinwire_coordinator_votes_bytes_total')} / "
-                    f"{_rate('thinwire_coordinator_votes_total')}",
+                    "8 * " + _for_each("thinwire_coordinator_votes_bytes_total", "thinwire_coordinator_votes_total"),
                     "up",
                 ),
                 Query(
-                    f"8 * {_rate('thinwire_coordinator_update_body_bytes_total')} / "
-                    f"{_rate('thinwire_coordinator_update_components_total')}",
+                    "8 * "
+                    + _for_each(
+                        "thinwire_coordinator_update_body_bytes_total", "thinwire_coordinator_update_components_total"
+                    ),
                     "down",
                 ),
             ),
@@ -217,10 +219,12 @@ CODEC = PanelRow(
             "lines",
             "bytes",
             (
-                Query(f"{_rate('thinwire_coordinator_update_body_bytes_total')} / {_rate(SEALED)}", "update"),
+                Query(_for_each("thinwire_coordinator_update_body_bytes_total", SEALED), "update"),
                 Query(
-                    f"{_rate('thinwire_coordinator_votes_bytes_total')} / "
-                    f"{_rate('thinwire_coordinator_contribution_after_open_seconds_count')}",
+                    _for_each(
+                        "thinwire_coordinator_votes_bytes_total",
+                        "thinwire_coordinator_contribution_after_open_seconds_count",
+                    ),
                     "contribution",
                 ),
             ),

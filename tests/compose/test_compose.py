@@ -23,6 +23,8 @@ NODES = 4
 DISK_MB = 400
 LEFT_BYTES = 4 << 20
 ROUNDS = 30
+FORECAST_AFTER_S = 600
+"""How long Prometheus watches a disk before DiskFillsUp may fire."""
 SERVICES = ("coordinator", "prometheus", "node")
 QUIET = {"NoSealedRound", "ReplicaDiffers", "TargetDown", "NodeGone", "DiskTooSmall"}
 """Alerts that must not fire in a healthy swarm, even on a loaded machine."""
@@ -174,6 +176,8 @@ def test_rounds_without_nodes_raise_alerts(swarm: Swarm) -> None:
 
 
 def test_a_disk_that_fills_up_raises_alerts(swarm: Swarm, disk: Path) -> None:
+    watched = f"thinwire_coordinator_disk_free_bytes offset {FORECAST_AFTER_S}s"
+    until(lambda: bool(swarm.ask(watched)), "Prometheus has watched the disk for long enough", FORECAST_AFTER_S)
     filler = disk / FILLER
     # enough space for a while, but not for the rest of the run
     run("fallocate", "--length", str(shutil.disk_usage(disk).free - LEFT_BYTES), str(filler))

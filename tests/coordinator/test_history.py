@@ -144,6 +144,15 @@ def test_a_loss_that_is_not_finite_is_omitted() -> None:
     assert history.held_out["wiki"].newest is None
 
 
+def test_a_run_that_has_diverged_says_so_until_a_loss_is_finite_again() -> None:
+    watched = Watched()
+    curve = watched.history.held_out["wiki"]
+    for step, loss, diverged in ((5, 2.0, None), (10, float("nan"), 10), (8, 1.9, 10), (15, 3.0, None)):
+        watched.tell(LossMeasured(step, "wiki", loss))
+        assert curve.diverged == diverged
+    assert (curve.first, curve.newest) == ((5, 2.0), (15, 3.0))
+
+
 def test_the_dense_baseline_is_a_ring_all_reduce() -> None:
     assert ring_bytes_of_all(0, 1000) == ring_bytes_of_all(1, 1000) == 0  # no other node to send to
     assert ring_bytes_of_all(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each

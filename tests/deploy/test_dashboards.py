@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import typing
 from enum import EnumMeta
 from pathlib import Path
@@ -14,6 +16,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 from deploy.dashboards.__main__ import FOLDER
+from deploy.dashboards.bandwidth import BANDWIDTH
 from deploy.dashboards.description import DASHBOARDS
 from thinwire_coordinator.observe.definitions import METRICS as COORDINATORS
 from thinwire_node.observe.definitions import METRICS as NODES
@@ -104,6 +107,31 @@ def test_every_queried_metric_exists() -> None:
         names = METRIC.findall(expression)
         assert names or expression == "up == 0", expression
         assert set(names) <= known, expression
+
+
+def test_quotients_are_finite_in_runs_whose_rounds_last_a_minute(tmp_path: Path) -> None:
+    """By promtool, with a scrape every five seconds. A counter that stands for a minute has a rate of 0 over 20 s."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: apt-get install -y prometheus")
+    each = next(row for row in BANDWIDTH.rows if row.title == "Per round, token and parameter")
+    queries = [query.expr.replace("$__rate_interval", "20s") for panel in each.panels for query in panel.queries]
+    counters = {name for query in queries for name in METRIC.findall(query) if name.endswith("_total")}
+    labels = 'instance="c", direction="{}", outcome="counted"'
+    series = [f"{name}{{{labels.format(way)}}}" for name in sorted(counters) for way in ("sent", "received")]
+    values = " ".join(f"{minute}x11" for minute in range(20))  # twelve samples a minute
+    inputs = [{"series": one, "values": values} for one in series]
+    inputs.append({"series": 'thinwire_coordinator_parameters{instance="c"}', "values": "1x240"})
+    cases = [
+        {"expr": f"count(({query}) < +Inf)", "eval_time": f"{seconds}s", "exp_samples": [{"labels": "{}", "value": 1}]}
+        for query in queries
+        for seconds in range(600, 660, 20)
+    ]
+    case = {"interval": "5s", "input_series": inputs, "promql_expr_test": cases}
+    (tmp_path / "test.json").write_text(json.dumps({"rule_files": [], "tests": [case]}))
+    done = subprocess.run(
+        ["promtool", "test", "rules", "test.json"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_data_source_is_the_provisioned_one() -> None:

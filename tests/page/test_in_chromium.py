@@ -5,13 +5,18 @@ All tests share one swarm and one browser, and run in file order. The last brows
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import itertools
 import json
 import re
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -19,6 +24,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, ex
 
 from support.accessibility import serious
 from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
+from support.cutting_proxy import cutting_proxy
 from support.real import RealSwarm, real_swarm, run_text, until
 
 MEMBERS = 200
@@ -107,6 +113,37 @@ class Open:
     @property
     def step(self) -> int:
         return int(re.sub(r"\D", "", self.page.locator("#step").inner_text()))
+
+
+class Line:
+    """The line between a browser and the coordinator, which can fail. Runs on a thread, beside Playwright's loop."""
+
+    def __init__(self, address: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._made = cutting_proxy(address)
+        self._proxy = asyncio.run_coroutine_threadsafe(self._made.__aenter__(), self._loop).result()
+        self.address = f"http://{self._proxy.address}"
+
+    def shut(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.shut)
+
+    def open(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.open)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._made.__aexit__(None, None, None), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def line(watched: CrowdedCoordinator) -> Iterator[Line]:
+    line = Line(watched.address)
+    yield line
+    line.close()
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +294,72 @@ def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinato
     assert light.errors == []
     assert len(light.asked) > 10
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
+
+
+def test_a_run_that_has_diverged_shows_no_old_loss(watched: CrowdedCoordinator, browser: Browser) -> None:
+    """The test stands between the page and the coordinator, because a run does not diverge when it is told to."""
+
+    def diverged(route: Route) -> None:
+        found = route.fetch().json()
+        found["loss"]["diverged"] = [41]
+        route.fulfill(json=found)
+
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/api/live", lambda route: route.abort())
+    page.route("**/api/status?**", diverged)
+    page.goto(watched.address)
+    expect(page.locator("#loss")).to_have_text("diverged")
+    expect(page.locator("#loss-note")).to_have_text("not a finite number at step 41")
+    expect(page).to_have_title(re.compile("^diverged · "))
+    page.unroute("**/api/status?**")
+    expect(page.locator("#loss")).to_have_text(re.compile(r"^\d+\.\d{3}$"))
+    context.close()
+
+
+def test_a_failed_request_for_the_curves_is_repeated(watched: CrowdedCoordinator, browser: Browser) -> None:
+    opened = Open(browser, watched.address)
+    opened.page.route("**/api/history?**", lambda route: route.abort(), times=1)
+    opened.page.reload()
+    expect(opened.page.locator("#loss-chart path.line").first).to_be_attached()
+    opened.context.close()
+
+
+def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, browser: Browser, line: Line) -> None:
+    opened = Open(browser, line.address)
+    page, missed = opened.page, 12
+
+    def without_a_point() -> int:
+        """Steps that the charts skip: few, because messages come once a second."""
+        plot = page.get_by_role("slider", name="Tokens")
+        return opened.step - int(plot.get_attribute("aria-valuemax") or 0)
+
+    step = opened.step
+    line.shut()
+    expect(page.locator("#state")).to_have_text("The coordinator is unreachable")
+    until(lambda: watched.status()["step"] > step + missed, "steps that the page misses", watched.coordinator)
+    line.open()
+    until(lambda: opened.step > step + missed, "the page shows new steps", watched.coordinator)
+    until(lambda: without_a_point() < missed, "the charts have the steps that the page missed", watched.coordinator)
+    opened.context.close()
+
+
+def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
+    def answer(path: str) -> int:
+        try:
+            with urlopen(f"{watched.address}{path}", timeout=10) as found:
+                return int(found.status)
+        except HTTPError as refused:
+            return refused.code
+
+    offset = itertools.count()
+    with ThreadPoolExecutor(8) as readers:
+
+        def one_is_refused() -> bool:
+            return 503 in readers.map(answer, [f"/api/status?nodes=200&offset={next(offset)}" for _ in range(200)])
+
+        until(one_is_refused, "a question is refused", watched.coordinator)
+        assert set(readers.map(answer, ["/metrics"] * 200)) == {200}
 
 
 def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:

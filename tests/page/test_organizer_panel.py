@@ -131,6 +131,16 @@ def test_a_node_is_banned_with_a_reason_and_may_return(swarm: RealSwarm, page: P
     expect(page.locator("#nodes tbody tr", has_text="banned")).to_have_count(0)
 
 
+def test_a_change_that_did_not_arrive_is_said(page: Page) -> None:
+    page.route("**/organizer/*", lambda route: route.abort())
+    page.get_by_role("button", name=re.compile("^Revoke invite")).first.click()
+    expect(page.locator("#said")).to_contain_text("The coordinator is unreachable")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.locator("#panel")).to_be_visible()  # the browser is still logged in
+    page.unroute("**/organizer/*")
+    expect(page.locator("#said")).to_have_text("")
+
+
 def test_rounds_went_on_and_the_organizer_logs_out(swarm: RealSwarm, page: Page) -> None:
     def step() -> int:
         found: dict[str, Any] = json.loads(ask(swarm, "/api/status?nodes=0")[1])

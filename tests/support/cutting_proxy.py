@@ -32,6 +32,15 @@ class CuttingProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def shut(self) -> None:
+        """Cut all connections, and refuse new ones until `open`."""
+        self._refuses = True
+        self.cut()
+
+    def open(self) -> None:
+        """Take connections again."""
+        self._refuses = False
+
     def stall(self) -> None:
         """Pass nothing on any more, in either direction, and keep the connections."""
         self._flows.clear()

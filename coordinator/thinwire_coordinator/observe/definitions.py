@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
+from thinwire_common.traffic import KINDS
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.trust.evidence import Verdict
 from thinwire_proto.wire.reasons import Reason
@@ -74,7 +75,8 @@ ROUNDS_VOID = METRICS.counter(
 )
 SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
     "sealed_timestamp_seconds",
-    "Unix time at which the newest update was sealed. Until this process seals its first update: when it became ready.",
+    "Unix time at which the newest update was sealed; in a run without a centre, the newest beat. Until this process "
+    "seals its first one: when it became ready.",
 )
 PHASE_SECONDS = METRICS.histogram(
     "phase_seconds",
@@ -123,7 +125,8 @@ SAMPLES_SKIPPED = METRICS.counter(
 )
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
-    "Training loss of the newest sealed round: mean over the samples of its contributions, in nats per token.",
+    "Training loss of the newest sealed round: mean over the samples of its contributions, in nats per token. In a run "
+    "without a centre, of the newest beat: mean over its samples, each with the parameters of its node.",
     unit="{nat}/{token}",
 )
 HELD_OUT_LOSS = METRICS.gauge(
@@ -148,7 +151,10 @@ EVALUATION_PARTS = METRICS.counter(
     "result",
     values=("agreed", "differed", "unanswered", "coordinator"),
 )
-LEARNING_RATE = METRICS.gauge("learning_rate", "Learning rate of the newest sealed update.")
+LEARNING_RATE = METRICS.gauge(
+    "learning_rate",
+    "Learning rate of the newest sealed update; in a run without a centre, at the median iteration of the newest beat.",
+)
 
 # votes and updates
 VOTES = METRICS.counter("votes_total", "Components in accepted contributions.", unit="{component}")
@@ -167,14 +173,14 @@ UPDATES = METRICS.counter(
     "updates_total",
     "Sealed updates by encoding; the smallest one is used. codec: votes, signs.",
     "codec",
+    values=("votes", "signs"),
     unit="{update}",
 )
 
 # bytes
 PAYLOAD_BYTES = METRICS.counter(
     "payload_bytes_total",
-    "Bytes of gRPC messages, without transport overhead. direction: sent, received. kind: contribution, receipt, "
-    "update, announcement, snapshot, corpus, blob, evaluated, probe, join, status, other.",
+    f"Bytes of gRPC messages, without transport overhead. direction: sent, received. kind: {', '.join(KINDS)}.",
     "direction",
     "kind",
 )

@@ -25,6 +25,7 @@ from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.gauges import Gauges
+from thinwire_coordinator.observe.kept_answers import KeptAnswers
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.counts import Counts
@@ -48,6 +49,7 @@ class Exposition:
         self.metrics = Metrics()
         self.route = Route("/metrics", self.answer)
         self._workers = workers
+        self._kept = KeptAnswers(kept_s=0.0)
         self._counters = Counters(Counts(0))
         self._gauges = Gauges(readiness, workers)
         for collector in (self._counters, self._gauges):
@@ -80,8 +82,10 @@ class Exposition:
         return list(self.metrics.registry.collect())
 
     async def answer(self, request: Request) -> Response:
+        """All metrics now, or those of a moment ago if somebody asks without a pause."""
         await self.look()
-        return Response(generate_latest(self.metrics.registry), headers=SAFETY, media_type=CONTENT_TYPE)
+        text = self._kept.answer("", time.monotonic(), lambda: generate_latest(self.metrics.registry))
+        return Response(text, headers=SAFETY, media_type=CONTENT_TYPE)
 
     async def look(self) -> None:
         """Measure connections and disks, as far as their budgets allow."""

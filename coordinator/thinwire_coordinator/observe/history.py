@@ -73,15 +73,22 @@ class Voids:
 
 @dataclass
 class Curve:
-    """The losses on one held-out set. first, newest: (step, loss) of the whole run; None if none was measured."""
+    """The losses on one held-out set. first, newest: (step, loss) of the whole run; None if none was measured.
+    diverged: the step of a newer loss that is not finite."""
 
     series: Series = field(default_factory=Series)
     first: tuple[int, float] | None = None
     newest: tuple[int, float] | None = None
+    diverged: int | None = None
 
     def add(self, step: int, loss: float) -> None:
-        if self.newest is not None and step <= self.newest[0]:
+        newest = self.diverged if self.diverged is not None else self.newest[0] if self.newest is not None else -1
+        if step <= newest:
             return  # nodes were slower than the coordinator, which measures the last step itself
+        if not math.isfinite(loss):
+            self.diverged = step
+            return
+        self.diverged = None
         self.series.add(with_loss(step, loss))
         self.first = self.first or (step, loss)
         self.newest = (step, loss)
@@ -160,7 +167,7 @@ class History:
             self._add(Bucket(event.iterations[1], event.tokens), event, event.losses)
         elif isinstance(event, RoundVoid):
             self._void(event)
-        elif isinstance(event, LossMeasured) and math.isfinite(event.loss):
+        elif isinstance(event, LossMeasured):
             if event.name in self.held_out:
                 self.held_out[event.name].add(event.step, event.loss)
         elif isinstance(event, Sampled):

@@ -6,6 +6,7 @@ watcher is called on the event loop and takes microseconds.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollec
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.observe import definitions
 from thinwire_coordinator.swarm.events import (
+    BeatSealed,
     ContributionTaken,
     Event,
     LossMeasured,
@@ -73,6 +75,8 @@ class Metrics:
                 self._phase("broadcast", event.after_s)
             case RoundSealed():
                 self._sealed(event)
+            case BeatSealed():
+                self._sealed_beat(event)
             case UpdateApplied():
                 self._phase("apply", event.seconds)
             case LossMeasured():
@@ -89,6 +93,13 @@ class Metrics:
         self._phase("merge", event.merge_s)
         self._phase("seal", event.seal_s)
         self._set(definitions.TRAINING_LOSS, event.loss)
+        self._set(definitions.LEARNING_RATE, event.learning_rate)
+
+    def _sealed_beat(self, event: BeatSealed) -> None:
+        """A beat has no phases. If nothing was trained in it, the loss stays that of an earlier one."""
+        self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
+        if math.isfinite(event.loss):
+            self._set(definitions.TRAINING_LOSS, event.loss)
         self._set(definitions.LEARNING_RATE, event.learning_rate)
 
     def _measured(self, name: str, step: int, loss: float) -> None:

@@ -1,6 +1,6 @@
 """The routes of the page: static files of this package, JSON built on demand, and an event stream.
 
-Encoded JSON answers are cached for KEPT_S seconds, because many browsers ask for the same ones.
+Answers are kept for KEPT_S seconds, because many browsers ask for the same ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from thinwire_coordinator.observe.history import History, read_past
+from thinwire_coordinator.observe.kept_answers import KeptAnswers
 from thinwire_coordinator.observe.past_beats import PastBeats
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Event, NodeCame
@@ -40,8 +41,6 @@ POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
 ROWS = 15
 """Default number of nodes in one answer."""
 KEPT_S = 0.5
-KEPT_MAX = 64
-"""Maximum number of cached answers."""
 NAMES_EVERY_S = 1.0
 CONTRACT_DIGITS = 16
 """Digits of the contract's hash in the name of a downloaded file."""
@@ -66,8 +65,7 @@ class Page:
         self._history: History | None = None
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
-        self._kept: dict[str, bytes] = {}
-        self._kept_since = 0.0
+        self._kept = KeptAnswers(KEPT_S)
         self._new_names: dict[str, str] = {}
         self._names_timer: asyncio.TimerHandle | None = None
         self._record: Callable[[dict[str, str]], None] | None = None
@@ -213,15 +211,16 @@ class Page:
     ) -> Response:
         if self._swarm is None or self._history is None or self._readiness.swarm is None:
             return self._not_yet()
-        now = time.monotonic()
-        if now - self._kept_since > KEPT_S or len(self._kept) >= KEPT_MAX:
-            self._kept, self._kept_since = {}, now
-        if question not in self._kept:
-            self._kept[question] = make(self._swarm, self._history)
-        return Response(self._kept[question], headers={**SAFETY, "cache-control": "no-store", **headers})
+        found = self._kept.answer(question, time.monotonic(), partial(make, self._swarm, self._history))
+        if found is None:
+            return self._unavailable("asked too much")
+        return Response(found, headers={**SAFETY, "cache-control": "no-store", **headers})
 
     def _not_yet(self) -> Response:
-        return JSONResponse({"state": self._readiness.state}, 503, {**SAFETY, "retry-after": "2"})
+        return self._unavailable(self._readiness.state)
+
+    def _unavailable(self, state: str) -> Response:
+        return JSONResponse({"state": state}, 503, {**SAFETY, "retry-after": "2"})
 
 
 def _record_names(swarm: Swarm, names: dict[str, str]) -> None:

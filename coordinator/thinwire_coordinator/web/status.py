@@ -70,6 +70,7 @@ def summary(swarm: SwarmView, history: History) -> Plain:
             "held_out_step": newest[0] if newest else None,
             "first": _short(first[1]) if first else None,
             "sets": [_short(curve.newest[1]) if curve.newest else None for curve in curves],
+            "diverged": [curve.diverged for curve in curves],
         },
         "tokens": history.tokens_before + counts.tokens,
         "tokens_per_s": round(history.tokens_per_s(now), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
+from thinwire_common.traffic import KINDS
 
 METRICS = Definitions("thinwire_node_")
 
@@ -66,7 +67,8 @@ PHASE_SECONDS = METRICS.histogram(
     "phase_seconds",
     "Time spent in each phase. phase: compute (a micro-batch), encode (an extraction), upload (first byte sent to last "
     "byte received), receipt (end of the upload to the receipt), apply (an update), wait (nothing to train on), "
-    "data (the data of the lease are not here), evaluate (a batch of held-out samples).",
+    "data (the data of the lease are not here), evaluate (a batch of held-out samples), peers (an iteration waits for "
+    "messages of other nodes).",
     "phase",
 )
 UPLOAD_SLACK_SECONDS = METRICS.gauge(
@@ -79,8 +81,7 @@ CLOCK_JUMPS = METRICS.counter("clock_jumps_total", "Times that the two clocks ju
 # bytes
 PAYLOAD_BYTES = METRICS.counter(
     "payload_bytes_total",
-    "Bytes of gRPC messages before framing. direction: sent, received. kind: contribution, receipt, "
-    "update, announcement, snapshot, corpus, blob, evaluated, probe, join, status, other.",
+    f"Bytes of gRPC messages before framing. direction: sent, received. kind: {', '.join(KINDS)}.",
     "direction",
     "kind",
 )

@@ -37,7 +37,7 @@ let newest = null; // the newest summary
 let heard = 0; // time of the last message
 let deadline = null; // deadline of the open round, on this browser's clock
 let grown = 0;
-const asked = { details: 0, moment: null, sample: null };
+const asked = { details: 0, history: 0, moment: null, sample: null };
 
 // messages from the coordinator
 
@@ -99,6 +99,7 @@ async function askDetails() {
 }
 
 async function askHistory() {
+  asked.history = performance.now();
   const wanted = chosen;
   const said = await ask(`api/history?set=${encodeURIComponent(nameOf(wanted))}`);
   if (!said || wanted !== chosen) return;
@@ -128,6 +129,7 @@ function gone(text) {
 }
 
 function show(said) {
+  const wasAway = document.body.classList.contains("stale");
   document.body.classList.remove("stale");
   byId("link").dataset.link = "live";
   put("link", "live");
@@ -146,12 +148,13 @@ function show(said) {
   if (run) {
     put("steps", `of ${words.count(run.steps)}${said.gossip ? ` · ${spread(said.gossip.iterations)}` : ""}`);
     byId("progress").value = said.step / run.steps;
-    document.title = `${words.loss(said.loss.held_out)} · ${names.step.toLowerCase()} ${words.count(said.step)} · thinwire`;
+    const title = said.loss.diverged.some((at) => at !== null) ? "diverged" : words.loss(said.loss.held_out);
+    document.title = `${title} · ${names.step.toLowerCase()} ${words.count(said.step)} · thinwire`;
   }
   showFigures(said);
   const restarted = before && before.term !== said.term;
   const filled = before && !before.history_complete && said.history_complete;
-  if (restarted || filled) askHistory();
+  if (restarted || filled || wasAway) askHistory(); // steps may be missing
   else if (history && (said.at_step > (before?.at_step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
   const left = before && before.nodes.active !== said.nodes.active;
   if (restarted || left || said.sample_step !== asked.sample) asked.moment = null;
@@ -159,8 +162,11 @@ function show(said) {
 
 function showFigures(said) {
   const held = said.loss.sets[chosen] ?? null;
-  put("loss", words.loss(held ?? said.loss.training));
-  put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
+  const diverged = said.loss.diverged[chosen] ?? null;
+  byId("loss").classList.toggle("bad", diverged !== null);
+  put("loss", diverged === null ? words.loss(held ?? said.loss.training) : "diverged");
+  if (diverged !== null) put("loss-note", `not a finite number at ${names.step.toLowerCase()} ${words.count(diverged)}`);
+  else put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
   put("active", words.count(said.nodes.active));
   const { compared, different } = said.nodes;
   byId("equal").classList.toggle("bad", different > 0);
@@ -340,7 +346,7 @@ setInterval(() => {
   tick();
   if (document.hidden || document.body.classList.contains("stale")) return;
   if (performance.now() - asked.details > DETAILS_MS && asked.moment !== momentOf(newest)) askDetails();
-  if (grown > GROWN) askHistory();
+  if (grown > GROWN || (!history && performance.now() - asked.history > DETAILS_MS)) askHistory();
 }, 500);
 chooseTheme();
 await Promise.all([askDetails(), askHistory()]);

@@ -1,18 +1,26 @@
 // The organizer's panel. Everything that others wrote is set as text, never as markup.
 
 const EVERY_MS = 5000;
+const AWAY = "The coordinator is unreachable, so this page may be old, and nothing can be changed.";
 const of = (id) => document.getElementById(id);
 
 async function ask(name, said) {
   const options = said === undefined ? {} : {
     method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(said),
   };
-  const answer = await fetch(`organizer/${name}`, { credentials: "same-origin", cache: "no-store", ...options });
+  let answer;
+  try {
+    answer = await fetch(`organizer/${name}`, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch {
+    return { ok: false, stranger: false, error: AWAY };
+  }
   const found = await answer.json().catch(() => ({ error: `HTTP ${answer.status}` }));
   return { ok: answer.ok, stranger: answer.status === 401, ...found };
 }
 
-function say(text) { of("said").textContent = text; }
+function say(text) {
+  if (of("said").textContent !== text) of("said").textContent = text; // a screen reader repeats every change
+}
 
 function show(isIn) {
   of("login").hidden = isIn;
@@ -105,6 +113,7 @@ async function refresh() {
   const found = await ask("state");
   if (found.stranger) return show(false);
   if (!found.ok) return say(found.error);
+  if (of("said").textContent === AWAY) say("");
   show(true);
   fill("invites", found.invites.map(inviteRow));
   fill("nodes", found.nodes.map(nodeRow));
@@ -121,7 +130,8 @@ of("login-form").addEventListener("submit", async (event) => {
 });
 
 of("logout").addEventListener("click", async () => {
-  await ask("logout", {});
+  const answer = await ask("logout", {});
+  if (!answer.ok) return say(answer.error);
   of("invite").hidden = true;
   for (const table of ["invites", "nodes"]) fill(table, []);
   show(false);
