@@ -4,19 +4,19 @@ import { element } from "./charts.js";
 import * as words from "./words.js";
 
 const STAR_COLUMNS = [
-  { sort: "name", title: "node" },
+  { sort: "name", title: "node", ascends: true },
   { sort: "active", title: "state" },
   { sort: "rounds", title: "rounds", number: true },
   { sort: "tokens", title: "tokens", number: true },
   { sort: "weight", title: "weight", number: true },
-  { sort: "early", title: "before deadline", number: true },
+  { sort: "early", title: "before deadline", number: true, ascends: true },
   { sort: "equal", title: "replica" },
   { sort: "up", title: "up", number: true },
   { sort: "down", title: "down", number: true },
 ];
 
 const GOSSIP_COLUMNS = [
-  { sort: "name", title: "node" },
+  { sort: "name", title: "node", ascends: true },
   { sort: "active", title: "state" },
   { sort: "iteration", title: "iteration", number: true },
   { sort: "loss", title: "loss", number: true },
@@ -82,7 +82,8 @@ export class NodeTable {
       if (!column.sort) return;
       this.headings[i].firstChild.disabled = !sorts.includes(column.sort);
       const turned = this.sort === `-${column.sort}`;
-      if (turned || this.sort === column.sort) this.headings[i].setAttribute("aria-sort", turned ? "ascending" : "descending");
+      const ascends = Boolean(column.ascends) !== turned; // until it is turned, the most interesting rows come first
+      if (turned || this.sort === column.sort) this.headings[i].setAttribute("aria-sort", ascends ? "ascending" : "descending");
       else this.headings[i].removeAttribute("aria-sort");
     });
   }
