@@ -29,6 +29,7 @@ from bench.speed import (
     trust,
     update,
 )
+from bench.speed.plot import plot
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
@@ -85,7 +86,7 @@ def main() -> None:
         return
     report.print_table(found, about)
     report.write_json(found, about, RUNS / "bench.json")
-    report.plot(found, RUNS / "bench.png")
+    plot(found, RUNS / "bench.png")
     print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
     if arguments.into is not None:
         if set(arguments.only) != set(TOPICS):
@@ -93,7 +94,7 @@ def main() -> None:
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
         report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
-        report.plot(found, arguments.into / report.PLOT_NAME)
+        plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")
 
 

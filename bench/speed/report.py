@@ -1,4 +1,4 @@
-"""Shows the rows as a table in the terminal, as JSON, as tables of the pages, and as a plot."""
+"""Shows the rows as a table in the terminal, as JSON, and as tables of the pages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.speed.row import BITS, BYTES_BY_DEFAULT, BenchRow
+from bench.speed.row import BYTES_BY_DEFAULT, BenchRow
 
 TITLES = ("", "thinwire", "baseline", "", "times better", "target")
 WIDTH = 150
-SYSTEMS_IN_PLOT = ("templar", "Psyche")
-"""Other systems in the plot. The reference's 96 bits would compress the rest of the scale."""
-RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 BEGIN_124M = "<!-- written by make bench BENCH=--124m -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
@@ -170,73 +167,3 @@ def _put_between_markers(path: Path, table: str, beginning: str = BEGIN) -> None
     if not (begin and end):
         raise ValueError(f"{path} has no markers for the table: {beginning} … {END}")
     path.write_text(before + table + after)
-
-
-def plot(rows: Sequence[BenchRow], path: Path) -> None:
-    """Plot bits a component by k, bytes of a round by nodes, and the ratios of all other rows. Panels without rows stay
-    empty."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - installed only by `make bench`
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure = Figure((15, 9), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.3))
-    bits = [row for row in rows if row.topic == BITS]
-    curves = [row for row in rows if row.series and row.topic != BITS]
-    others = [row for row in rows if row.topic != BITS and not row.series]
-    if bits:
-        _bits(figure.add_subplot(grid[0, 0]), bits)
-    if curves:
-        _bytes(figure.add_subplot(grid[1, 0]), curves)
-    if others:
-        _ratios(figure.add_subplot(grid[:, 1]), others[::-1])
-    figure.savefig(path, dpi=100)
-
-
-def _bits(axes: Any, rows: Sequence[BenchRow]) -> None:
-    curve = [row for row in rows if row.series]
-    axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label="thinwire, whole message")
-    axes.plot([row.x for row in curve], [row.baseline for row in curve], "k:", label="entropy floor")
-    for row in rows:
-        if row.baseline_name in SYSTEMS_IN_PLOT:
-            axes.axhline(row.baseline, color="gray", linewidth=0.8)
-            axes.annotate(row.baseline_name, (curve[-1].x, row.baseline), ha="right", va="bottom", fontsize=8)
-    axes.set_ylim(0, 22)
-    axes.set(xscale="log", xlabel="k, components selected per tile", ylabel="bits per component")
-    _ticks(axes.xaxis, [row.x for row in curve])
-    axes.legend(fontsize=8, loc="lower left")
-    axes.grid(alpha=0.3)
-
-
-def _bytes(axes: Any, rows: Sequence[BenchRow]) -> None:
-    for series, group in groupby(rows, key=lambda row: row.series):
-        curve = list(group)
-        axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label=series.partition(", ")[2])
-    ring = {row.x: row.baseline for row in rows if row.baseline}
-    axes.plot(list(ring), list(ring.values()), "k:", label=rows[0].baseline_name)
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="bytes per parameter and round, up and down")
-    _ticks(axes.xaxis, sorted({row.x for row in rows if row.x is not None}))
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
-
-
-def _ratios(axes: Any, rows: Sequence[BenchRow]) -> None:
-    positions = list(range(len(rows)))
-    # bars start at 1: to the right if better than the baseline, to the left if worse
-    colors = ["tab:blue" if row.ratio >= 1 else "tab:orange" for row in rows]
-    axes.barh(positions, [row.ratio - 1 for row in rows], left=1, color=colors)
-    for position, row in zip(positions, rows, strict=True):
-        axes.annotate(f" {number(row.ratio)}×", (max(row.ratio, 1), position), va="center", fontsize=7)
-    axes.set_yticks(positions, [f"{row.topic}: {row.what}\nvs. {row.baseline_name}" for row in rows], fontsize=7)
-    axes.set(xscale="log", xlabel="times better than the baseline")
-    least, most = min(row.ratio for row in rows), max(row.ratio for row in rows)
-    _ticks(axes.xaxis, [tick for tick in RATIO_TICKS if min(least, 1) / 2 <= tick <= max(most, 1) * 2])
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.margins(x=0.15)
-    axes.grid(alpha=0.3, axis="x")
-
-
-def _ticks(axis: Any, values: Iterable[float | None]) -> None:
-    """Show only these ticks, as plain numbers."""
-    positions = [value for value in values if value is not None]
-    axis.set_ticks(positions, [f"{position:g}" for position in positions])
-    axis.set_ticks([], minor=True)
