@@ -197,7 +197,8 @@ def plot(outcomes: list[CellResult], path: Path) -> None:
         label="computing alone",
     )
     axes.bar_label(bars, [f"{outcome.gain:.1f}×" for outcome in outcomes], label_type="center", color="white")
-    axes.set_xticks(positions, [_name(outcome).replace(", ", "\n") for outcome in outcomes])
+    axes.set_xticks(positions, [_name(outcome).removesuffix(" per node").replace(", ", "\n") for outcome in outcomes])
+    axes.set_xlabel("line of a node, its losses, and its cores")
     axes.set_ylabel("tokens per second, all nodes")
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.12), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
