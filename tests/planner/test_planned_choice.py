@@ -155,9 +155,9 @@ def test_the_least_time_is_that_of_the_recommended_methods_where_others_have_cur
 
 def test_a_loss_before_training_and_a_run_that_diverged_are_no_curve(tmp_path: Path) -> None:
     for name, loss in (("a", math.nan), ("b", 1.5)):
-        run = {"run": {"arm": "adamw", "tokens": 100}, "loss": loss, "curve": [(0, 5.0), (50, 3.0)]}
+        run = {"run": {"arm": "adamw", "tokens": 100, "nodes": 4}, "loss": loss, "curve": [(0, 5.0), (50, 3.0)]}
         (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
-    curve = read_curves(tmp_path)["adamw"]
+    curve = read_curves(tmp_path, 4)["adamw"]
     assert curve == [(50, 3.0), (100, 1.5)]
     assert tokens_to(curve, 4.0) == 50
 
@@ -166,13 +166,22 @@ def test_runs_with_another_batch_are_no_curves_beside_these(tmp_path: Path) -> N
     """A larger batch needs more tokens for the same loss, with any method."""
     runs = [("adamw", 16, 100, 2.0), ("thinwire", 16, 100, 2.1), ("adamw", 64, 400, 1.0)]
     for arm, samples, tokens, loss in runs:
-        run = {"run": {"arm": arm, "tokens": tokens, "size": {"samples": samples}}, "loss": loss, "curve": []}
+        described = {"arm": arm, "tokens": tokens, "nodes": 4, "size": {"samples": samples}}
+        run = {"run": described, "loss": loss, "curve": []}
         (tmp_path / f"{arm}-{samples}.json").write_text(json.dumps(run), encoding="utf-8")
-    assert read_curves(tmp_path) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
+    assert read_curves(tmp_path, 4) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
+
+
+@pytest.mark.parametrize(("nodes", "loss"), [(1, 1.3), (4, 1.3), (9, 1.4), (64, 1.4)])
+def test_the_curve_is_that_of_the_nearest_number_of_nodes(nodes: int, loss: float, tmp_path: Path) -> None:
+    for measured, reached in ((4, 1.3), (16, 1.4)):
+        run = {"run": {"arm": "gossip-dense", "tokens": 100, "nodes": measured}, "loss": reached, "curve": []}
+        (tmp_path / f"{measured}.json").write_text(json.dumps(run), encoding="utf-8")
+    assert read_curves(tmp_path, nodes) == {"gossip-dense": [(100, loss)]}
 
 
 def test_the_runs_of_make_science_are_curves() -> None:
-    curves = read_curves(RUNS)
+    curves = read_curves(RUNS, 4)
     assert {"adamw", "thinwire", "diloco-16"} <= curves.keys()
     run = json.loads((RUNS / "adamw-0.003-nodes4-seed1-4194304.json").read_text(encoding="utf-8"))
     assert curves["adamw"][-1][0] == run["run"]["tokens"]

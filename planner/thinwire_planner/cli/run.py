@@ -51,7 +51,8 @@ def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     if options.probe is not None:
         fill_in(found, source, options.probe, options.samples)
     file = parse(found, source)
-    plan = make_plan(setting_of(file), _goal(file))
+    setting = setting_of(file)
+    plan = make_plan(setting, _goal(file, len(setting.speeds)))
     if options.plot is not None:
         draw(plan, options.plot)
     if as_json:
@@ -76,10 +77,10 @@ def document(options: PlanOptions) -> dict[str, Any]:
     return found
 
 
-def _goal(file: PlanFile) -> Goal | None:
+def _goal(file: PlanFile, nodes: int) -> Goal | None:
     if file.goal is None:
         return None
-    return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves))
+    return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves, nodes))
 
 
 def _show(plan: Plan, *, lists_all: bool) -> None:
