@@ -21,7 +21,8 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         loop = asyncio.get_running_loop()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(stop.set)
+            if not loop.is_closed():  # else the program is ending already
+                loop.call_soon_threadsafe(stop.set)
 
         for number in ending_signals():
             signal.signal(number, on_signal)

@@ -14,8 +14,8 @@ KEPT_MAX = 64
 """Maximum number of kept answers."""
 SHARE = 1 / 10
 """Of one core, for making answers."""
-BURST_S = 0.5
-"""Processor time that answers may take at once, after a pause."""
+BURST = 0.5
+"""Seconds of processor time that answers may take at once, after a pause."""
 
 
 class KeptAnswers:
@@ -25,7 +25,7 @@ class KeptAnswers:
         self._kept_s = kept_s
         self._cpu_s = cpu_s
         self._kept: dict[str, tuple[float, bytes]] = {}  # when it was made, and the answer
-        self._left_s = BURST_S
+        self._left_s = BURST
         self._left_at = float("-inf")
 
     def answer(self, question: str, now: float, make: Callable[[], bytes]) -> bytes | None:
@@ -35,7 +35,7 @@ class KeptAnswers:
         made_at, kept = self._kept.get(question, (float("-inf"), None))
         if kept is not None and now - made_at <= self._kept_s:
             return kept
-        self._left_s = min(BURST_S, self._left_s + SHARE * (now - self._left_at))
+        self._left_s = min(BURST, self._left_s + SHARE * (now - self._left_at))
         self._left_at = now
         if self._left_s <= 0:
             return kept
