@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.observe.kept_answers import BURST, KEPT_MAX, SHARE, KeptAnswers
+from thinwire_coordinator.observe.kept_answers import KEPT_MAX, RATE, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01
@@ -36,7 +36,7 @@ def test_ever_new_questions_get_their_share_of_a_core_and_no_more() -> None:
     answers = [readers.ask(f"{number}", number / 1000) for number in range(1000 * seconds)]
     refused = answers.count(None)
     assert readers.made == len(answers) - refused
-    assert abs(readers.made * COST_S - (BURST + SHARE * seconds)) < 2 * COST_S
+    assert abs(readers.made * COST_S - (RATE.burst_s + RATE.share * seconds)) < 2 * COST_S
     assert readers.ask("later", 2.0 * seconds) is not None
 
 
@@ -46,7 +46,7 @@ def test_who_asks_the_same_without_a_pause_gets_an_older_answer() -> None:
     assert [readers.ask("", float(second)) for second in range(3)] == [b"1", b"2", b"3"]
     answers = [readers.ask("", 3 + number / 1000) for number in range(10_000)]
     assert None not in answers
-    assert (readers.made - 3) * COST_S < BURST + SHARE * 10 + 2 * COST_S
+    assert (readers.made - 3) * COST_S < RATE.burst_s + RATE.share * 10 + 2 * COST_S
 
 
 def test_the_number_of_kept_answers_is_bounded() -> None:

@@ -1,6 +1,8 @@
-"""Limits how often an expensive measurement runs."""
+"""Limits the processor time of what readers cause: expensive measurements, and answers to them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 SHARE = 1 / 200
 
@@ -25,3 +27,32 @@ class CpuBudget:
     def took(self, now: float, cpu_s: float) -> None:
         """Record that the measurement that began at `now` used `cpu_s` seconds of processor time."""
         self._not_before = now + max(self._least_s, cpu_s / SHARE)
+
+
+@dataclass(frozen=True)
+class CpuRate:
+    """share: of one core. burst_s: processor time that may be used at once, after a pause."""
+
+    share: float
+    burst_s: float
+
+
+class CpuBucket:
+    """A token bucket of processor time. It begins full. What a use costs is known only afterwards, so the last one may
+    take more than there is.
+
+    `now` is in seconds of a monotonic clock.
+    """
+
+    def __init__(self, rate: CpuRate) -> None:
+        self._rate = rate
+        self._left_s = rate.burst_s
+        self._left_at = float("-inf")
+
+    def has_some(self, now: float) -> bool:
+        self._left_s = min(self._rate.burst_s, self._left_s + self._rate.share * (now - self._left_at))
+        self._left_at = now
+        return self._left_s > 0
+
+    def used(self, cpu_s: float) -> None:
+        self._left_s -= cpu_s

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from thinwire_coordinator.observe.cpu_budget import CpuBucket, CpuRate
+
 KEPT_MAX = 64
 """Maximum number of kept answers."""
-SHARE = 1 / 10
-"""Of one core, for making answers."""
-BURST = 0.5
-"""Seconds of processor time that answers may take at once, after a pause."""
+RATE = CpuRate(share=1 / 10, burst_s=0.5)
+"""Of making answers."""
 
 
 class KeptAnswers:
@@ -25,8 +25,7 @@ class KeptAnswers:
         self._kept_s = kept_s
         self._cpu_s = cpu_s
         self._kept: dict[str, tuple[float, bytes]] = {}  # when it was made, and the answer
-        self._left_s = BURST
-        self._left_at = float("-inf")
+        self._bucket = CpuBucket(RATE)
 
     def answer(self, question: str, now: float, make: Callable[[], bytes]) -> bytes | None:
         """The answer, from `make` if it is not kept. If the share is used up: an older one, or None if there is none.
@@ -35,14 +34,12 @@ class KeptAnswers:
         made_at, kept = self._kept.get(question, (float("-inf"), None))
         if kept is not None and now - made_at <= self._kept_s:
             return kept
-        self._left_s = min(BURST, self._left_s + SHARE * (now - self._left_at))
-        self._left_at = now
-        if self._left_s <= 0:
+        if not self._bucket.has_some(now):
             return kept
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
         began = self._cpu_s()
         made = make()
-        self._left_s -= self._cpu_s() - began
+        self._bucket.used(self._cpu_s() - began)
         self._kept[question] = now, made
         return made
