@@ -155,15 +155,14 @@ class Measured:
             recomputed = [self._recomputed(step, number, gradients[number]) for number in (place, place + 1)]
             layout, transform = self._replica.layout, self._contract.demo.transform
             found = Difference(components, layout, transform)
-            for use, gradient in zip((found.first, found.second), recomputed, strict=True):
-                for tensor in layout.tensors:
-                    use(tensor, gradient[tensor.name])
-            difference = found.values
-            pair = audited(own, other, references, components, difference)
+            for tensor in layout.tensors:
+                found.take_first(tensor, recomputed[0][tensor.name])
+                found.take_second(tensor, recomputed[1][tensor.name])
+            pair = audited(own, other, references, components, found.values)
             self.found.honest += [one.z for one in pair]
             self.found.votes = len(own)
             if third is not None:
-                copied = audited(ballots[third], other, references, components, difference)
+                copied = audited(ballots[third], other, references, components, found.values)
                 self.found.other += [one.z for one in copied[:1]]
 
 

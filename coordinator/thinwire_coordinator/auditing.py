@@ -81,8 +81,8 @@ class Auditor:
         difference = Difference(components, layout, self._contract.demo.transform)
         try:
             count = min(len(own.positions), len(other.positions), samples_of(self._contract, layout.parameters))
-            self._gradient(replica, own.positions[:count], difference.first)
-            self._gradient(replica, other.positions[:count], difference.second)
+            self._gradient(replica, own.positions[:count], difference.take_first)
+            self._gradient(replica, other.positions[:count], difference.take_second)
         except (BlobMissing, _Stopped):
             return ()
         finally:
@@ -129,8 +129,8 @@ class _Stopped(Exception):
 class Difference:
     """The difference of two gradients, each parameter divided by the root mean square of both, at some components.
 
-    components: ascending, int64 [n]. `values`: float32 [n]. Takes the first gradient and then the second, tensor by
-    tensor, in any order.
+    components: ascending, int64 [n]. `values`: float32 [n], complete once both gradients are taken. They come tensor by
+    tensor, in any order; of each tensor, the first one comes before the second.
     """
 
     def __init__(self, components: Components, layout: TileLayout, transform: str) -> None:
@@ -140,11 +140,11 @@ class Difference:
         self._transform = transform
         self._first: dict[str, Tensor] = {}
 
-    def first(self, tensor: TensorTiles, gradient: Tensor) -> None:
+    def take_first(self, tensor: TensorTiles, gradient: Tensor) -> None:
         self._first[tensor.name] = gradient.bfloat16()
 
     @torch.no_grad()
-    def second(self, tensor: TensorTiles, gradient: Tensor) -> None:
+    def take_second(self, tensor: TensorTiles, gradient: Tensor) -> None:
         difference = self._first.pop(tensor.name).float()
         root = (difference.square() + gradient.square()).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
         difference.sub_(gradient).div_(root)

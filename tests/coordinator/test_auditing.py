@@ -36,9 +36,9 @@ def test_the_difference_at_components_is_that_of_the_whole_transform() -> None:
     components = np.sort(np.random.default_rng(0).choice(layout.components, 500, replace=False))
     found = Difference(components, layout, "dct")
     for tensor in layout.tensors:
-        found.first(tensor, first[tensor.name])
+        found.take_first(tensor, first[tensor.name])
     for tensor in reversed(layout.tensors):
-        found.second(tensor, second[tensor.name])
+        found.take_second(tensor, second[tensor.name])
     np.testing.assert_allclose(found.values, torch.cat(whole).numpy()[components], atol=1e-4)
 
 
