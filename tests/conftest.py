@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,15 @@ def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
     """A swarm of real processes. All of them end with the test."""
     with real_swarm(tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Processes that the test starts end by Ctrl-C and a hang-up, although the tests may run under nohup, which ignores
+    both."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -165,6 +165,7 @@ run_program("thinwire-x", command)
 """
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_ctrl_c_in_an_import_that_swallows_it_ends_the_program(tmp_path: Path) -> None:
     """torch catches whatever the import of numpy raises."""
     (tmp_path / "swallows.py").write_text("try:\n    import interrupted\nexcept BaseException:\n    pass\n")

@@ -120,6 +120,7 @@ def test_a_chat_needs_a_template(
     assert "no chat template" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("end", ["Ctrl-C", "closed pipe"])
 def test_sample_streams_and_ends_quietly(run: Path, end: str) -> None:
     command = [str(BIN / "thinwire-coordinator"), "sample", "--state-dir", str(run), "--length", "1000000"]
