@@ -1,7 +1,7 @@
 """Peak memory of one task in a separate process: `python -m bench.speed.peaks TASK RUN.toml`.
 
-`adamw` trains the run's model with plain AdamW; `merge` adds up the contributions of four nodes; `audit` audits two of
-four contributions. Prints the bytes. The figures are available only on Linux.
+`adamw` trains the run's model with plain AdamW; `merge` adds up the contributions of four nodes; `audit` audits two
+contributions. Prints the bytes. The figures are available only on Linux.
 """
 
 from __future__ import annotations
