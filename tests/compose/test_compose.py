@@ -191,7 +191,7 @@ def test_a_disk_that_fills_up_raises_alerts(swarm: Swarm, disk: Path) -> None:
 
 
 def test_every_alert_was_raised(swarm: Swarm) -> None:
-    assert raised == set(swarm.rules())
+    assert raised == set(swarm.rules()) - {"RunDiverged"}  # tests/swarm/test_diverged.py raises it
 
 
 def test_the_run_continues_after_down_and_up(swarm: Swarm) -> None:

@@ -1,0 +1,55 @@
+"""The alert of a run that has diverged, from a real coordinator and a real Prometheus with the deployed rules.
+
+The run begins from weights that overflow, because one that trains does not diverge when it is told to.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
+from support.fork_server import run
+from support.prometheus import Prometheus
+from support.real import real_swarm, run_text, until
+from thinwire_proto.models.weights_folder import WEIGHTS
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+FIRING = "ALERTS{alertname='RunDiverged', alertstate='firing'}"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason=HOW_TO_INSTALL)
+def test_the_alert_fires(tmp_path: Path) -> None:
+    assert PROGRAM is not None
+    page, listen = free_addresses(2)
+    file, data = tmp_path / "prometheus.yml", tmp_path / "prometheus"
+    file.write_text(
+        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{RULES}']\n"
+        f"scrape_configs: [{{job_name: coordinator, static_configs: [{{targets: ['{page}']}}]}}]\n"
+    )
+    with real_swarm(tmp_path) as swarm:
+        healthy = swarm.coordinator(run_text(10), "--http", page)
+        options = (f"--config.file={file}", f"--storage.tsdb.path={data}", f"--web.listen-address={listen}")
+        swarm.start("prometheus", PROGRAM, *options)
+        prometheus = Prometheus(f"http://{listen}")
+        until(lambda: prometheus.value("thinwire_coordinator_held_out_loss") > 0, "a loss", *swarm.processes)
+        assert math.isnan(prometheus.value(FIRING))
+
+        model = tmp_path / "model"
+        assert swarm.command("export", "--out", str(model)).returncode == 0
+        weights = load_file(model / WEIGHTS)
+        overflowing = {name: tensor if "embed" in name else 1e38 * tensor for name, tensor in weights.items()}
+        save_file(overflowing, model / WEIGHTS)
+        healthy.tell(signal.SIGTERM)
+        until(lambda: not healthy.running, "the coordinator ends", healthy)
+        swarm.state = tmp_path / "diverged"
+        command = ["import", str(model), "--run", str(tmp_path / "RUN.toml"), "--state-dir", str(swarm.state)]
+        done = run(["thinwire-coordinator", *command], tmp_path)
+        assert done.returncode == 0, done.stderr
+        coordinator = swarm.coordinator(None, "--http", page)
+        until(lambda: prometheus.value(FIRING) == 1, "the alert fires", *swarm.processes)
+        assert coordinator.events("coordinator.diverged")
