@@ -10,7 +10,6 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.sealed_run import make_state
@@ -173,6 +172,8 @@ def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None
     export_folder(state, replica, tmp_path / "adapter")
     export_folder(state, replica, tmp_path / "merged", merge=True)
     assert not (tmp_path / "adapter" / "config.json").exists()
+    from peft import PeftModel  # noqa: PLC0415 - three seconds of each process that collects tests
+
     ours = Stateless(task_of(spec).model("cpu", state.blobs))
     plain, tokenizer = opened(base)
     prompt = tokenizer(PROMPT, return_tensors="pt").input_ids

@@ -172,6 +172,8 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run under nohup, which ignores it
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
             os.setsid()
             os.dup2(descriptors[0], 1)
             os.dup2(descriptors[1], 2)

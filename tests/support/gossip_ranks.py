@@ -42,6 +42,7 @@ def main() -> None:
     warnings.simplefilter("default")
     folder, name = Path(sys.argv[1]), sys.argv[2]
     module = importlib.import_module(name)
+    importlib.import_module("torch._dynamo")  # the first optimizer imports it: 1.6 s, once and not in each rank
     left = {_fork(rank, folder, module.SCENES) for rank in range(RANKS)}
     failed = False
     while left:
