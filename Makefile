@@ -31,7 +31,7 @@ swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, RO
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
 
 test: lint  ## lint and all tests; about 16 minutes on two cores (PYTEST_ARGS)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date
 	$(BIN)/ruff check .
