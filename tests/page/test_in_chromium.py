@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, ex
 from support.accessibility import serious
 from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
 from support.cutting_proxy import cutting_proxy
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RealSwarm, ended, real_swarm, run_text, until
 
 MEMBERS = 200
 NAME = "<img src=x onerror=alert(1)>"
@@ -65,6 +65,8 @@ class CrowdedCoordinator:
             return dict(json.load(answer))
 
     def start_again(self) -> None:
+        """The killed coordinator may still hold its state directory for a moment."""
+        ended(self.coordinator)
         self.coordinator = self.swarm.coordinator(None, "--http", self.address.removeprefix("http://"))
 
 
