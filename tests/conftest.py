@@ -24,13 +24,6 @@ from support.real import RealSwarm, real_swarm
 
 logging.getLogger("asyncio").addFilter(is_of_this_test)
 
-FIRST = ("scenarios", "swarm", "wan", "page", "abuse", "node", "deploy")
-"""The folders with the longest files begin, so that no worker is left alone with one at the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: FIRST.index(name) if (name := item.path.parent.name) in FIRST else len(FIRST))
-
 
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
