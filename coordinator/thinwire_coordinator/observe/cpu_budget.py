@@ -1,4 +1,4 @@
-"""Limits the processor time of what readers cause: expensive measurements, and answers to them."""
+"""Limits the processor time of expensive measurements and of answers to readers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class CpuRate:
 
 
 class CpuBucket:
-    """A token bucket of processor time. It begins full. What a use costs is known only afterwards, so the last one may
-    take more than there is.
+    """Limits processor time by a token bucket, which begins full.
+
+    The cost of a use is known only afterwards, so the last use may overdraw the bucket.
 
     `now` is in seconds of a monotonic clock.
     """
@@ -50,9 +51,11 @@ class CpuBucket:
         self._left_at = float("-inf")
 
     def has_some(self, now: float) -> bool:
+        """Whether processor time is left."""
         self._left_s = min(self._rate.burst_s, self._left_s + self._rate.share * (now - self._left_at))
         self._left_at = now
         return self._left_s > 0
 
     def used(self, cpu_s: float) -> None:
+        """Take what a use has cost."""
         self._left_s -= cpu_s

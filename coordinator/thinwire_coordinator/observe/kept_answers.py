@@ -15,7 +15,7 @@ from thinwire_coordinator.observe.cpu_budget import CpuBucket, CpuRate
 KEPT_MAX = 64
 """Maximum number of kept answers."""
 RATE = CpuRate(share=1 / 10, burst_s=0.5)
-"""Of making answers."""
+"""Processor time for making answers."""
 
 
 class KeptAnswers:
