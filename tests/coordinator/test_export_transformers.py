@@ -160,6 +160,8 @@ def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
 def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None:
+    from peft import PeftModel  # noqa: PLC0415 - costs each process that collects tests three seconds
+
     base = tmp_path / "base"
     task_of_base = task_of(DecoderSpec(width=64, heads=2, layers=2, hidden=96, context=64))
     write_model(task_of_base.hugging_face(task_of_base.initial_state(1)), ByteTokenizer(), _made(base))
@@ -172,8 +174,6 @@ def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None
     export_folder(state, replica, tmp_path / "adapter")
     export_folder(state, replica, tmp_path / "merged", merge=True)
     assert not (tmp_path / "adapter" / "config.json").exists()
-    from peft import PeftModel  # noqa: PLC0415 - three seconds of each process that collects tests
-
     ours = Stateless(task_of(spec).model("cpu", state.blobs))
     plain, tokenizer = opened(base)
     prompt = tokenizer(PROMPT, return_tensors="pt").input_ids

@@ -13,28 +13,20 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
-from support.fork_server import run
+from deploy.local_swarm.prometheus import command as prometheus_command
 from support.prometheus import Prometheus
-from support.real import real_swarm, run_text, until
+from support.real import ended, real_swarm, run_text, until
 from thinwire_proto.models.weights_folder import WEIGHTS
 
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
 FIRING = "ALERTS{alertname='RunDiverged', alertstate='firing'}"
 
 
 @pytest.mark.skipif(PROGRAM is None, reason=HOW_TO_INSTALL)
 def test_the_alert_fires(tmp_path: Path) -> None:
-    assert PROGRAM is not None
     page, listen = free_addresses(2)
-    file, data = tmp_path / "prometheus.yml", tmp_path / "prometheus"
-    file.write_text(
-        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{RULES}']\n"
-        f"scrape_configs: [{{job_name: coordinator, static_configs: [{{targets: ['{page}']}}]}}]\n"
-    )
     with real_swarm(tmp_path) as swarm:
         healthy = swarm.coordinator(run_text(10), "--http", page)
-        options = (f"--config.file={file}", f"--storage.tsdb.path={data}", f"--web.listen-address={listen}")
-        swarm.start("prometheus", PROGRAM, *options)
+        swarm.start("prometheus", *prometheus_command(tmp_path, listen, {"coordinator": [page]}))
         prometheus = Prometheus(f"http://{listen}")
         until(lambda: prometheus.value("thinwire_coordinator_held_out_loss") > 0, "a loss", *swarm.processes)
         assert math.isnan(prometheus.value(FIRING))
@@ -45,10 +37,9 @@ def test_the_alert_fires(tmp_path: Path) -> None:
         overflowing = {name: tensor if "embed" in name else 1e38 * tensor for name, tensor in weights.items()}
         save_file(overflowing, model / WEIGHTS)
         healthy.tell(signal.SIGTERM)
-        until(lambda: not healthy.running, "the coordinator ends", healthy)
+        assert ended(healthy) == 0
         swarm.state = tmp_path / "diverged"
-        command = ["import", str(model), "--run", str(tmp_path / "RUN.toml"), "--state-dir", str(swarm.state)]
-        done = run(["thinwire-coordinator", *command], tmp_path)
+        done = swarm.command("import", str(model), "--run", str(tmp_path / "RUN.toml"))
         assert done.returncode == 0, done.stderr
         coordinator = swarm.coordinator(None, "--http", page)
         until(lambda: prometheus.value(FIRING) == 1, "the alert fires", *swarm.processes)

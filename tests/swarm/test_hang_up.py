@@ -5,12 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from support.real import ended, real_swarm, run_text, until
 
 
-@pytest.mark.usefixtures("usual_signals")
 def test_closing_the_terminal_does_the_same_as_ctrl_c(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         coordinator = swarm.coordinator(run_text(100_000))
