@@ -15,6 +15,7 @@ class NodeOptions:
 
     name: shown to people; empty: the first digits of the node's id. micro_batch: maximum samples in a micro-batch.
     rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
+    compute_share: of the time, more than 0 and at most 1, that forward and backward passes may take.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
     other nodes reach it, in a swarm without a centre. archives_messages: keep all messages of such a run."""
 
@@ -25,3 +26,4 @@ class NodeOptions:
     addresses: DataAddresses = PUBLIC
     peers: PeerSettings = field(default_factory=PeerSettings)
     archives_messages: bool = False
+    compute_share: float = 1.0

@@ -21,6 +21,7 @@ from thinwire_node.training.pacing import (
     Wait,
     decide,
     extract_at,
+    rest_s,
 )
 from thinwire_proto.contract import RoundSpec
 
@@ -81,6 +82,34 @@ def test_held_out_samples_are_measured_when_that_makes_nothing_late(
 def test_a_batch_of_held_out_samples_is_no_larger_than_a_micro_batch() -> None:
     assert decide(replace(VIEW, to_measure=9), spec()) == Measure(4, "the round has time for it")
     assert decide(replace(VIEW, to_measure=3), spec()) == Measure(3, "the round has time for it")
+
+
+@pytest.mark.parametrize(
+    ("changes", "until"),
+    [
+        ({}, 7.0),
+        ({"to_measure": 9}, 7.0),
+        ({"to_measure": 9, "round": None, "base_step": None, "samples": 0}, 7.0),
+        ({"rests_until": 9.5}, T - 0.1 - 1.0 - 0.25),  # a contribution is due before
+        ({"rests_until": 9.5, "contributed": True, "now": 9.0}, 9.5),
+    ],
+)
+def test_a_machine_that_rests_neither_trains_nor_measures(changes: dict[str, Any], until: float) -> None:
+    found = decide(replace(VIEW, **({"rests_until": 7.0} | changes)), spec())
+    assert isinstance(found, Wait)
+    assert found.until == pytest.approx(until)
+
+
+def test_a_machine_that_rests_contributes_all_the_same() -> None:
+    assert kind(spec(), now=8.65, rests_until=9.5) is Extract
+    assert kind(spec("barrier", samples=3), rests_until=9.5) is Extract
+    assert kind(spec(), base_step=3, rests_until=9.5) is Drop
+    assert kind(spec(), now=7.0, rests_until=7.0) is Train
+
+
+def test_the_rest_keeps_computing_to_its_share() -> None:
+    assert rest_s(2.0, 1.0) == 0.0
+    assert rest_s(2.0, 0.25) == pytest.approx(6.0)
 
 
 def test_the_extraction_leaves_time_for_encoding_and_upload() -> None:

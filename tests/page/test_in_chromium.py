@@ -43,7 +43,9 @@ class CrowdedCoordinator:
 
     def __init__(self, swarm: RealSwarm) -> None:
         self.swarm = swarm
-        run = run_text(100_000, rounds="min_contributions = 1")
+        run = run_text(100_000, rounds='min_contributions = 1\npace = "clock"').replace(
+            "length_ms = 5000", "length_ms = 2000"
+        )
         self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
         self.address = swarm.ready["page"]
         crowd = [
@@ -329,7 +331,7 @@ def test_a_failed_request_for_the_curves_is_repeated(watched: CrowdedCoordinator
 
 def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, browser: Browser, line: Line) -> None:
     opened = Open(browser, line.address)
-    page, missed = opened.page, 12
+    page, missed = opened.page, 4
 
     def without_a_point() -> int:
         """Steps that the charts skip: few, because messages come once a second."""

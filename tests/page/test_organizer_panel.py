@@ -19,6 +19,7 @@ from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_coordinator.access.organizer_secret import FILE
 
 MEMBERS = 3
+RUN = run_text(100_000, rounds='min_contributions = 1\npace = "clock"').replace("length_ms = 5000", "length_ms = 500")
 NAME = "<img src=x onerror=alert(1)>"
 
 pytestmark = IN_CHROMIUM
@@ -27,7 +28,7 @@ pytestmark = IN_CHROMIUM
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
     with real_swarm(tmp_path_factory.mktemp("panel")) as found:
-        coordinator = found.coordinator(run_text(100_000, rounds="min_contributions = 1"), "--http", "127.0.0.1:0")
+        coordinator = found.coordinator(RUN, "--http", "127.0.0.1:0")
         sent = "\u202e\x1b[31m" + NAME + "\u200b"
         crowd = ["python", "-m", "bench.costs.light_members", found.invitation]
         members = found.start("crowd", *crowd, "--members", str(MEMBERS), "--name", sent)

@@ -55,12 +55,14 @@ class DriftingClock:
 class Hardware:
     """The speed of a machine.
 
-    samples_s: samples trained per second. encode_s: time of an extraction. replay_s: time to apply one update."""
+    samples_s: samples trained per second. encode_s: time of an extraction. replay_s: time to apply one update.
+    compute_share: of the time that its owner lends."""
 
     samples_s: float = 8.0
     micro_batch: int = 8
     encode_s: float = ENCODE_S
     replay_s: float = REPLAY_S
+    compute_share: float = 1.0
 
 
 class SimulatedMachine:

@@ -103,6 +103,7 @@ class Scenario:
         given = options([word for word in words.split() if "=" in word])
         drift = number(given.pop("drift", "0"))
         fields = {"speed": "samples_s", "micro_batch": "micro_batch", "encode": "encode_s", "replay": "replay_s"}
+        fields["compute_max"] = "compute_share"
         amounts: dict[str, Any] = {fields[key]: number(value) for key, value in given.items()}
         amounts["micro_batch"] = int(amounts.get("micro_batch", Hardware.micro_batch))
         hardware = replace(Hardware(), **amounts)

@@ -153,7 +153,8 @@ class World:
             random.Random(self.random.getrandbits(64)),
             lambda: self._note_sent(volunteer),
         )
-        options = NodeOptions(volunteer.name, volunteer.hardware.micro_batch, None)
+        hardware = volunteer.hardware
+        options = NodeOptions(volunteer.name, hardware.micro_batch, None, compute_share=hardware.compute_share)
         settings = NodeSettings("simulated:1", Path(volunteer.name), "auto", options, None)
         node = Node(settings, machine, random.Random(self.random.getrandbits(64)))
         volunteer.machine, volunteer.node, volunteer.stop = machine, node, asyncio.Event()

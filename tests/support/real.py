@@ -21,6 +21,8 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 PATIENCE_S = 60.0
 END_S = 10.0
+RESTING = ("--compute-max", "10")
+"""Options of a node that only has to be there, and leaves the processors to the other tests."""
 
 
 def run_text(steps: int, *, model: str = "", rounds: str = "") -> str:

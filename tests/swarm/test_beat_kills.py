@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local_swarm.processes import Process
 from support.dying_beats import BEAT_POINTS, MEAN_POINTS
-from support.real import ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until
 from support.swarm_parameters import counted_samples, deposited_mean, journal_of, rows, sealed_mean
 from thinwire_coordinator.ledger.verify import verify
 
@@ -38,7 +38,7 @@ def test_a_coordinator_killed_at_each_point_of_a_beat_leaves_a_ledger_that_verif
         reports: list[int] = []
         for point in BEAT_POINTS:
             dying = swarm.coordinator(run_of(100_000), through=("dying_beats.py", point, "3"))
-            nodes = nodes or [swarm.node(name) for name in NAMES]
+            nodes = nodes or [swarm.node(name, *RESTING) for name in NAMES]
             assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
             said: list[str] = []
             verify(swarm.state, said.append)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import Series, parsed, read, value
-from support.real import ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until
 from thinwire_node.observe.status import read as status_of
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
@@ -78,7 +78,7 @@ def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(t
     with real_swarm(tmp_path) as swarm:
         here, *told = free_addresses(1 + len(NAMES))
         coordinator = swarm.coordinator(run_of(100_000, beat_ms=2000), "--http", here)
-        listens = ("--peers", "127.0.0.1:0")
+        listens = ("--peers", "127.0.0.1:0", *RESTING)
         nodes = [swarm.node(name, *listens, "--metrics", at) for name, at in zip(NAMES, told, strict=True)]
 
         def figures(address: str = here) -> dict[Series, float]:

@@ -28,7 +28,7 @@ codec = "int8"
 patience_ms = {1000 * PATIENCE_S:.0f}
 [rule]
 kind = "adamw"
-samples = 48
+samples = 16
 """
 FIRST = [f"n{number}" for number in range(8)]
 KILLED, JOINING = FIRST[2:4], ["n8", "n9"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from support.real import ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until
 from support.swarm_parameters import rows
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE
 
@@ -26,7 +26,7 @@ samples = 2
 def test_a_node_that_lost_its_journal_adopts_and_goes_on(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         coordinator = swarm.coordinator(RUN)
-        nodes = {name: swarm.node(name) for name in ("one", "two", "three")}
+        nodes = {name: swarm.node(name, *RESTING) for name in ("one", "two", "three")}
         folder = tmp_path / "two"
         old = folder / "old.safetensors"
 
@@ -39,7 +39,7 @@ def test_a_node_that_lost_its_journal_adopts_and_goes_on(tmp_path: Path) -> None
         nodes["two"].tell(signal.SIGKILL)
         ended(nodes["two"])
         (folder / JOURNAL_FILE).rename(old)
-        nodes["two"] = swarm.node("two")
+        nodes["two"] = swarm.node("two", *RESTING)
         until((folder / JOURNAL_FILE).exists, "the node has adopted, and begun", coordinator, *nodes.values())
         topology = max(event["topology"] for event in nodes["two"].events("node.topology"))
         assert topology > 1

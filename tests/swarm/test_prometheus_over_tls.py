@@ -12,7 +12,7 @@ import yaml
 
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
 from support.prometheus import Prometheus
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RESTING, RealSwarm, real_swarm, run_text, until
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
 
@@ -46,7 +46,7 @@ def test_prometheus_reads_coordinator_and_node_over_https(tmp_path: Path) -> Non
     authority, folder = tmp_path / "ca.pem", tmp_path / "node-tls"
     with real_swarm(tmp_path) as swarm:
         swarm.coordinator(run_text(100_000), "--http", page, "--tls-ca-file", str(authority))
-        swarm.node("ada", "--metrics", metrics, "--metrics-tls", str(folder))
+        swarm.node("ada", *RESTING, "--metrics", metrics, "--metrics-tls", str(folder))
         until((folder / "node.pem").exists, "the node has made its certificate", *swarm.processes)
         jobs = jobs_at({"coordinator": (page, authority), "node": (metrics, folder / "node.pem")})
         assert {job["scheme"] for job in jobs} == {"https"}

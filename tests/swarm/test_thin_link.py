@@ -11,7 +11,7 @@ from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import START_S, Programs
 from deploy.local_swarm.processes import BIN, JSON_LOG, Process
-from support.real import run_text, until
+from support.real import RESTING, run_text, until
 
 MACHINE = check_emulation()
 BEHIND = 20
@@ -57,7 +57,7 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
 
         def start(name: str, host: Host) -> Process:
             command = [str(BIN / "thinwire-node"), "start", f"@{tmp_path / 'invite'}", "--name", name, *JSON_LOG]
-            command += ["--threads", "1", "--state-dir", str(tmp_path / name)]
+            command += [*RESTING, "--threads", "1", "--state-dir", str(tmp_path / name)]
             return programs.start(name, host.inside(*command))
 
         start("old", hosts.nodes[0])

@@ -115,6 +115,13 @@ class StartOptions(NodeStateOptions):
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
+    compute_max: int = option(
+        "the share of the time, in percent, that the node may compute in; it rests after each micro-batch",
+        100,
+        metavar="PERCENT",
+        ge=1,
+        le=100,
+    )
     cache_bytes: int = option(
         "maximum size of the training data and base weights that the node keeps on disk",
         CACHE_BYTES,

@@ -48,6 +48,7 @@ def start(options: StartOptions) -> None:
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
                 read_peers(options.peers),
                 options.archive_messages,
+                options.compute_max / 100,
             ),
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),

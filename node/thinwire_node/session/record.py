@@ -81,7 +81,8 @@ class Record:
     speed: pacing.Speed = field(default_factory=pacing.Speed)
 
     def trained(self, samples: int, seconds: float, compute_s: float) -> None:
-        """Record a finished micro-batch. seconds: includes the wait for the compute thread; compute_s: does not."""
+        """Record a finished micro-batch. seconds: includes the wait for the compute thread, and the rest of the machine
+        that follows; compute_s: does not."""
         self.samples += samples
         self.micro_batch = samples
         self.speed.trained(samples, seconds)

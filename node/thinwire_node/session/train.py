@@ -49,6 +49,7 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._spec = work.contract.round
         self._data_wait_s = 0.0  # since training last went on
+        self._rests_until = 0.0
         self._waiting_text = ""  # of the newest `node.waiting` event
 
     async def run(self) -> None:
@@ -117,6 +118,7 @@ class TrainingLoop:
             tail_s=self._record.tail.seconds(self._spec.length_s),
             micro_batch=micro_batch,
             to_measure=self._evaluation.samples_ready,
+            rests_until=self._rests_until,
         )
 
     async def _train(self, samples: int) -> None:
@@ -130,7 +132,8 @@ class TrainingLoop:
             self._prefetch.lost(error.blob, samples)
             return
         self._tell_data_wait()
-        self._record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
+        took_s = self._clocks.now() - began
+        self._record.trained(trained, took_s + self._rest(took_s), work.trainer.compute_s - computed_s)
 
     async def _measure(self, samples: int) -> None:
         began = self._clocks.now()
@@ -138,7 +141,15 @@ class TrainingLoop:
             await self._evaluation.measure(samples)
         except Interrupted:
             return
-        self._record.phases["evaluate"].add(self._clocks.now() - began)
+        took_s = self._clocks.now() - began
+        self._record.phases["evaluate"].add(took_s)
+        self._rest(took_s)
+
+    def _rest(self, took_s: float) -> float:
+        """Let the machine rest after a micro-batch of `took_s`. Returns the seconds of the rest."""
+        seconds = pacing.rest_s(took_s, self._options.compute_share)
+        self._rests_until = self._clocks.now() + seconds
+        return seconds
 
     async def _wait(self, decision: pacing.Wait) -> None:
         """Wait until the situation changes, but at most LOOK_AGAIN_S: the round may end by this node's clock."""

@@ -49,8 +49,13 @@ class Tail:
         return max(self._encode_s) + max(self._seconds_a_byte) * self._bytes
 
 
+def rest_s(took_s: float, share: float) -> float:
+    """Seconds of rest after a micro-batch of `took_s`, so that computing takes at most this share of the time."""
+    return took_s * (1 / share - 1)
+
+
 class Speed:
-    """The training time per sample, averaged over the last micro-batches."""
+    """The training time per sample, with the rest after it, averaged over the last micro-batches."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -91,6 +96,7 @@ class PacingView:
     tail_s: float
     micro_batch: int  # the volunteer's limit on samples per micro-batch
     to_measure: int = 0  # held-out samples that can be measured now
+    rests_until: float = 0.0  # the time until which the machine computes nothing: see `rest_s`
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,20 @@ Decision = Train | Measure | Extract | SayNothing | Drop | Wait
 
 def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
+    decision = _while_working(view, spec)
+    if isinstance(decision, Train | Measure) and view.now < view.rests_until:
+        return Wait("resting, by --compute-max", until=_until(view, spec))
+    return decision
+
+
+def _until(view: PacingView, spec: RoundSpec) -> float:
+    """The end of the rest, or an extraction that is due before."""
+    due = view.rests_until if view.round is None else extract_at(view, view.round, spec)
+    return min(due, view.rests_until) if due > view.now else view.rests_until
+
+
+def _while_working(view: PacingView, spec: RoundSpec) -> Decision:
+    """The decision of a machine that need not rest."""
     decision = _decide(view, spec)
     if view.to_measure:
         samples = min(view.to_measure, view.micro_batch)

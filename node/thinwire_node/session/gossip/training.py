@@ -26,6 +26,7 @@ from thinwire_node.session.situation import set_or_after
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending, Sketched
 from thinwire_node.training.lease import Lease
+from thinwire_node.training.pacing import rest_s
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import PayloadError
@@ -298,7 +299,23 @@ class GossipTraining:
                 continue
             left -= trained
             took_s = self._clocks.now() - began
-            self._record.trained(trained, took_s, took_s)
+            self._record.trained(trained, took_s + self._rest_s(took_s), took_s)
+            if not await self._rest(took_s):
+                return False
+        return True
+
+    def _rest_s(self, took_s: float) -> float:
+        return rest_s(took_s, self._options.compute_share)
+
+    async def _rest(self, took_s: float) -> bool:
+        """Let the machine rest after `took_s` of computing. False if the node leaves meanwhile."""
+        until = self._clocks.now() + self._rest_s(took_s)
+        while (left_s := until - self._clocks.now()) > 0:
+            if self._leaving:
+                return False
+            self.doing = "waiting: resting, by --compute-max"
+            await set_or_after(self._changed, left_s)
+            self._changed.clear()
         return True
 
     async def _measure(self, size: int) -> None:
