@@ -149,6 +149,17 @@ class Node:
         await self.lines.close()
 
     async def _run(self) -> None:
+        """Have the relay until it is gone. While the coordinator does not know yet that this session's connection was
+        cut, it refuses another one; a node that trains begins a new session then."""
+        refused = True
+        while refused:
+            refused = False
+            try:
+                await self._relay()
+            except grpc.aio.AioRpcError as error:
+                refused = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    async def _relay(self) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]  # not the connection that was lost, with its pause
         async with grpc.aio.insecure_channel(self.relay_address, options=options) as channel:
             stub: Any = SwarmStub(channel)
@@ -158,8 +169,7 @@ class Node:
                 async for parcel in call:
                     yield parcel
 
-            with contextlib.suppress(grpc.aio.AioRpcError):  # the relay is gone
-                await self.lines.run(relay)
+            await self.lines.run(relay)
 
     def send(self, peer: int, message: Message) -> None:
         self.unconfirmed.setdefault(peer, []).append(message)
