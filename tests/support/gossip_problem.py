@@ -12,7 +12,8 @@ FEATURES, HIDDEN, SAMPLES = 6, 5, 8
 
 
 class Network(nn.Module):
-    """Two layers, with a buffer of floats, a frozen parameter, and one that gets a gradient only if it is used."""
+    """Two layers with buffers, one of them expanded, a frozen parameter, and a parameter that gets a gradient only if
+    it is used."""
 
     def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -23,6 +24,7 @@ class Network(nn.Module):
         self.frozen = nn.Parameter(torch.zeros(FEATURES), requires_grad=False)
         self.register_buffer("scale", torch.zeros(1))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("offsets", torch.full((1,), float(seed)).expand(FEATURES), persistent=False)
         with torch.no_grad():
             for tensor in (*self.parameters(), self.scale):
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)

@@ -344,7 +344,7 @@ def at_odds(rank: int) -> Any:
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2, requires_grad=True))]})
     found.append(other("group", optimizer.step))
     gossip.finish()
-    wrapped = torch.nn.parallel.DistributedDataParallel(Network(seed=0))
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     found.append(other("wrapped", lambda: Gossip(wrapped, torch.optim.SGD(wrapped.parameters()))))
     return dict(found)
 

@@ -15,6 +15,15 @@ ALIGNED_BYTES = 64
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
+def overwrite(tensor: Tensor, values: Tensor) -> None:
+    """Copy values into a tensor of the same shape. Unlike `copy_`, also into a buffer that was expanded: elements that
+    share memory have equal values."""
+    for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor, values = tensor.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
+    tensor.detach().copy_(values)
+
+
 @dataclass(frozen=True)
 class Bucket:
     """All parameters of one dtype. first_byte: where they begin in the message."""

@@ -27,7 +27,7 @@ from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
-from thinwire_node.decentralized.flat import FlatLayout
+from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.ranks import Ranks
 from thinwire_node.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
@@ -168,7 +168,7 @@ class Gossip:
             self._averaging = False
             with torch.no_grad():
                 for tensor, before in zip(held, backup, strict=True):
-                    tensor.copy_(before)
+                    overwrite(tensor, before)
 
     def average(self, *, buffers: bool = True) -> list[int]:
         """Replace the model by the mean of all ranks, for good. All ranks call it, after equally many steps; what is

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from thinwire_node.decentralized.attendance import NO_GROUP, Attendance
+from thinwire_node.decentralized.flat import overwrite
 from thinwire_node.decentralized.lines import LineGroups
 from thinwire_node.decentralized.rendezvous import new_group, nobody_lost
 from thinwire_proto.errors import ConfigError, RemoteError
@@ -91,7 +92,7 @@ class Ranks:
                 sent = tensor.detach().to("cpu", copy=True).contiguous()
                 with nobody_lost("got the values of rank 0"):
                     self._all.broadcast(sent.view(-1).view(torch.uint8), 0).wait()
-                tensor.detach().copy_(sent)
+                overwrite(tensor, sent)
 
     def average(self, tensors: Sequence[Tensor], lost: Callable[[], Iterable[int]]) -> list[int]:
         """Replace these tensors, of floats, by their mean over all ranks that take part. Returns these ranks.
@@ -116,7 +117,7 @@ class Ranks:
             total = tensor.detach().to("cpu", wide, copy=True).contiguous()
             with nobody_lost("averaged"):
                 averaging.group.allreduce(total).wait()
-            tensor.detach().copy_(total.div_(len(present)))
+            overwrite(tensor, total.div_(len(present)))
         self._averaging = averaging
         return present
 
