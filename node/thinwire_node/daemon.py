@@ -25,6 +25,7 @@ from thinwire_node.session.session import Session
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
@@ -64,7 +65,7 @@ class Node:
         self.settings = settings
         self.machine = machine
         self._random = randomness or random.Random()
-        self.record = Record()
+        self.record = Record(lent=LentTime(settings.options.compute_share))
         self.session: Session | GossipSession | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"

@@ -21,7 +21,6 @@ from thinwire_node.training.pacing import (
     Wait,
     decide,
     extract_at,
-    rest_s,
 )
 from thinwire_proto.contract import RoundSpec
 
@@ -68,7 +67,7 @@ def kind(rules: RoundSpec, **changes: Any) -> type:
         (spec(), {"to_measure": 9, "round": None}, Measure),
         (spec(), {"to_measure": 9, "round": None, "sample_s": 0.0}, Measure),
         (spec("barrier"), {"to_measure": 9, "now": 8.0}, Measure),  # five samples of the share are left
-        (spec("barrier"), {"to_measure": 9, "now": 8.0, "sample_s": 0.1}, Train),
+        (spec("barrier"), {"to_measure": 9, "now": 8.0, "sample_s": 0.2}, Train),
         (spec("barrier", samples=3), {"to_measure": 9}, Extract),
         (spec("barrier", age=0, samples=3), {"to_measure": 9, "out": True, "contributed": True}, Measure),
     ],
@@ -84,32 +83,33 @@ def test_a_batch_of_held_out_samples_is_no_larger_than_a_micro_batch() -> None:
     assert decide(replace(VIEW, to_measure=3), spec()) == Measure(3, "the round has time for it")
 
 
+def test_as_many_held_out_samples_are_measured_as_there_is_time_for() -> None:
+    slow = replace(VIEW, to_measure=4, now=3.0, sample_s=0.3)  # 0.65 s are left of the first half of the round
+    assert decide(slow, spec()) == Measure(2, "the round has time for it")
+    assert decide(replace(slow, measure_s=0.1), spec()) == Measure(4, "the round has time for it")
+    assert kind(spec(), to_measure=4, now=3.6, sample_s=0.3) is Train
+
+
 @pytest.mark.parametrize(
-    ("changes", "until"),
-    [
-        ({}, 7.0),
-        ({"to_measure": 9}, 7.0),
-        ({"to_measure": 9, "round": None, "base_step": None, "samples": 0}, 7.0),
-        ({"rests_until": 9.5}, T - 0.1 - 1.0 - 0.25),  # a contribution is due before
-        ({"rests_until": 9.5, "contributed": True, "now": 9.0}, 9.5),
-    ],
+    "changes",
+    [{}, {"to_measure": 9}, {"to_measure": 9, "round": None, "base_step": None, "samples": 0}, {"contributed": True}],
 )
-def test_a_machine_that_rests_neither_trains_nor_measures(changes: dict[str, Any], until: float) -> None:
-    found = decide(replace(VIEW, **({"rests_until": 7.0} | changes)), spec())
+def test_a_machine_that_rests_neither_trains_nor_measures(changes: dict[str, Any]) -> None:
+    found = decide(replace(VIEW, rests_until=7.0, **changes), spec())
     assert isinstance(found, Wait)
-    assert found.until == pytest.approx(until)
+    assert (found.until, found.rests) == (7.0, True)
 
 
 def test_a_machine_that_rests_contributes_all_the_same() -> None:
     assert kind(spec(), now=8.65, rests_until=9.5) is Extract
-    assert kind(spec("barrier", samples=3), rests_until=9.5) is Extract
-    assert kind(spec(), base_step=3, rests_until=9.5) is Drop
+    assert kind(spec("barrier", samples=3), rests_until=7.0) is Extract
+    assert kind(spec(), base_step=3, rests_until=7.0) is Drop
     assert kind(spec(), now=7.0, rests_until=7.0) is Train
 
 
-def test_the_rest_keeps_computing_to_its_share() -> None:
-    assert rest_s(2.0, 1.0) == 0.0
-    assert rest_s(2.0, 0.25) == pytest.approx(6.0)
+def test_a_machine_that_can_train_no_more_in_a_round_lets_nobody_wait() -> None:
+    assert decide(replace(VIEW, rests_until=8.7), spec("barrier")) == Extract("the machine rests until time is up")
+    assert kind(spec("barrier"), rests_until=8.7, samples=0, base_step=None) is Wait
 
 
 def test_the_extraction_leaves_time_for_encoding_and_upload() -> None:

@@ -132,7 +132,10 @@ class SimulatedMachine:
     def _cost_s(self, job: NodeJob, arguments: tuple[Any, ...]) -> float:
         stalled_s = max(0.0, self.slow_until - asyncio.get_running_loop().time())
         if job is NodeJob.MICRO_BATCH:
-            return stalled_s + len(arguments[0]) / self._hardware.samples_s
+            seconds = len(arguments[0]) / self._hardware.samples_s
+            if self.trainer is not None:
+                self.trainer.compute_s += seconds
+            return stalled_s + seconds
         if job is NodeJob.EVALUATE:
             return stalled_s + len(arguments[2]) / self._hardware.samples_s
         if job is NodeJob.EXTRACT:

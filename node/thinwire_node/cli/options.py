@@ -116,7 +116,7 @@ class StartOptions(NodeStateOptions):
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
     compute_max: int = option(
-        "the share of the time, in percent, that the node may compute in; it rests after each micro-batch",
+        "percentage of the time that the node may spend computing; it rests between micro-batches",
         100,
         metavar="PERCENT",
         ge=1,

@@ -12,12 +12,13 @@ from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.training import pacing
+from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.work import Extraction
 from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.node")
 
-PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate", "peers")
+PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate", "peers", "rest")
 BLOB_SOURCES = ("url", "coordinator")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 OUTCOMES = tuple(reason.value for reason in Reason)
@@ -79,14 +80,21 @@ class Record:
     phases: dict[str, Durations] = field(default_factory=lambda: {phase: Durations() for phase in PHASES})
     tail: pacing.Tail = field(default_factory=pacing.Tail)
     speed: pacing.Speed = field(default_factory=pacing.Speed)
+    measuring: pacing.Speed = field(default_factory=pacing.Speed)
+    lent: LentTime = field(default_factory=LentTime)
 
-    def trained(self, samples: int, seconds: float, compute_s: float) -> None:
-        """Record a finished micro-batch. seconds: includes the wait for the compute thread, and the rest of the machine
-        that follows; compute_s: does not."""
+    def trained(self, samples: int, seconds: float, compute_s: float, now: float) -> None:
+        """Record a micro-batch that was just trained. seconds: with the wait for the compute thread; compute_s: without
+        it."""
         self.samples += samples
         self.micro_batch = samples
-        self.speed.trained(samples, seconds)
+        self.speed.trained(samples, seconds + self.lent.computed(samples, compute_s, now))
         self.phases["compute"].add(compute_s)
+
+    def measured(self, samples: int, seconds: float, now: float) -> None:
+        """Record a batch of held-out samples that was just measured."""
+        self.measuring.trained(samples, seconds + self.lent.computed(samples, seconds, now))
+        self.phases["evaluate"].add(seconds)
 
     def encoded(self, contribution: Extraction, seconds: float) -> None:
         """Record a contribution that is extracted and ready to send."""

@@ -49,7 +49,6 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._spec = work.contract.round
         self._data_wait_s = 0.0  # since training last went on
-        self._rests_until = 0.0
         self._waiting_text = ""  # of the newest `node.waiting` event
 
     async def run(self) -> None:
@@ -99,6 +98,8 @@ class TrainingLoop:
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
         micro_batch = work.contract.rule.micro_batch_max(self._options.micro_batch)
+        if self._record.lent.share < 1 and not self._record.speed.sample_s:
+            micro_batch = 1  # nobody knows yet how long it takes, and the rest is many times as long
         announced, reading = situation.round, self._exchange.clock.reading()
         current = None
         if announced is not None and reading is not None:
@@ -118,7 +119,8 @@ class TrainingLoop:
             tail_s=self._record.tail.seconds(self._spec.length_s),
             micro_batch=micro_batch,
             to_measure=self._evaluation.samples_ready,
-            rests_until=self._rests_until,
+            rests_until=self._record.lent.rests_until(now),
+            measure_s=self._record.measuring.sample_s,
         )
 
     async def _train(self, samples: int) -> None:
@@ -132,8 +134,8 @@ class TrainingLoop:
             self._prefetch.lost(error.blob, samples)
             return
         self._tell_data_wait()
-        took_s = self._clocks.now() - began
-        self._record.trained(trained, took_s + self._rest(took_s), work.trainer.compute_s - computed_s)
+        now = self._clocks.now()
+        self._record.trained(trained, now - began, work.trainer.compute_s - computed_s, now)
 
     async def _measure(self, samples: int) -> None:
         began = self._clocks.now()
@@ -141,15 +143,8 @@ class TrainingLoop:
             await self._evaluation.measure(samples)
         except Interrupted:
             return
-        took_s = self._clocks.now() - began
-        self._record.phases["evaluate"].add(took_s)
-        self._rest(took_s)
-
-    def _rest(self, took_s: float) -> float:
-        """Let the machine rest after a micro-batch of `took_s`. Returns the seconds of the rest."""
-        seconds = pacing.rest_s(took_s, self._options.compute_share)
-        self._rests_until = self._clocks.now() + seconds
-        return seconds
+        now = self._clocks.now()
+        self._record.measured(samples, now - began, now)
 
     async def _wait(self, decision: pacing.Wait) -> None:
         """Wait until the situation changes, but at most LOOK_AGAIN_S: the round may end by this node's clock."""
@@ -164,7 +159,7 @@ class TrainingLoop:
         wait_s = LOOK_AGAIN_S if decision.until is None else min(LOOK_AGAIN_S, max(0.0, decision.until - began))
         await set_or_after(self._situation.changed, wait_s)
         waited_s = self._clocks.now() - began
-        self._record.phases["data" if decision.for_data else "wait"].add(waited_s)
+        self._record.phases["data" if decision.for_data else "rest" if decision.rests else "wait"].add(waited_s)
         self._data_wait_s += waited_s if decision.for_data else 0.0
 
     def _tell_data_wait(self) -> None:

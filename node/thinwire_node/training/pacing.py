@@ -49,13 +49,8 @@ class Tail:
         return max(self._encode_s) + max(self._seconds_a_byte) * self._bytes
 
 
-def rest_s(took_s: float, share: float) -> float:
-    """Seconds of rest after a micro-batch of `took_s`, so that computing takes at most this share of the time."""
-    return took_s * (1 / share - 1)
-
-
 class Speed:
-    """The training time per sample, with the rest after it, averaged over the last micro-batches."""
+    """The time per sample, with the rest that follows, averaged over the last pieces of computing."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -96,7 +91,8 @@ class PacingView:
     tail_s: float
     micro_batch: int  # the volunteer's limit on samples per micro-batch
     to_measure: int = 0  # held-out samples that can be measured now
-    rests_until: float = 0.0  # the time until which the machine computes nothing: see `rest_s`
+    rests_until: float = 0.0  # the time until which the machine computes nothing: see `LentTime`
+    measure_s: float = 0.0  # seconds to measure a held-out sample; 0.0: not known, and no longer than to train one
 
 
 @dataclass(frozen=True)
@@ -128,11 +124,13 @@ class Drop:
 
 @dataclass(frozen=True)
 class Wait:
-    """for_data: whether training waits for data. until: the time of the next decision, if it is due by then."""
+    """for_data: whether training waits for data. until: the time of the next decision, if it is due by then. rests:
+    whether the machine rests, as its owner wants."""
 
     why: str
     for_data: bool = False
     until: float | None = None
+    rests: bool = False
 
 
 Decision = Train | Measure | Extract | SayNothing | Drop | Wait
@@ -142,14 +140,8 @@ def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
     decision = _while_working(view, spec)
     if isinstance(decision, Train | Measure) and view.now < view.rests_until:
-        return Wait("resting, by --compute-max", until=_until(view, spec))
+        return Wait("resting, because of --compute-max", until=view.rests_until, rests=True)
     return decision
-
-
-def _until(view: PacingView, spec: RoundSpec) -> float:
-    """The end of the rest, or an extraction that is due before."""
-    due = view.rests_until if view.round is None else extract_at(view, view.round, spec)
-    return min(due, view.rests_until) if due > view.now else view.rests_until
 
 
 def _while_working(view: PacingView, spec: RoundSpec) -> Decision:
@@ -159,20 +151,21 @@ def _while_working(view: PacingView, spec: RoundSpec) -> Decision:
         samples = min(view.to_measure, view.micro_batch)
         if isinstance(decision, Wait):
             return Measure(samples, f"besides, {decision.why}")
-        if isinstance(decision, Train) and _may_measure(view, spec, samples):
-            return Measure(samples, "the round has time for it")
+        if isinstance(decision, Train) and (fitting := min(samples, _measurable(view, spec))) > 0:
+            return Measure(fitting, "the round has time for it")
     return decision
 
 
-def _may_measure(view: PacingView, spec: RoundSpec, samples: int) -> bool:
-    """Whether there is time to measure held-out samples before training.
+def _measurable(view: PacingView, spec: RoundSpec) -> int:
+    """The held-out samples that there is time to measure before training.
 
-    A forward pass is counted as a whole training step. At pace barrier, the time that the node's share takes is
-    reserved; at pace clock, where every sample counts, half of the round."""
+    At pace barrier, the time that the node's share takes is reserved; at pace clock, where every sample counts, half of
+    the round."""
     if view.round is None or view.sample_s == 0:
-        return False
+        return 0
     reserved_s = (spec.samples - view.samples) * view.sample_s if spec.pace == "barrier" else spec.length_s / 2
-    return view.now + samples * view.sample_s + reserved_s <= extract_at(view, view.round, spec)
+    left_s = extract_at(view, view.round, spec) - view.now - reserved_s
+    return int(left_s / (view.measure_s or view.sample_s))
 
 
 def _decide(view: PacingView, spec: RoundSpec) -> Decision:
@@ -208,6 +201,8 @@ def _due(view: PacingView, current: RoundView, spec: RoundSpec) -> str:
         return "the previous round closed without this node"
     if view.now + view.sample_s > extract_at(view, current, spec):
         return "time is up"
+    if view.rests_until > extract_at(view, current, spec):
+        return "the machine rests until time is up"
     return ""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Mapping
 
 from thinwire_common.logs import tell
@@ -26,7 +27,6 @@ from thinwire_node.session.situation import set_or_after
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending, Sketched
 from thinwire_node.training.lease import Lease
-from thinwire_node.training.pacing import rest_s
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import PayloadError
@@ -280,6 +280,8 @@ class GossipTraining:
         assert isinstance(rule, AdamWSpec)
         left = rule.samples
         while left:
+            if not await self._rest():
+                return False
             size = min(left, rule.micro_batch_max(self._options.micro_batch))
             ready = self._ready(size)
             if not ready:
@@ -298,24 +300,16 @@ class GossipTraining:
                 self._prefetch.lost(error.blob, ready)
                 continue
             left -= trained
-            took_s = self._clocks.now() - began
-            self._record.trained(trained, took_s + self._rest_s(took_s), took_s)
-            if not await self._rest(took_s):
-                return False
+            now = self._clocks.now()
+            self._record.trained(trained, now - began, now - began, now)
         return True
 
-    def _rest_s(self, took_s: float) -> float:
-        return rest_s(took_s, self._options.compute_share)
-
-    async def _rest(self, took_s: float) -> bool:
-        """Let the machine rest after `took_s` of computing. False if the node leaves meanwhile."""
-        until = self._clocks.now() + self._rest_s(took_s)
-        while (left_s := until - self._clocks.now()) > 0:
+    async def _rest(self) -> bool:
+        """Let the machine rest as long as it owes. False if the node leaves meanwhile."""
+        while (until := self._record.lent.rests_until(self._clocks.now())) > self._clocks.now():
             if self._leaving:
                 return False
-            self.doing = "waiting: resting, by --compute-max"
-            await set_or_after(self._changed, left_s)
-            self._changed.clear()
+            await self._wait("waiting: resting, because of --compute-max", "rest", until)
         return True
 
     async def _measure(self, size: int) -> None:
@@ -323,8 +317,10 @@ class GossipTraining:
         evaluation = self._evaluation
         while evaluation is not None and (ready := evaluation.samples_ready):
             self.doing, began = "measuring the held-out loss", self._clocks.now()
-            await evaluation.measure(min(ready, size))
-            self._record.phases["evaluate"].add(self._clocks.now() - began)
+            samples = min(ready, size)
+            await evaluation.measure(samples)
+            now = self._clocks.now()
+            self._record.measured(samples, now - began, now)
 
     def _ready(self, size: int) -> int:
         """The samples of the next micro-batch; 0 while lease or data are missing. Always `size`, so that a node that
@@ -343,9 +339,9 @@ class GossipTraining:
         else:
             await self._wait("waiting: for a lease from the coordinator", "wait")
 
-    async def _wait(self, doing: str, phase: str) -> None:
+    async def _wait(self, doing: str, phase: str, until: float = math.inf) -> None:
         self.doing, began = doing, self._clocks.now()
-        await set_or_after(self._changed, LOOK_AGAIN_S)
+        await set_or_after(self._changed, max(0.0, min(LOOK_AGAIN_S, until - began)))
         self._changed.clear()
         self._record.phases[phase].add(self._clocks.now() - began)
 
@@ -372,7 +368,7 @@ class GossipTraining:
         gradient = finished.gradient
         self._send(finished.sending)
         self._confirm(before)
-        self._unreported.took(finished)
+        self._unreported.took(finished, self._record.lent.share)
         for peer, reason in finished.unreadable.items():
             self._refuse(peer, reason)
         if gradient.samples:

@@ -10,7 +10,8 @@ from thinwire_node.training.gossip_work import Finished, Sketched
 
 @dataclass
 class Unreported:
-    """missed: peers for which the node has waited in vain, or whose messages it could not read."""
+    """compute_s: with the rests of the machine, because the coordinator foretells by it how long an iteration takes.
+    missed: peers for which the node has waited in vain, or whose messages it could not read."""
 
     samples: int = 0
     loss_sum: float = 0.0
@@ -23,12 +24,12 @@ class Unreported:
         """Samples, and the sum of their losses."""
         return self.samples, self.loss_sum
 
-    def took(self, finished: Finished) -> None:
-        """An iteration is finished."""
+    def took(self, finished: Finished, share: float) -> None:
+        """An iteration is finished. share: of the time, in which the machine computes."""
         gradient = finished.gradient
         self.samples += gradient.samples
         self.loss_sum += gradient.loss * gradient.samples
-        self.compute_s += gradient.compute_s
+        self.compute_s += gradient.compute_s / share
         self.missed.update(finished.missing)
         self.sketched = finished.sketched or self.sketched
 
