@@ -11,7 +11,7 @@ from thinwire_planner.choosing.thresholds import Change, changes
 from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
 from thinwire_planner.methods.method import Setting, all_variants
 
-AXES = {"rate": "a rate of {:.3g} Mbit/s", "round trip": "a round trip of {:.3g} ms", "nodes": "{:.0f} nodes"}
+AXES = {"rate": "a rate of {} Mbit/s", "round trip": "a round trip of {} ms", "nodes": "{} nodes"}
 AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
 OVERLAP_MOST = 0.5
 ALIKE = 0.1
@@ -65,7 +65,7 @@ def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
 
 def change_in_words(change: Change) -> str:
     """For example: "above a rate of 23 Mbit/s, take all-reduce"."""
-    where = AXES[change.axis].format(change.value / AXIS_UNITS[change.axis])
+    where = AXES[change.axis].format(three_digits(change.value / AXIS_UNITS[change.axis]))
     direction = "from" if change.axis == "nodes" else "above"
     below = "with at most" if change.axis == "nodes" else "below"
     return f"{direction if change.above else below} {where}, take {change.taken}"
@@ -143,11 +143,14 @@ def _against_the_star(setting: Setting, families: Mapping[str, Predicted], taken
     return reasons
 
 
+def three_digits(number: float) -> str:
+    """A number with three digits, or all of those before the point."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
+
+
 def seconds_in_words(seconds: float) -> str:
     """Seconds with three digits, in ms if there are few."""
-    if seconds < 0.1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+    return f"{three_digits(1000 * seconds)} ms" if seconds < 0.1 else f"{three_digits(seconds)} s"
 
 
 def _one_way(setting: Setting) -> float:

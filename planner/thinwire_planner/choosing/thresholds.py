@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.methods.method import Setting, Variant
+from thinwire_planner.methods.mirrors import MIRRORED
 
 DOUBLINGS = 12
 BISECTIONS = 6
@@ -68,6 +69,8 @@ def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
     """The nearest change in both directions of each axis."""
     setting = replace(setting, iterations_max=ITERATIONS)
     finalists = finalists_of(candidates)
+    if MIRRORED not in finalists:
+        finalists.append(MIRRORED)  # with more nodes it may be the star to take, though it is not here
     now = take(candidates).variant.family
     found = []
     for axis in axes(setting):

@@ -37,7 +37,10 @@ def draw(plan: Plan, path: Path) -> None:
             one.variant.forecast(setting.with_network(setting.network.scaled(rate=float(factor)))).seconds
             for factor in factors
         ]
-        axes.loglog(factors * rate / 1e6, times, label=one.name, color=COLOURS[number % len(COLOURS)])
+        taken = one is plan.taken
+        width, height = (3.0, 3) if taken else (1.5, 2)  # above the others, which may lie on the same line
+        colour = COLOURS[number % len(COLOURS)]
+        axes.loglog(factors * rate / 1e6, times, label=one.name, color=colour, linewidth=width, zorder=height)
     axes.axhline(setting.mean_s, color="black", linestyle="dotted", label="computing alone")
     axes.axvline(rate / 1e6, color="black", linewidth=0.5)
     axes.set_xlabel("rate of a host's line, Mbit/s")

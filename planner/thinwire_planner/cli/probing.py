@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from thinwire_common.options import host_and_port
-from thinwire_planner.choosing.plan import seconds_in_words
+from thinwire_planner.choosing.plan import seconds_in_words, three_digits
 from thinwire_planner.cli.plan_file import parse, setting_of
 from thinwire_planner.probe.answer import answering
 from thinwire_planner.probe.line import MeasuredLine, measure_line
@@ -84,8 +84,9 @@ def _put(document: dict[str, Any], section: str, values: dict[str, Any]) -> None
 
 
 def _tell(line: MeasuredLine) -> None:
+    up, down = (three_digits(one.rate_bits_s / MEGA) for one in (line.up, line.down))
     _say(
-        f"the line: {line.up.rate_bits_s / MEGA:,.3g} Mbit/s up, {line.down.rate_bits_s / MEGA:,.3g} down, round trip "
+        f"the line: {up} Mbit/s up, {down} down, round trip "
         f"{seconds_in_words(line.rtt_s)}; the fit is within {max(line.up.error, line.down.error):.0%}"
     )
 

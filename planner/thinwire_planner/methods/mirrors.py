@@ -47,15 +47,19 @@ def _forecast(setting: Setting) -> Forecast:
     return Forecast(seconds, (up + update) / setting.parameters, (("computing", computing), *parts))
 
 
+MIRRORED = FormulaVariant(
+    "star, mirrors, base age 1",
+    FAMILY,
+    _forecast,
+    is_overlapped=True,
+    looseness=1.3,
+    without_overlap="star, base age 0",
+    arm=ARM,
+)
+"""With so few nodes that they need no mirror, it takes as long as the star at base age 1."""
+
+
 @register_method("mirrors")
 def mirrors(setting: Setting) -> Iterator[Variant]:
     if levels(setting.nodes) > 1:
-        yield FormulaVariant(
-            "star, mirrors, base age 1",
-            FAMILY,
-            _forecast,
-            is_overlapped=True,
-            looseness=1.3,
-            without_overlap="star, base age 0",
-            arm=ARM,
-        )
+        yield MIRRORED
