@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -218,3 +219,18 @@ def test_a_newer_or_damaged_file_is_refused_with_its_name(tmp_path: Path) -> Non
     path.write_bytes(b"?" * 5000)
     with pytest.raises(ThinwireError, match=FILE):
         AccessStore(tmp_path)
+
+
+def test_a_file_of_another_user_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(tmp_path / FILE)
+    database.execute("PRAGMA query_only=ON")  # the error of a file that this user may only read
+    with pytest.raises(ThinwireError, match="readonly database; the user who starts it must own all files there"):
+        database.write("DELETE FROM invites")
+    database.close()
+
+    def refuse(*given: object, **named: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(ThinwireError, match="must own all files there"):
+        Database(tmp_path / FILE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from support.disks import small_disk
 from support.prepared import all_texts, prepared, texts_of, tokens_of
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.prepare.output_folder import CLAIM_FILE
+from thinwire_coordinator.prepare.made_files import CLAIM_FILE
 from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
@@ -222,6 +223,15 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_read(tmp
         (tmp_path / name).write_text("not a folder")
     with pytest.raises(ConfigError, match=r"(out|file): is not a folder to write to: .*; give another --out"):
         prepared(tmp_path / wanted, tmp_path / "missing")
+
+
+def test_a_text_with_too_few_pairs_for_the_tokenizer_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    train_tokenizer(["one two three"], 400, tmp_path / "small.json", said.append)
+    assert re.fullmatch(r"--train-tokenizer: the text is enough for 2\d\d tokens, not 400; give more .*", said[0])
+    said.clear()
+    train_tokenizer(TEXTS, 300, tmp_path / "large.json", said.append)
+    assert said == []
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:

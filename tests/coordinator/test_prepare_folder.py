@@ -13,7 +13,7 @@ import pytest
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
-from thinwire_coordinator.prepare.output_folder import CLAIM_FILE, WORK_FOLDER
+from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
 from thinwire_coordinator.prepare.problems import TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
@@ -84,6 +84,32 @@ def test_a_folder_may_be_prepared_into_itself(tmp_path: Path) -> None:
     (source / "a.txt").unlink()
     made = prepared(source / "out", source)
     assert made.manifest_hash == prepared(tmp_path / "out", alone).manifest_hash
+
+
+def test_a_folder_that_was_prepared_into_itself_is_prepared_again_without_what_was_made(tmp_path: Path) -> None:
+    """Otherwise the text that the first run held out is trained on in the second."""
+    source = texts(tmp_path / "in")
+    (source / "below").mkdir()
+    first = prepared(source / "below/first", source)
+    assert prepared(source / "second", source).manifest_hash == first.manifest_hash
+    prepared(source / "below/another", texts(tmp_path / "elsewhere", 3))
+    assert prepared(tmp_path / "third", source).manifest_hash == first.manifest_hash
+    with pytest.raises(ConfigError, match="holds prepared data, and no other files"):
+        prepared(tmp_path / "fourth", source / "below")
+
+
+def test_texts_beside_prepared_data_stay_texts(tmp_path: Path) -> None:
+    source = texts(tmp_path / "in")
+    first = prepared(source, texts(tmp_path / "elsewhere", 3))
+    found = prepared(tmp_path / "out", source)
+    assert found.manifest_hash == prepared(tmp_path / "again", texts(tmp_path / "alone/in")).manifest_hash
+    assert found.manifest_hash != first.manifest_hash
+
+
+def test_a_folder_cannot_be_prepared_into_the_place_of_its_texts(tmp_path: Path) -> None:
+    source = texts(tmp_path / "in")
+    with pytest.raises(ConfigError, match=r"all of its files are below --out, .*in; give another --out"):
+        prepared(source, source)
 
 
 def test_images_may_be_prepared_into_their_folder(tmp_path: Path) -> None:

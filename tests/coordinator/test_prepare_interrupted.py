@@ -15,7 +15,7 @@ from support.disks import fill, small_disk
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
-from thinwire_coordinator.prepare.output_folder import WORK_FOLDER
+from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.problems import TooManyProblems
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE

@@ -14,7 +14,7 @@ from typing import Any
 
 from thinwire_common.migrations import transaction
 from thinwire_coordinator.access import schema
-from thinwire_proto.errors import MEND_DISK, LocalError
+from thinwire_proto.errors import MEND_DISK, MEND_OWNER, LocalError
 from thinwire_proto.limits import LEDGER_BUSY_S
 
 FILE = "access.sqlite"
@@ -37,7 +37,8 @@ class Database:
             self._db.execute("PRAGMA synchronous=FULL")
             schema.prepare(self._db, str(path))
         except (sqlite3.Error, OSError) as error:
-            raise LocalError(f"{path}: cannot be opened: {error}; {MEND_DISK}, or restore it from a copy") from None
+            mend = MEND_OWNER if _is_refused(error) else f"{MEND_DISK}, or restore it from a copy"
+            raise LocalError(f"{path}: cannot be opened: {error}; {mend}") from None
 
     def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement and return all its rows."""
@@ -76,4 +77,10 @@ class Database:
                 raise self._failure(error) from None
 
     def _failure(self, error: sqlite3.Error) -> LocalError:
-        return LocalError(f"{self.path}: cannot be read or written: {error}; {MEND_DISK}")
+        mend = MEND_OWNER if _is_refused(error) else MEND_DISK
+        return LocalError(f"{self.path}: cannot be read or written: {error}; {mend}")
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether this user may not write to the file. `sqlite_errorcode` is not on every Python that we run on."""
+    return isinstance(error, PermissionError) or "readonly" in str(error)

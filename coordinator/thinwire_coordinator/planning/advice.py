@@ -188,11 +188,12 @@ def _tokens(plan: AnyPlan) -> Iterator[Advice]:
     facts, tokens = plan.model, plan.figures.tokens
     if facts.frozen or facts.begins:
         return
+    more = "text" if 1.1 * plan.figures.passes > PASSES_MAX else "text and steps"
     if tokens < FEW_TOKENS_A_PARAMETER * facts.trained:
         yield Advice(
             "schedule.steps",
             f"{human_count(tokens)} tokens are few for {human_count(facts.trained)} parameters; "
-            f"{TOKENS_A_PARAMETER} for each make the most of its size. Choose a smaller model, or more text and steps",
+            f"{TOKENS_A_PARAMETER} for each make the most of its size. Choose a smaller model, or more {more}",
         )
 
 

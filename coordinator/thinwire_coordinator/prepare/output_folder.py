@@ -10,13 +10,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
+from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
-
-WORK_FOLDER = "unfinished"
-"""Folder of an interrupted run, below the output folder."""
-CLAIM_FILE = "prepare.lock"
-"""Locked while `prepare` works. It stays after an interruption, so it tells our unfinished work from foreign files."""
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Finished, open_checkpoint
 from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
-from thinwire_coordinator.prepare.output_folder import WORK_FOLDER, claimed, disk_errors_named
+from thinwire_coordinator.prepare.made_files import WORK_FOLDER
+from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
@@ -195,7 +196,7 @@ def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, sho
     shown.begin("read a sample for the tokenizer", None)
     texts = list(sample_of(list(contents.values()), settings.text_key, settings.held_out, settings.stall_s))
     shown.begin(f"train a tokenizer on {sum(len(text) for text in texts):,} characters", None)
-    return train_tokenizer(texts, settings.train_vocabulary, path)
+    return train_tokenizer(texts, settings.train_vocabulary, path, shown.say)
 
 
 def _bytes_of(content: Content, first: int) -> int | None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from thinwire_coordinator.prepare.made_files import MADE, holds_prepared_data
 from thinwire_coordinator.prepare.problems import SourceFailed
 from thinwire_proto.errors import ConfigError
 
@@ -149,11 +150,14 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     else:
         raise ConfigError(f"{url}: there is no such file or folder")
     files = [_file(system, found, infos[found], root) for found in sorted(infos) if not _is_hidden(found, root)]
-    if out is not None:
-        files = _outside(files, out)
-    if not files:
+    outside = files if out is None else _outside(files, out)
+    if files and not outside:
+        raise ConfigError(f"{url}: all of its files are below --out, {out}; give another --out")
+    if not outside:
         raise ConfigError(f"{url}: there are no files")
-    return files
+    if not (texts := _not_prepared(outside)):
+        raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
+    return texts
 
 
 def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +172,17 @@ def _outside(files: list[SourceFile], folder: Path) -> list[SourceFile]:
     """The files that are not below a local folder."""
     top, resolved = folder.resolve(), cache(Path.resolve)
     return [file for file in files if not (file.is_local and resolved(Path(file.path).parent).is_relative_to(top))]
+
+
+def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
+    """The files that an earlier `prepare` has not made. Otherwise its held-out text would be trained on."""
+    is_made_in = cache(holds_prepared_data)
+
+    def is_made(file: SourceFile) -> bool:
+        path, depth = Path(file.path), len(PurePosixPath(file.name).parts)
+        return any(path.relative_to(folder).parts[0] in MADE and is_made_in(folder) for folder in path.parents[:depth])
+
+    return [file for file in files if not (file.is_local and is_made(file))]
 
 
 def _is_one_page(url: str) -> bool:

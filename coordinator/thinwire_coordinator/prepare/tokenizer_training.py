@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ FILE_BYTES_MIN = 1 << 20
 PROBLEMS_MAX = 1 << 62
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> TokenizerFiles:
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int, path: Path, say: Callable[[str], None] = lambda line: None
+) -> TokenizerFiles:
     """Train and write a `tokenizer.json`. The same texts give the same file. Token 0 ends a document.
 
-    texts: their order does not matter; at most SAMPLE_BYTES are used. Raises ConfigError.
+    texts: their order does not matter; at most SAMPLE_BYTES are used. say: told if the texts have too few pairs.
+    Raises ConfigError.
     """
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -40,6 +43,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> Tokeni
         show_progress=False,
     )
     tokenizer.train_from_iterator(_bounded(texts), trainer)
+    if (found := tokenizer.get_vocab_size()) < vocabulary:
+        say(f"--train-tokenizer: the text is enough for {found:,} tokens, not {vocabulary:,}; give more text for more")
     replace_synced(path, tokenizer.to_str(pretty=True).encode())  # `save` would leave half of it after a kill
     return TokenizerFiles(path, 0)
 
