@@ -30,7 +30,7 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: without a centre; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
 
-test: lint  ## lint and all tests; 16 to 20 minutes on two cores (PYTEST_ARGS)
+test: lint  ## lint and all tests; 12 to 20 minutes on two cores (PYTEST_ARGS)
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date
