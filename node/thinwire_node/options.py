@@ -15,7 +15,7 @@ class NodeOptions:
 
     name: shown to people; empty: the first digits of the node's id. micro_batch: maximum samples in a micro-batch.
     rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
-    compute_share: of the time, more than 0 and at most 1, that forward and backward passes may take.
+    compute_share: the share of the time that forward and backward passes may take, more than 0 and at most 1.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
     other nodes reach it, in a swarm without a centre. archives_messages: keep all messages of such a run."""
 

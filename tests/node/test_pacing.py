@@ -97,7 +97,7 @@ def test_as_many_held_out_samples_are_measured_as_there_is_time_for() -> None:
 def test_a_machine_that_rests_neither_trains_nor_measures(changes: dict[str, Any]) -> None:
     found = decide(replace(VIEW, rests_until=7.0, **changes), spec())
     assert isinstance(found, Wait)
-    assert (found.until, found.rests) == (7.0, True)
+    assert (found.until, found.phase) == (7.0, "rest")
 
 
 def test_a_machine_that_rests_contributes_all_the_same() -> None:
@@ -250,12 +250,12 @@ def test_a_lease_continues_after_the_positions_of_an_earlier_process() -> None:
 def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
     due = extract_at(VIEW, ROUND, spec())
     waiting = replace(VIEW, ready=0)
-    assert decide(waiting, spec()) == Wait("the data of the next samples have not arrived", for_data=True, until=due)
+    assert decide(waiting, spec()) == Wait("the data of the next samples have not arrived", phase="data", until=due)
     assert kind(spec(), ready=0, now=due) is Extract
     assert kind(spec(), ready=0, now=due, samples=0, base_step=None) is SayNothing
     assert kind(spec(), ready=0, now=due, leased=0) is Extract
     after = decide(replace(waiting, now=due, contributed=True), spec())
-    assert after == Wait("the data of the next samples have not arrived", for_data=True)
+    assert after == Wait("the data of the next samples have not arrived", phase="data")
 
 
 def test_a_micro_batch_has_only_samples_whose_data_are_here() -> None:

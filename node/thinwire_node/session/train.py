@@ -154,13 +154,13 @@ class TrainingLoop:
             tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
         log.debug("waiting: %s", decision.why)
         began = self._clocks.now()
-        if decision.for_data:
+        if decision.phase == "data":
             self._prefetch.look_again()
         wait_s = LOOK_AGAIN_S if decision.until is None else min(LOOK_AGAIN_S, max(0.0, decision.until - began))
         await set_or_after(self._situation.changed, wait_s)
         waited_s = self._clocks.now() - began
-        self._record.phases["data" if decision.for_data else "rest" if decision.rests else "wait"].add(waited_s)
-        self._data_wait_s += waited_s if decision.for_data else 0.0
+        self._record.phases[decision.phase].add(waited_s)
+        self._data_wait_s += waited_s if decision.phase == "data" else 0.0
 
     def _tell_data_wait(self) -> None:
         """Log how long training has waited for data. Shorter waits than LOOK_AGAIN_S are only in the metrics."""

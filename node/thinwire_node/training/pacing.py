@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
 from thinwire_proto.contract import RoundSpec
 from thinwire_proto.limits import margin_s, unmeasured_tail_s
@@ -124,13 +125,12 @@ class Drop:
 
 @dataclass(frozen=True)
 class Wait:
-    """for_data: whether training waits for data. until: the time of the next decision, if it is due by then. rests:
-    whether the machine rests, as its owner wants."""
+    """phase: what the wait counts as, for data or for the rest that the owner wants. until: the time of the next
+    decision, if it is due by then."""
 
     why: str
-    for_data: bool = False
+    phase: Literal["wait", "data", "rest"] = "wait"
     until: float | None = None
-    rests: bool = False
 
 
 Decision = Train | Measure | Extract | SayNothing | Drop | Wait
@@ -140,7 +140,7 @@ def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
     decision = _while_working(view, spec)
     if isinstance(decision, Train | Measure) and view.now < view.rests_until:
-        return Wait("resting, because of --compute-max", until=view.rests_until, rests=True)
+        return Wait("resting, because of --compute-max", "rest", view.rests_until)
     return decision
 
 
@@ -217,7 +217,7 @@ def _train_or_wait(view: PacingView, current: RoundView, spec: RoundSpec) -> Dec
         return Wait("the share is trained")
     if not view.ready:
         due = extract_at(view, current, spec)
-        return Wait("the data of the next samples have not arrived", True, due if due > view.now else None)
+        return Wait("the data of the next samples have not arrived", "data", due if due > view.now else None)
     return Train(_size(view, current, spec), f"towards step {aims_at}")
 
 
