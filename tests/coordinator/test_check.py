@@ -247,7 +247,12 @@ def test_a_sensible_run_has_no_warnings() -> None:
         ),
         (partial(a_plan, vocabulary=64), "model.vocabulary", "192 rows of the embedding are never used; 64 is enough"),
         (partial(a_plan, tokens=1e6), "schedule.steps", r"passes over the data 41\.0 times"),
-        (partial(a_plan, RunSpec()), "schedule.steps", "tokens are few for 886k parameters"),
+        (partial(a_plan, RunSpec()), "schedule.steps", "tokens are few for 886k parameters.* or more text and steps$"),
+        (
+            partial(a_plan, RunSpec(), tokens=1e4),
+            "schedule.steps",
+            "Choose a smaller model, or more text$",
+        ),
         (partial(a_plan, nodes=16), "round.pace", "waits for the slowest of 16 nodes"),
         (
             partial(a_plan, RunSpec(schedule=LONG, demo=DemoSpec(k=176, k_policy="total")), nodes=16),

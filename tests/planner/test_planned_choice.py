@@ -11,7 +11,7 @@ import pytest
 
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.gain import gain_of
-from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan
+from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan, three_digits
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes, finalists_of
 from thinwire_planner.choosing.to_loss import tokens_to
 from thinwire_planner.cli.curves import read_curves
@@ -65,6 +65,13 @@ def test_most_of_the_gain_on_fast_lines_is_overlap_which_the_star_has_too() -> N
 def test_where_lines_cost_nothing_all_reduce_is_taken() -> None:
     plan = make_plan(setting(4, 1e6, 0.001, variation=0.0))
     assert plan.taken.name == "all-reduce, DDP"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0.012345, "0.0123"), (999.4, "999"), (1049.6, "1,050"), (53_900.2, "53,900")]
+)
+def test_figures_in_sentences_have_no_exponent(number: float, shown: str) -> None:
+    assert three_digits(number) == shown
 
 
 def test_a_gain_is_the_product_of_its_factors() -> None:

@@ -1,4 +1,4 @@
-"""The names of what `prepare` writes into its folder, so that nothing of it is taken for a text."""
+"""What `prepare` writes into its folder, so that nothing of it is taken for a text."""
 
 from __future__ import annotations
 

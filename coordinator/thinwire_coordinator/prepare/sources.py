@@ -179,8 +179,8 @@ def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
     is_made_in = cache(holds_prepared_data)
 
     def is_made(file: SourceFile) -> bool:
-        path, depth = Path(file.path), len(PurePosixPath(file.name).parts)
-        return any(path.relative_to(folder).parts[0] in MADE and is_made_in(folder) for folder in path.parents[:depth])
+        folders, parts = Path(file.path).parents, reversed(PurePosixPath(file.name).parts)
+        return any(part in MADE and is_made_in(folders[up]) for up, part in enumerate(parts))
 
     return [file for file in files if not (file.is_local and is_made(file))]
 
