@@ -10,19 +10,11 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 
 from support.accessibility import serious
 from support.chromium import CHROMIUM, IN_CHROMIUM
-from support.real import ended, real_swarm, run_text, until
+from support.real import ended, real_swarm, run_text, until, without_a_centre
 
 STEPS = 12
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
-RUN += """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-codec = "int8"
-[rule]
-kind = "adamw"
-samples = 4
-"""
+RUN += without_a_centre(2, 4, codec="int8")
 pytestmark = IN_CHROMIUM
 
 

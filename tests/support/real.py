@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
@@ -43,6 +44,22 @@ samples = 4
 weight_max = 4
 length_ms = 5000
 {rounds}
+"""
+
+
+def without_a_centre(nodes: int, samples: int, **exchange: str | float) -> str:
+    """The end of a run text whose last section is [round]: a run of gossip.
+
+    nodes: that it begins with. samples: of an iteration. exchange: keys of its section."""
+    keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in exchange.items())
+    return f"""
+min_contributions = {nodes}
+[exchange]
+kind = "gossip"
+{keys}
+[rule]
+kind = "adamw"
+samples = {samples}
 """
 
 

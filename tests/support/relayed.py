@@ -78,6 +78,7 @@ async def relay_service(port: int = 0) -> AsyncIterator[tuple[str, RelayService]
         await server.stop(0)
 
 
+ONE_RELAY = "one Relay at a time in a session"
 TIMES = LineTimes(first_s=0.05, max_s=0.2, direct_s=0.3)
 HERE = DirectLines(refusal=refusal_of(LOOPBACK))
 """Connects to peers on this machine, and listens for none."""
@@ -157,7 +158,7 @@ class Node:
             try:
                 await self._relay()
             except grpc.aio.AioRpcError as error:
-                refused = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                refused = error.details() == ONE_RELAY
 
     async def _relay(self) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]  # not the connection that was lost, with its pause

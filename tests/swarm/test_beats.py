@@ -15,7 +15,7 @@ import torch
 
 from deploy.local_swarm.processes import Process
 from support.raw_gossip_node import RawGossipNode
-from support.real import RealSwarm, ended, real_swarm, run_text, until
+from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 from thinwire_proto.identity.keys import SecretKey
@@ -26,15 +26,7 @@ TRAINING, WAITING = pb.BeatReply.STATE_TRAINING, pb.BeatReply.STATE_WAITING
 DEPOSIT, COMPLETE = pb.BeatReply.STATE_DEPOSIT, pb.BeatReply.STATE_COMPLETE
 BEAT_MS = 200
 RUN = run_text(12).replace("length_ms = 5000", f'length_ms = {BEAT_MS}\npace = "clock"')
-RUN += """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-codec = "dense"
-[rule]
-kind = "adamw"
-samples = 4
-"""
+RUN += without_a_centre(2, 4, codec="dense")
 
 
 @pytest.fixture
@@ -139,7 +131,7 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm: RealSwarm) -> None:
     late = RawGossipNode(swarm)
 
     def all_beat() -> bool:
-        """Nodes that say nothing meanwhile would be lost on a busy machine, and nobody left to adopt from."""
+        """On a busy machine, silent nodes would be lost, and the newcomer would have nobody to adopt from."""
         for node in nodes:
             node.beat()
         return late.beat().state == TRAINING

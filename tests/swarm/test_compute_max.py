@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, read, value
-from support.real import RealSwarm, ended, ends_in_s, run_text, until
+from support.real import RealSwarm, ended, ends_in_s, run_text, until, without_a_centre
 from thinwire_node.observe import status
 
 LENT_PERCENT = 10
@@ -17,16 +17,7 @@ SECONDS = 4.0
 LEAVES_S = 5.0
 WITH_A_CENTRE = run_text(100_000, rounds='pace = "clock"\n').replace("length_ms = 5000", "length_ms = 500")
 WITH_A_CENTRE = WITH_A_CENTRE.replace("samples = 4", "samples = 1000")  # a lease that never ends
-GOSSIP = """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "int8"
-[rule]
-kind = "adamw"
-samples = 16
-"""
+GOSSIP = without_a_centre(2, 16, topology="complete", codec="int8")
 
 
 @pytest.mark.parametrize("run", [WITH_A_CENTRE, WITH_A_CENTRE + GOSSIP], ids=["star", "gossip"])
@@ -62,6 +53,6 @@ def test_a_node_in_a_long_rest_leaves_at_once(swarm: RealSwarm, run: str) -> Non
 
 
 def words(swarm: RealSwarm, name: str) -> str:
-    """What a node says that it does; it writes that every two seconds."""
+    """The activity in a node's report, which the node writes every two seconds."""
     folder = swarm.folder / name
     return status.read(folder).words if (folder / status.FILE).exists() else ""

@@ -5,21 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from support.real import ended, real_swarm, run_text, until
+from support.real import ended, real_swarm, run_text, until, without_a_centre
 
 RUN = run_text(200).replace("length_ms = 5000", 'length_ms = 300\npace = "clock"')
-RUN += """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "sign"
-consensus_target = 0.001
-patience_ms = 5000
-[rule]
-kind = "adamw"
-samples = 2
-"""
+RUN += without_a_centre(2, 2, topology="complete", codec="sign", consensus_target=0.001, patience_ms=5000)
 
 
 def test_nodes_change_their_codec_and_the_ledger_says_why(tmp_path: Path) -> None:

@@ -10,24 +10,14 @@ from safetensors import safe_open
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import Series, parsed, read, value
-from support.real import RESTING, ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from thinwire_node.observe.status import read as status_of
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
-GOSSIP = """
-min_contributions = 3
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "int8"
-patience_ms = 2000
-[rule]
-kind = "adamw"
-samples = 4
-"""
+GOSSIP = without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
 STEPS = 60
 NAMES = ("one", "two", "three")
 BEAT_BYTES_MAX = 1024

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_swarm.processes import Process
-from support.real import ended, real_swarm, run_text, until
+from support.real import ended, real_swarm, run_text, until, without_a_centre
 from support.timed_member import gaps_s
 
 STEPS, PATIENCE_S = 100, 5.0
@@ -19,17 +19,7 @@ BEFORE = 5
 AN_ITERATION_S = 5.0
 """More than one takes beside the seven others, on two cores that do other things too."""
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
-RUN += f"""
-min_contributions = 8
-[exchange]
-kind = "gossip"
-topology = "one-peer-exponential"
-codec = "int8"
-patience_ms = {1000 * PATIENCE_S:.0f}
-[rule]
-kind = "adamw"
-samples = 16
-"""
+RUN += without_a_centre(8, 16, topology="one-peer-exponential", codec="int8", patience_ms=round(1000 * PATIENCE_S))
 FIRST = [f"n{number}" for number in range(8)]
 KILLED, JOINING = FIRST[2:4], ["n8", "n9"]
 STAYING = [name for name in FIRST + JOINING if name not in KILLED]

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.local_swarm.processes import Process
 from support.dying_member import NEVER, POINTS, Record, kept_chain
-from support.real import RealSwarm, ended, real_swarm, run_text, until
+from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import journal_of
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
@@ -23,17 +23,7 @@ from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
 BEAT_MS = 2000
 NAMES = ("one", "two")
 AT = 4
-GOSSIP = """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "int8"
-patience_ms = 20000
-[rule]
-kind = "adamw"
-samples = 2
-"""
+GOSSIP = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=20000)
 
 
 def run_of(steps: int, beat_ms: int) -> str:

@@ -9,21 +9,12 @@ from pathlib import Path
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, read, value
-from support.real import ended, real_swarm, run_text, until
+from support.real import ended, real_swarm, run_text, until, without_a_centre
 from thinwire_proto.gossip.consensus import MEASURE_EVERY
 
 STEPS = 120
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
-RUN += """
-min_contributions = 3
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "sign"
-[rule]
-kind = "adamw"
-samples = 16
-"""
+RUN += without_a_centre(3, 16, topology="complete", codec="sign")
 
 
 def test_three_nodes_measure_the_held_out_loss_on_the_way(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, read, value
-from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
+from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import counted_samples, journal_of, parameters_of
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
@@ -26,17 +26,7 @@ from thinwire_proto.gossip.final_mean import final_mean, in_integers
 STEPS = 30
 LOSSES = ("loss", "loss_min", "loss_max")
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 2000\npace = "clock"')  # a restart is shorter than two
-RUN += """
-min_contributions = 3
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "int8"
-patience_ms = 2000
-[rule]
-kind = "adamw"
-samples = 4
-"""
+RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
 
 
 def distance_of(parameters: Iterable[torch.Tensor]) -> float:

@@ -5,22 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from support.real import RESTING, ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import rows
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE
 
 RUN = run_text(100_000).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
-RUN += """
-min_contributions = 3
-[exchange]
-kind = "gossip"
-topology = "complete"
-codec = "int8"
-patience_ms = 2000
-[rule]
-kind = "adamw"
-samples = 2
-"""
+RUN += without_a_centre(3, 2, topology="complete", codec="int8", patience_ms=2000)
 
 
 def test_a_node_that_lost_its_journal_adopts_and_goes_on(tmp_path: Path) -> None:

@@ -8,21 +8,13 @@ from pathlib import Path
 
 from support.cutting_proxy import CuttingProxy, cutting_proxy
 from support.raw_gossip_node import RawGossipNode
-from support.real import RealSwarm, real_swarm, run_text
+from support.real import RealSwarm, real_swarm, run_text, without_a_centre
 from support.relayed import Node, message
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 LARGE = 3 * PART_BYTES_MAX + 17
 RUN = run_text(12).replace("length_ms = 5000", 'length_ms = 60000\npace = "clock"')  # nobody reports, and is not missed
-RUN += """
-min_contributions = 2
-[exchange]
-kind = "gossip"
-codec = "dense"
-[rule]
-kind = "adamw"
-samples = 4
-"""
+RUN += without_a_centre(2, 4, codec="dense")
 
 
 @asynccontextmanager
