@@ -11,7 +11,8 @@ from typing import Literal
 
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, RuleSpec
 
-Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip"]
+Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip", "push"]
+WITHOUT_A_CENTRE: tuple[Kind, ...] = ("gossip", "push")
 RATE_FACTOR = 1.5
 
 
@@ -39,7 +40,7 @@ class Arm:
 
     def can_have(self, nodes: int, samples: int) -> bool:
         """Whether the arm makes sense with so many nodes, and samples of all of them together."""
-        if self.kind != "gossip":
+        if self.kind not in WITHOUT_A_CENTRE:
             return True
         return nodes > 1 and samples // nodes >= (2 if self.is_noise_corrected else 1)
 
@@ -65,6 +66,8 @@ GOSSIP_ARMS = (
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",
+    "gossip-push",
+    "gossip-push-int8",
 )
 SHARED = "total-176"
 """The contract's default until thinwire 0.3: the nodes of a round share 176 components a tile."""
@@ -163,5 +166,7 @@ _TABLE = (
         codec="dense",
         window=4,
     ),
+    Arm("gossip-push", "push-sum on the directed exponential graph, dense", "push", 3e-3, beta=0.99, codec="dense"),
+    Arm("gossip-push-int8", "the same with int8", "push", 3e-3, beta=0.99, codec="int8"),
 )
 ARMS = {arm.name: arm for arm in _TABLE}

@@ -19,14 +19,15 @@ from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
+from thinwire_proto.gossip.mixing import Mixing
 from thinwire_proto.gossip.public_copy import PublicCopy
 from thinwire_proto.gossip.topology import Layout, make_topology
-
-TOPOLOGY = "one-peer-exponential"
 
 
 class GossipMethod:
     """x_i ← x_i + γ·Σ w_ij·(h_ji − h_ij) − u_i, with AdamW's step u at the parameters before mixing."""
+
+    topology = "one-peer-exponential"
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         if arm.is_noise_corrected and swarm.share < 2:
@@ -35,7 +36,7 @@ class GossipMethod:
         shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
         self._layout = TileLayout(shapes)
         self._codec = make_codec(arm.codec, self._layout)
-        self._topology = make_topology(TOPOLOGY, Layout(swarm.nodes))
+        self._topology = make_topology(self.topology, Layout(swarm.nodes))
         self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
         self._x = [self._start.clone() for _ in range(swarm.nodes)]
         self._mean = self._start.clone()
@@ -44,16 +45,11 @@ class GossipMethod:
         problem.put(self._named(self._mean))
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
-        losses, share = [], self._swarm.share
-        mixing = self._topology.at(step)
-        arcs = [(node, target) for node in range(self._swarm.nodes) for target in mixing.targets(node)]
-        sent = sum(self._send(arc) for arc in arcs)
-        for node, x in enumerate(self._x):
-            losses.append(self._step(node, x, step, first + node * share))
-        for node, peer in arcs:
-            difference = self._copies[peer, node].flat - self._copies[node, peer].flat
-            self._x[node].add_(difference.mul_(self._arm.gamma * mixing.rows[node][peer]))
-        self._mean.copy_(torch.stack(self._x).mean(0))
+        mixing, share = self._topology.at(step), self._swarm.share
+        sent = self._send(mixing)
+        losses = [self._step(node, x, step, first + node * share) for node, x in enumerate(self._x)]
+        self._mix(mixing)
+        self._mean.copy_(self._mean_model())
         self._problem.put(self._named(self._mean))
         each = sent / self._swarm.nodes
         return mean(losses), NodeTraffic(each, each)
@@ -65,13 +61,26 @@ class GossipMethod:
         self._problem.put(self._named(self._mean))
         return loss
 
-    def _send(self, arc: tuple[int, int]) -> int:
-        if arc not in self._copies:
-            self._copies[arc] = PublicCopy(self._layout, self._start)
-        copy = self._copies[arc]
-        body = self._codec.encode(self._x[arc[0]] - copy.flat)
-        copy.advance(self._codec.decode(body, copy.flat.device))
-        return len(body)
+    def _send(self, mixing: Mixing) -> int:
+        """Send the parameters as they are now. Returns the bytes of all nodes."""
+        sent = 0
+        for node, target in arcs_of(mixing):
+            if (node, target) not in self._copies:
+                self._copies[node, target] = PublicCopy(self._layout, self._start)
+            copy = self._copies[node, target]
+            body = self._codec.encode(self._x[node] - copy.flat)
+            copy.advance(self._codec.decode(body, copy.flat.device))
+            sent += len(body)
+        return sent
+
+    def _mix(self, mixing: Mixing) -> None:
+        """Mix what was sent, into parameters that have stepped since."""
+        for node, peer in arcs_of(mixing):
+            difference = self._copies[peer, node].flat - self._copies[node, peer].flat
+            self._x[node].add_(difference.mul_(self._arm.gamma * mixing.rows[node][peer]))
+
+    def _mean_model(self) -> Tensor:
+        return torch.stack(self._x).mean(0)
 
     def _optimizer(self, x: Tensor) -> torch.optim.Optimizer:
         parameters = [torch.nn.Parameter(tensor) for tensor in tensors_of(x, self._layout)]
@@ -106,3 +115,8 @@ class GossipMethod:
 
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._problem.parameters, tensors_of(flat, self._layout), strict=True))
+
+
+def arcs_of(mixing: Mixing) -> list[tuple[int, int]]:
+    """(source, target) of all messages of an iteration."""
+    return [(node, target) for node in range(len(mixing.rows)) for target in mixing.targets(node)]

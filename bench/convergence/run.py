@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 
 from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
-from bench.convergence.arms import ARMS, Arm
+from bench.convergence.arms import ARMS, WITHOUT_A_CENTRE, Arm
 from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
 from bench.convergence.decentralized import GossipMethod
 from bench.convergence.method import Method, NodeTraffic, SwarmSize
+from bench.convergence.one_way import PushMethod
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
@@ -36,6 +37,7 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = 
     "random": RandomVotingMethod,
     "local": LocalStepsMethod,
     "gossip": GossipMethod,
+    "push": PushMethod,
 }
 ALL_REDUCE_KINDS = ("adamw", "signum", "diloco")
 CURVE_POINTS = 16
@@ -153,7 +155,7 @@ def settings_of(arm: Arm) -> dict[str, object]:
     settings: dict[str, object] = {"kind": arm.kind}
     if arm.kind in ALL_REDUCE_KINDS:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
-    if arm.kind == "gossip":
+    if arm.kind in WITHOUT_A_CENTRE:
         settings |= {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
         return settings | ({"window": arm.window} if arm.window > 1 else {})
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})

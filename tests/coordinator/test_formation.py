@@ -11,7 +11,7 @@ from thinwire_coordinator.gossip.places import gaps, with_gaps, without_gaps
 from thinwire_proto.gossip.mixing import Mixing, contraction
 from thinwire_proto.gossip.topology import topology_names
 
-UNDIRECTED = tuple(name for name in topology_names() if name != "directed-exponential")
+UNDIRECTED = topology_names(directed=False)
 
 
 def plan(number: int, members: tuple[int, ...]) -> Plan:

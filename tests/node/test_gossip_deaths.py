@@ -49,7 +49,14 @@ def test_a_rank_that_hangs_is_left_out_and_comes_back(ranks: Found, scene: str, 
         assert any(f"rank {HUNG} is left out until it is heard of again" in text for text in warnings) == left_out
 
 
-@pytest.mark.parametrize("scene", ["hanging", "hanging_int8"])
+def test_over_one_way_edges_a_rank_that_hangs_loses_no_mass(ranks: Found) -> None:
+    for rank, found in enumerate(ranks):
+        bias, left_out, _, _ = found["hanging_one_way"]
+        assert bias == pytest.approx(1.5, abs=1e-5)
+        assert left_out == (rank != HUNG)
+
+
+@pytest.mark.parametrize("scene", ["hanging", "hanging_int8", "hanging_one_way"])
 def test_a_save_without_a_rank_that_hangs_is_refused_on_all_others_and_the_next_is_whole(
     ranks: Found, scene: str
 ) -> None:

@@ -20,7 +20,7 @@ from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.public_copy import FINGERPRINT_PARTS
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
-UNDIRECTED = tuple(name for name in topology_names() if name != "directed-exponential")
+UNDIRECTED = topology_names(directed=False)
 CPU = torch.device("cpu")
 EXCHANGES = int(os.environ.get("THINWIRE_EXCHANGES", "2000"))
 ITERATIONS_TO_ONE_MEAN = 250

@@ -11,7 +11,7 @@ from support.saving import SavedState, SavingWorld
 from thinwire_proto.gossip.cut import Cut
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
-UNDIRECTED = tuple(name for name in topology_names() if name != "directed-exponential")
+UNDIRECTED = topology_names(directed=False)
 NODES, ROUNDS, SAVES = 6, 40, (7, 8, 19, 30)
 Duration = Callable[..., float]
 

@@ -10,7 +10,7 @@ from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Turn
 from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
 
-UNDIRECTED = tuple(name for name in topology_names() if name != "directed-exponential")
+UNDIRECTED = topology_names(directed=False)
 PATIENCE_S = 5.0
 ITERATIONS = 60
 Duration = Callable[..., float]

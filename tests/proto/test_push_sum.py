@@ -64,7 +64,7 @@ class OneWayWorld:
         """Mass that no node has: given away and not received, or not public yet."""
         total = torch.zeros(30, dtype=torch.int64)
         for arc, outgoing in self._out.items():
-            total += outgoing.total - outgoing.public
+            total += outgoing.rest
             if self._waiting[arc]:
                 twin = deepcopy(self._in[arc])
                 reader = PushSumNode(torch.zeros(30))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from support.gossip_one_way import EACH_TO_ALL, register
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
 from thinwire_node import Gossip
@@ -31,14 +32,19 @@ def hanging_int8(rank: int) -> Any:
     return _hanging(rank, "int8", torch.float32)
 
 
-def _hanging(rank: int, codec: str, dtype: torch.dtype) -> Any:
+def hanging_one_way(rank: int) -> Any:
+    """The same over one-way edges, to all others at once, where what a rank does not hear of stays with its source."""
+    return _hanging(rank, "dense", torch.float32, EACH_TO_ALL)
+
+
+def _hanging(rank: int, codec: str, dtype: torch.dtype, topology: str = "complete") -> Any:
     """Rank 3 stops for longer than the others' patience, and is woken by rank 0 once it was left out. With a rate of 0
     and ranks that differ, the mean shows whether both ends mixed the same. Returns the end of this rank, and the
     errors of a save while rank 3 was away, and of one afterwards."""
     model = Network(seed=0, dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     dist.barrier()  # on a busy machine, ranks come from the scene before at times further apart than this patience
-    gossip = Gossip(model, optimizer, topology="complete", patience_s=PATIENCE_S, codec=codec)
+    gossip = Gossip(model, optimizer, topology=topology, patience_s=PATIENCE_S, codec=codec)
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(RANKS)]
     dist.all_gather(pids, torch.tensor([os.getpid()]))
     model.out.bias.data.fill_(float(rank))
@@ -58,15 +64,15 @@ def _hanging(rank: int, codec: str, dtype: torch.dtype) -> Any:
         if rank == HUNG:
             os.kill(os.getpid(), signal.SIGSTOP)
         else:
-            seen = [Path(f"seen.{codec}.{other}") for other in range(RANKS) if other != HUNG]
+            seen = [Path(f"seen.{topology}.{codec}.{other}") for other in range(RANKS) if other != HUNG]
             while not all(path.exists() for path in seen):
                 step()
                 if Path(STOPPED).exists() and HUNG in gossip.stats()["left_out"]:
-                    Path(f"seen.{codec}.{rank}").touch()
+                    Path(f"seen.{topology}.{codec}.{rank}").touch()
             left_out = True
             errors.append(refusal_of(gossip.state_dict))
-            refused = [Path(f"refused.{codec}.{other}") for other in range(RANKS) if other != HUNG]
-            Path(f"refused.{codec}.{rank}").touch()
+            refused = [Path(f"refused.{topology}.{codec}.{other}") for other in range(RANKS) if other != HUNG]
+            Path(f"refused.{topology}.{codec}.{rank}").touch()
             if rank == 0:
                 while not all(path.exists() for path in refused):
                     step()
@@ -75,7 +81,8 @@ def _hanging(rank: int, codec: str, dtype: torch.dtype) -> Any:
                 step()
         if rank == HUNG:
             errors.append(refusal_of(gossip.state_dict))
-        model.out.bias.data.add_(rank)
+        if topology != EACH_TO_ALL:  # there, ranks count by their weights, which differ now
+            model.out.bias.data.add_(rank)
         for _ in range(20):
             step()
         dist.barrier()  # all has been sent, so that a busy machine cannot outlast the patience of `finish`
@@ -130,4 +137,4 @@ def killed(rank: int) -> Any:
     }
 
 
-SCENES: tuple[Callable[[int], Any], ...] = (hanging, hanging_int8, killed)
+SCENES: tuple[Callable[[int], Any], ...] = (register, hanging, hanging_int8, hanging_one_way, killed)

@@ -118,19 +118,19 @@ def resuming(rank: int) -> Any:
     without a break, to the bit. And whether one without what is pending differs."""
     found = []
     for settings in ({"topology": "ring"}, {"topology": "complete"}, {"topology": "ring", "every": 3}):
-        whole, saved = _run(rank, settings, None, 0, 12, save_at=7)
-        again, _ = _run(rank, settings, saved, 7, 12)
+        whole, saved = run_training(rank, settings, None, 0, 12, save_at=7)
+        again, _ = run_training(rank, settings, saved, 7, 12)
         torn = torch.load(io.BytesIO(saved), weights_only=True)
         torn["gossip"]["exchange"]["delta"] = None
         other = io.BytesIO()
         torch.save(torn, other)
-        forgetful, _ = _run(rank, settings, other.getvalue(), 7, 12)
-        plain, _ = _run(rank, settings, None, 0, 12)
+        forgetful, _ = run_training(rank, settings, other.getvalue(), 7, 12)
+        plain, _ = run_training(rank, settings, None, 0, 12)
         found.append((equal(whole, plain), equal(whole, again), equal(whole, forgetful)))
     return found
 
 
-def _run(
+def run_training(
     rank: int,
     settings: dict[str, Any],
     state: bytes | None,
@@ -139,6 +139,8 @@ def _run(
     save_at: int | None = None,
     skips: tuple[int, ...] = (),
 ) -> tuple[list[Tensor], bytes]:
+    """Train for the steps from `first` to `last`, from a state if there is one, and save before step `save_at`. Returns
+    the values at the end, and what was saved."""
     model = Network(seed=0)
     optimizer = adam(model)
     gossip = Gossip(model, optimizer, **settings)
@@ -167,8 +169,8 @@ def resuming_behind(rank: int) -> Any:
     for codec in ("dense", "int8", "sign"):
         settings = {"topology": "complete", "codec": codec}
         skips = {1: (4, 6), 2: (6,)}.get(rank, ())
-        whole, saved = _run(rank, settings, None, 0, 14, save_at=7, skips=skips)
-        again, _ = _run(rank, settings, saved, 7, 14)
+        whole, saved = run_training(rank, settings, None, 0, 14, save_at=7, skips=skips)
+        again, _ = run_training(rank, settings, saved, 7, 14)
         state = torch.load(io.BytesIO(saved), weights_only=True)["gossip"]["exchange"]
         found.append((len(state["open"]), len(state["later"]), equal(whole, again)))
     return found
@@ -292,8 +294,8 @@ def compressed(rank: int) -> Any:
         copies = gossip.state_dict()["exchange"]["codec"]
         gossip.finish()
         settings = {"topology": "ring", "codec": codec}
-        whole, saved = _run(rank, settings, None, 0, 8, save_at=5)
-        again, _ = _run(rank, settings, saved, 5, 8)
+        whole, saved = run_training(rank, settings, None, 0, 8, save_at=5)
+        again, _ = run_training(rank, settings, saved, 5, 8)
         traffic = {name: gossip.stats()[name] for name in ("bytes_sent", "bytes_received")}
         found[codec] = (model.out.bias.item(), copies, traffic, equal(whole, again))
     return found

@@ -55,6 +55,23 @@ COPIES: Form = {"own": dict, "theirs": dict, "sequences": dict}
 """Of a codec that keeps copies."""
 LATER: Form = {"iteration": int, "peer": int, "weight": Real, "difference": Tensor}
 OPEN: Form = {"iteration": int, "peer": int, "weight": Real, "own": Tensor, "message": Tensor}
+PUSHED: Form = {
+    "number": int,
+    "without": Sequence,
+    "iteration": int,
+    "void": int,
+    "mass": Tensor,
+    "weight": int,
+    "outgoing": dict,
+    "incoming": dict,
+    "open": Sequence,
+    "arrived": Sequence,
+}
+"""Of an exchange over one-way edges."""
+OUTGOING: Form = {"rest": Tensor, "growth": Tensor, "sequence": int, "weight": int}
+INCOMING: Form = {"growth": (Tensor, NONE), "sequence": int, "weight": int}
+PUSHED_OPEN: Form = {"iteration": int, "peer": int}
+ARRIVED: Form = {"iteration": int, "peer": int, "message": Tensor}
 
 
 def check_names(**given: object) -> None:
@@ -108,6 +125,14 @@ def check_settings(
         raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
 
 
+def check_one_way(topology: str, *, gamma: float, consensus_target: float | None) -> None:
+    """Raises ConfigError for an argument that a topology with one-way edges does not take."""
+    if gamma != 1:
+        raise ConfigError(f"topology {topology!r} has one-way edges, where gamma must be 1; it is {gamma:g}")
+    if consensus_target is not None:
+        raise ConfigError(f"topology {topology!r} has one-way edges, for which there is no consensus_target yet")
+
+
 def why_unreadable(state: object) -> str | None:
     """Why this is not a state of Gossip, or not a whole one."""
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
@@ -118,6 +143,8 @@ def why_unreadable(state: object) -> str | None:
 
 def why_damaged(exchange: Mapping[str, Any], layout: FlatLayout, *, has_copies: bool) -> str | None:
     """Why the tensors in a readable state's exchange cannot be this layout's. has_copies: whether its codec has."""
+    if _is_pushed(exchange):
+        return _in_words(_wrong_mass(exchange, layout))
     damaged = _wrong_buffer(exchange, layout)
     if damaged is None and has_copies:
         damaged = _wrong_copy(exchange["codec"], layout)
@@ -130,15 +157,37 @@ def _in_words(damaged: str | None) -> str | None:
 
 def _first_damage(state: Mapping[str, Any]) -> str | None:
     """What of a state is missing or of another type."""
-    found = _damage(state, STATE, "") or _damage(state["exchange"], EXCHANGE, "exchange.")
-    if found is None and state["consensus"] is not None:
-        found = _damage(state["consensus"], CONSENSUS, "consensus.")
-    if found is None:
-        exchange = state["exchange"]
+    if found := _damage(state, STATE, ""):
+        return found
+    exchange = state["exchange"]
+    if found := _damage(exchange, PUSHED if _is_pushed(exchange) else EXCHANGE, "exchange."):
+        return found
+    if state["consensus"] is not None and (found := _damage(state["consensus"], CONSENSUS, "consensus.")):
+        return found
+    if _is_pushed(exchange):
+        parts = [("outgoing", OUTGOING, part) for part in exchange["outgoing"].values()]
+        parts += [("incoming", INCOMING, part) for part in exchange["incoming"].values()]
+        parts += [("open", PUSHED_OPEN, part) for part in exchange["open"]]
+        parts += [("arrived", ARRIVED, part) for part in exchange["arrived"]]
+    else:
         parts = [("later", LATER, part) for part in exchange["later"]]
         parts += [("open", OPEN, part) for part in exchange["open"]]
-        found = next(filter(None, (_damage(part, form, f"exchange.{name}.") for name, form, part in parts)), None)
-    return found
+    return next(filter(None, (_damage(part, form, f"exchange.{name}.") for name, form, part in parts)), None)
+
+
+def _is_pushed(exchange: Mapping[str, Any]) -> bool:
+    return "mass" in exchange
+
+
+def _wrong_mass(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:
+    elements = sum(bucket.elements for bucket in layout.buckets)
+    masses = [("mass", exchange["mass"])]
+    masses += [(f"outgoing.{name}", arc[name]) for arc in exchange["outgoing"].values() for name in ("rest", "growth")]
+    masses += [("incoming.growth", arc["growth"]) for arc in exchange["incoming"].values() if arc["growth"] is not None]
+    for name, mass in masses:
+        if mass.dtype != torch.int64 or mass.shape != (elements,):
+            return f"exchange.{name} is {mass.dtype} {list(mass.shape)}, not torch.int64 [{elements}]"
+    return None
 
 
 def _wrong_buffer(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:

@@ -42,10 +42,8 @@ class CompressedCodec:
     """
 
     def __init__(self, layout: FlatLayout, *names: str) -> None:
-        if [bucket.dtype for bucket in layout.buckets] != [torch.float32]:
-            raise ConfigError(f"codec {names[0]!r} takes float32 parameters; for others, use 'dense'")
         self._layout = layout
-        self._tiles = TileLayout(_described(layout.buckets[0].parameters))
+        self._tiles = tiles_of(layout, f"codec {names[0]!r}")
         self._codecs = {name: make_codec(name, self._tiles) for name in names}
         self._numbers = dict(enumerate(self._codecs))
         self.used = names[0]
@@ -108,8 +106,12 @@ class CompressedCodec:
         return self._layout.values(buffer)[0]
 
 
-def _described(parameters: tuple[Tensor, ...]) -> list[Parameter]:
-    return [Parameter(name=str(number), shape=_shape(tensor)) for number, tensor in enumerate(parameters)]
+def tiles_of(layout: FlatLayout, what: str) -> TileLayout:
+    """The tiles of all parameters. Raises ConfigError, which says what needs them, if one is not float32."""
+    if [bucket.dtype for bucket in layout.buckets] != [torch.float32]:
+        raise ConfigError(f"{what} takes float32 parameters; for others, use codec 'dense' and edges with both ends")
+    parameters = layout.buckets[0].parameters
+    return TileLayout([Parameter(name=str(number), shape=_shape(tensor)) for number, tensor in enumerate(parameters)])
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

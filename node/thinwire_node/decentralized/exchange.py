@@ -1,29 +1,27 @@
-"""The exchange of one rank: sends its parameters after a step, and returns what mixing adds to them before the next.
+"""The exchange of one rank: sends its parameters after a step, and mixes what has come into them before the next.
 
-The rules of waiting are those of `thinwire_proto.gossip.iteration`. A turn is one use of an edge; what a turn adds is
-w·(theirs − own), for the same iteration on both ends, however late it comes. A peer that is late is waited for within
-the slack. One that is gone, has finished, or waits for this rank elsewhere, is not.
+The rules of waiting are those of `thinwire_proto.gossip.iteration`. A turn is one use of an edge; what it adds is the
+business of `Turns`. A peer that is late is waited for within the slack. One that is gone, has finished, or waits for
+this rank elsewhere, is not.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from thinwire_node.decentralized.edge_codec import EdgeCodec
-from thinwire_node.decentralized.flat import Buffers, FlatLayout
+from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.launched import HostCopies, Launched, Traffic
 from thinwire_node.decentralized.lines import Head, Kind, Line, LineGroups
-from thinwire_node.decentralized.pending import TOPOLOGY_NUMBER, Arrived, PendingTurns
 from thinwire_node.decentralized.send_order import Outgoing, SendOrder
+from thinwire_node.decentralized.turns import TOPOLOGY_NUMBER, Arrived, Turns
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.gossip.cut import Cut
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
+from thinwire_proto.gossip.lead import lead_of
 from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.topology import Topology
 
@@ -34,7 +32,7 @@ class Exchange:
     def __init__(
         self,
         layout: FlatLayout,
-        codec: EdgeCodec,
+        turns: Turns,
         topology: Topology,
         groups: LineGroups | None,
         *,
@@ -45,8 +43,9 @@ class Exchange:
         self._rank = groups.heads.rank() if groups else 0
         self._patience_s = patience_s
         self._factor = late_factor(slack)
-        self._machine = IterationMachine(slack, patience_s)
-        self._changed = threading.Condition()
+        self._machine = IterationMachine(slack, patience_s, lead_of(topology, slack))
+        self._turns = turns
+        self._changed = turns.changed
         self._mix: Mix | None = None
         self._gone: dict[int, str] = {}  # peers that will send nothing more, and why
         self._missing: set[int] = set()  # peers that were waited for in vain, and were not heard since
@@ -57,16 +56,12 @@ class Exchange:
         self._closed = False
         self._told: set[int] = set()  # peers that know that this rank ends, or cannot know it any more
         self.traffic = Traffic()
-        on_cuda = layout.device.type == "cuda"
-        host = torch.device("cpu")
-        self._host = HostCopies(codec.message_bytes_max, pinned=on_cuda)
-        self._arriving = Buffers(codec.message_bytes_max, device=host, pinned=on_cuda)
-        self._pending = PendingTurns(layout, codec, self._arriving, self._changed)
+        self._host = HostCopies(layout.host_buffers(turns.message_bytes_max))
         self._outgoing = SendOrder()
         self._lines: dict[int, Line] = {}
         if groups is not None:
             peers = topology.peers(self._rank)
-            self._lines = {peer: Line(groups, peer, self._arriving, self) for peer in peers}
+            self._lines = {peer: Line(groups, peer, turns.arriving, self) for peer in peers}
 
     @property
     def iteration(self) -> int:
@@ -91,7 +86,13 @@ class Exchange:
     @property
     def pending(self) -> int:
         """Turns that this rank has begun and not mixed."""
-        return self._pending.count
+        with self._changed:
+            return self._machine.unmixed
+
+    @property
+    def weight(self) -> float | None:
+        """That of this rank's parameters in the mean of all ranks. None: all ranks count alike."""
+        return self._turns.weight
 
     def news(self) -> list[str]:
         """The events of peers since the last call, in words."""
@@ -107,20 +108,25 @@ class Exchange:
 
     def launch(self, iteration: int) -> None:
         """Begin an iteration: send the parameters as they are now to the peers of its edges."""
+        mixing = self._topology.at(iteration)
         with self._changed:
             skips = iteration > self._machine.iteration + 1
-            open_turns = [turn.peer for turn in self._machine.open]
-            weights = {
+            full = self._full()
+            sources = {
                 peer: weight * self._factor
-                for peer, weight in sorted(self._topology.at(iteration).rows[self._rank].items())
-                if peer not in self._gone and open_turns.count(peer) < AHEAD_MAX
+                for peer, weight in sorted(mixing.rows[self._rank].items())
+                if peer not in self._gone and (self._topology.is_directed or peer not in full)
             }
+            targets = [peer for peer in mixing.targets(self._rank) if peer not in self._gone]
         if skips:
             self._tell_passed(iteration - 1)
-        self._begin(iteration, self._pending.encode(weights))
+        launched = self._turns.launch(sources, [peer for peer in targets if peer not in full])
+        self._begin(iteration, launched)
+        if self._topology.is_directed and (passed := [peer for peer in targets if peer not in launched.messages]):
+            self._tell_passed(iteration, passed)
 
-    def collect(self) -> Tensor | None:
-        """Wait for what is due. Returns what to add to the parameters, or None for nothing; `release` it afterwards."""
+    def collect(self, factor: float) -> None:
+        """Wait for what is due, and mix it into the parameters. factor: the fraction of the way to the peers."""
         began = time.monotonic()
         with self._changed:
             self._decide(self._machine.computed(began))
@@ -137,14 +143,11 @@ class Exchange:
         if mix.missing:
             self._send_messages()
         self.traffic.waited_s += time.monotonic() - began
-        return self._mixed(mix.turns)
-
-    def release(self, delta: Tensor) -> None:
-        self._pending.release(delta)
+        self._mix_turns(mix.turns, factor)
 
     def drop(self) -> None:
-        """Let what is pending add nothing."""
-        self._pending.drop()
+        """Let what is pending add nothing. The parameters were replaced by the mean of all ranks."""
+        self._turns.drop()
 
     def enter_averaging(self) -> None:
         """Tell the peers that this rank averages now."""
@@ -152,14 +155,14 @@ class Exchange:
             self._averaged += 1
         self._tell(Kind.AVERAGING, self._averaged)
 
-    def finish(self) -> Tensor | None:
-        """Wait for all that was sent here, tell the peers that this rank ends, and wait for their end, each within the
-        patience. Returns what to add to the parameters, as `collect`."""
+    def finish(self, factor: float) -> None:
+        """Wait for all that was sent here, mix it as `collect` does, tell the peers that this rank ends, and wait for
+        their end, each within the patience."""
         with self._changed:
             self._cut.close()
             self._changed.notify_all()
         self._await(lambda: not self._owed())
-        delta = self.collect()
+        self.collect(factor)
         self._send_messages(at_once=True)
         for peer, line in self._lines.items():
             line.send(Head(Kind.FINISHED, self.iteration), None, self._on_told(peer))
@@ -167,7 +170,6 @@ class Exchange:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        return delta
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have
@@ -192,7 +194,7 @@ class Exchange:
             with self._changed:
                 open_turns = [turn for turn in self._machine.open if self._cut.is_open(turn.peer, turn.iteration)]
                 without = sorted(self._cut.missing(self._lines))
-            return {"number": number, "without": without} | self._pending.state(self.iteration, open_turns)
+            return {"number": number, "without": without} | self._turns.state(self.iteration, open_turns)
         finally:
             with self._changed:
                 self._cut.end()
@@ -200,13 +202,14 @@ class Exchange:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Only before the first iteration, and on all ranks. Raises RemoteError if a peer does not load its state."""
-        for iteration, launched in self._pending.load(state):
+        for iteration, launched in self._turns.load(state):
             self._begin(iteration, launched)
-        self._tell_passed(self.iteration)
-        early = {(iteration, peer) for iteration, peer in state["early"]}
-        self._await(lambda: early <= self._pending.messages.keys())
         with self._changed:
-            if absent := early - self._pending.messages.keys():
+            self._machine.hold(self._turns.early(state))
+        self._tell_passed(self.iteration)
+        self._await(lambda: not self._turns.awaits(state))
+        with self._changed:
+            if absent := self._turns.awaits(state):
                 raise RemoteError(f"rank {min(absent)[1]} has not loaded its state within {self._patience_s:g} s")
 
     # what the lines report, from their threads
@@ -221,7 +224,7 @@ class Exchange:
             self._missing.discard(peer)
             turn = Turn(TOPOLOGY_NUMBER, iteration, peer)
             may_be_mixed = iteration > self._machine.iteration or turn in self._machine.open
-            self._pending.arrived(Arrived(iteration, peer, buffer, size), may_be_mixed=may_be_mixed)
+            self._turns.arrived(Arrived(iteration, peer, buffer, size), may_be_mixed=may_be_mixed)
             self._decide(self._machine.received(turn))
             self._changed.notify_all()
 
@@ -257,13 +260,22 @@ class Exchange:
 
     # inside
 
+    def _full(self) -> set[int]:
+        """The peers that were sent so much that they have not answered, or have not read, that it would pile up."""
+        if self._topology.is_directed:
+            return {peer for peer in self._lines if self._outgoing.count(peer) >= AHEAD_MAX}
+        unanswered = [turn.peer for turn in self._machine.open]
+        return {peer for peer in unanswered if unanswered.count(peer) >= AHEAD_MAX}
+
     def _begin(self, iteration: int, launched: Launched) -> None:
+        sources = list(launched.weights)
         with self._changed:
-            self._pending.begin(self._machine.iteration, iteration, launched)
-            self._machine.begin(TOPOLOGY_NUMBER, iteration, launched.weights)
+            self._turns.begin(self._machine.iteration, iteration, launched)
+            self._machine.begin(TOPOLOGY_NUMBER, iteration, sources)
             self._changed.notify_all()
-        for peer, message in launched.messages.items():
+        for peer in sources:
             self._lines[peer].expect(iteration)
+        for peer, message in launched.messages.items():
             get, give_back = self._host.copy(message)
             head = Head(Kind.MESSAGE, iteration, size=message.numel())
             with self._changed:
@@ -284,22 +296,19 @@ class Exchange:
         def on_sent() -> None:
             give_back()
             with self._changed:
-                launched.unsent -= 1
-                self._pending.forget(iteration, launched)
+                self._turns.sent(iteration, launched)
 
         return on_sent
 
-    def _mixed(self, turns: Sequence[Turn]) -> Tensor | None:
-        """The sum of what these turns and a loaded state add to the parameters."""
+    def _mix_turns(self, turns: Sequence[Turn], factor: float) -> None:
         with self._changed:
             iteration = self.iteration
-        delta, late = self._pending.mix(turns, iteration)
+        mixed = self._turns.mix(turns, iteration, factor)
         with self._changed:
-            self.traffic.mixed += len(turns)
-            self.traffic.late += late
+            self.traffic.mixed += mixed.messages
+            self.traffic.late += mixed.late
             alive = {(turn.iteration, turn.peer) for turn in self._machine.open if turn.peer not in self._gone}
-            self._pending.keep(alive)
-        return delta
+            self._turns.keep(alive)
 
     def _owed(self) -> list[Turn]:
         """Open turns whose message may still come."""
@@ -314,15 +323,15 @@ class Exchange:
                     self._machine.present(peer)  # no peer averages or saves without this rank any more
         self._send(Head(kind, self.iteration, times))
 
-    def _tell_passed(self, iteration: int) -> None:
-        self._send(Head(Kind.PASSED, iteration))
+    def _tell_passed(self, iteration: int, peers: Iterable[int] | None = None) -> None:
+        self._send(Head(Kind.PASSED, iteration), peers)
 
-    def _send(self, head: Head) -> None:
-        """To all peers that are not gone, after all messages that were begun before."""
+    def _send(self, head: Head, peers: Iterable[int] | None = None) -> None:
+        """To these peers, or all, that are not gone, after all messages that were begun before."""
         self._send_messages(at_once=True)
-        for peer, line in self._lines.items():
+        for peer in self._lines if peers is None else peers:
             if peer not in self._gone:
-                line.send(head, None, lambda: None)
+                self._lines[peer].send(head, None, lambda: None)
 
     def _waits_elsewhere(self, peer: int) -> bool:
         """Whether the peer averages or saves already, so that this rank must not wait for it."""

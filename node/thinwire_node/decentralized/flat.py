@@ -69,6 +69,10 @@ class FlatLayout:
         """A new buffer on the parameters' device."""
         return torch.zeros(self.bytes, dtype=torch.uint8, device=self.device)
 
+    def host_buffers(self, size: int) -> Buffers:
+        """Buffers in host memory, for messages to and from the parameters' device."""
+        return Buffers(size, device=torch.device("cpu"), pinned=self.device.type == "cuda")
+
     def values(self, buffer: Tensor) -> list[Tensor]:
         """The elements of each bucket in a buffer, one-dimensional, without a copy."""
         return [

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from thinwire_node.decentralized.checks import (
     STATE_VERSION,
     check_names,
+    check_one_way,
     check_settings,
     check_unwrapped,
     why_damaged,
@@ -28,7 +29,10 @@ from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
+from thinwire_node.decentralized.pending import PendingTurns
+from thinwire_node.decentralized.pushed import PushedTurns
 from thinwire_node.decentralized.ranks import Ranks
+from thinwire_node.decentralized.turns import Turns
 from thinwire_node.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
@@ -55,7 +59,8 @@ class Gossip:
         model            all parameters and buffers are those of rank 0 in the beginning, frozen ones too
         optimizer        the only one for this model. Its parameters with `requires_grad` are mixed, whether or not they
                          get a gradient; all others are not exchanged any more
-        topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`
+        topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`. One-way edges take
+                         float32 parameters, codecs "dense", "bf16" and "int8", gamma 1 and no consensus_target
         codec            what an edge carries: "dense", the parameters themselves; or of the difference from a public
                          copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
         gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
@@ -115,7 +120,7 @@ class Gossip:
         per_host = _ranks_per_host(self._ranks.count) if per_host is None else per_host
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
-            raise ConfigError(f"topology {self.topology.name!r} has one-way edges, which Gossip does not have yet")
+            check_one_way(self.topology.name, gamma=gamma, consensus_target=consensus_target)
         self._settings = {
             "topology": self.topology.name,
             "ranks": self._ranks.count,
@@ -132,15 +137,17 @@ class Gossip:
         self._ranks.broadcast([*_held(model), run])
         self._run = int(run)
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
-        self._codec = _codec(codec, self._layout, self._control)
+        self._codec = None if self.topology.is_directed else _codec(codec, self._layout, self._control)
+        turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else PushedTurns(self._layout, codec)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
         self._before: Tensor | None = None  # the parameters before a step that is measured
         lines = self._ranks.lines
-        self._exchange = Exchange(self._layout, self._codec, self.topology, lines, slack=slack, patience_s=patience_s)
+        self._exchange = Exchange(self._layout, turns, self.topology, lines, slack=slack, patience_s=patience_s)
         self.steps = 0
         self.factor = gamma
-        """The fraction of the way to its peers that mixing goes. If ranks differ in it, their mean moves."""
+        """The fraction of the way to its peers that mixing goes; one-way edges know none. If ranks differ in it, their
+        mean moves."""
         self._averaging = False
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         self._hooks = [
@@ -252,7 +259,8 @@ class Gossip:
         Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean.
         """
         self._leave_averaged("finish")
-        self._mix(self._exchange.finish())
+        self._exchange.finish(self.factor)
+        self._tell_news()
         if self._hooks:
             for parameter in self._trained():
                 del _in_use[parameter]
@@ -292,7 +300,7 @@ class Gossip:
     def _average(self, buffers: bool) -> list[int]:
         self._exchange.enter_averaging()
         floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
-        return self._ranks.average([*self._trained(), *floats], lambda: self._exchange.gone)
+        return self._ranks.average([*self._trained(), *floats], lambda: self._exchange.gone, self._exchange.weight)
 
     @torch.no_grad()
     def _before_step(self) -> None:
@@ -303,7 +311,8 @@ class Gossip:
                 "the optimizer's parameters have changed since Gossip was created; call `finish` on all ranks, and "
                 "create a new Gossip after `add_param_group`"
             )
-        self._mix(self._exchange.collect())
+        self._exchange.collect(self.factor)
+        self._tell_news()
         if self._control and self._is_last_before_exchange and self._control.measures(self._exchange.next_iteration):
             self._before = self._flat()
 
@@ -339,12 +348,9 @@ class Gossip:
         self._layout.read(buffer)
         return self._layout.values(buffer)[0]
 
-    def _mix(self, delta: Tensor | None) -> None:
+    def _tell_news(self) -> None:
         for sentence in self._exchange.news():
             warn_script(sentence)
-        if delta is not None:
-            self._layout.add(delta, self.factor)
-            self._exchange.release(delta)
 
 
 def _codec(name: str, layout: FlatLayout, control: ConsensusControl | None) -> EdgeCodec:

@@ -13,11 +13,14 @@ from thinwire_node.decentralized.flat import Buffers
 
 @dataclass
 class Launched:
-    """An iteration that this rank has begun. own, message: what an edge knows of it, and what it was sent; by peer.
-    weights: of the edges whose turn is open."""
+    """An iteration that this rank has begun.
 
-    snapshot: Tensor
+    weights: of the edges whose turn is open, by peer. messages: what each target is sent. own: what an edge with both
+    ends knows of this rank; it may be the snapshot, a buffer of the parameters.
+    """
+
     weights: dict[int, float]
+    snapshot: Tensor | None = None
     own: dict[int, Tensor] = field(default_factory=dict)
     messages: dict[int, Tensor] = field(default_factory=dict)
     unsent: int = 0
@@ -37,8 +40,8 @@ class Traffic:
 class HostCopies:
     """Copies of messages in host memory, from where gloo sends them. A copy from a GPU is only queued at first."""
 
-    def __init__(self, message_bytes_max: int, *, pinned: bool) -> None:
-        self._buffers = Buffers(message_bytes_max, device=torch.device("cpu"), pinned=pinned)
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
 
     def copy(self, message: Tensor) -> tuple[Callable[[], Tensor], Callable[[], None]]:
         """Functions that wait for the copy and return it, and that give its buffer back."""

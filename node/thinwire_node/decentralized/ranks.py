@@ -94,11 +94,14 @@ class Ranks:
                     self._all.broadcast(sent.view(-1).view(torch.uint8), 0).wait()
                 overwrite(tensor, sent)
 
-    def average(self, tensors: Sequence[Tensor], lost: Callable[[], Iterable[int]]) -> list[int]:
+    def average(
+        self, tensors: Sequence[Tensor], lost: Callable[[], Iterable[int]], weight: float | None = None
+    ) -> list[int]:
         """Replace these tensors, of floats, by their mean over all ranks that take part. Returns these ranks.
 
-        lost: the ranks that this one knows to be gone. Raises RemoteError if the others went on without this rank, or
-        if one of them dies meanwhile; the tensors may then have changed.
+        lost: the ranks that this one knows to be gone. weight: that of this rank's tensors; None, on all ranks, if all
+        count alike. Raises RemoteError if the others went on without this rank, or if one of them dies meanwhile; the
+        tensors may then have changed.
         """
         if self.count == 1:
             return [0]
@@ -112,12 +115,14 @@ class Ranks:
         if averaging.made != decision.group:
             averaging = AveragingGroup(decision.group, present, self._new_group(f"averaging.{decision.group}", present))
         assert averaging.group is not None, "the ranks have agreed on a group that this one has"
+        weights = (
+            float(len(present)) if weight is None else float(_total(torch.tensor(weight).double(), averaging.group))
+        )
         for tensor in tensors:
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-            total = tensor.detach().to("cpu", wide, copy=True).contiguous()
-            with nobody_lost("averaged"):
-                averaging.group.allreduce(total).wait()
-            overwrite(tensor, total.div_(len(present)))
+            own = tensor.detach().to("cpu", wide, copy=True).contiguous()
+            total = _total(own if weight is None else own.mul_(weight), averaging.group)
+            overwrite(tensor, total.div_(weights))
         self._averaging = averaging
         return present
 
@@ -134,3 +139,10 @@ class Ranks:
 
     def _new_group(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
         return new_group(self.store, f"{self._name}/{name}", ranks, self.rank, self._patience_s)
+
+
+def _total(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the group, in place."""
+    with nobody_lost("averaged"):
+        group.allreduce(tensor).wait()
+    return tensor

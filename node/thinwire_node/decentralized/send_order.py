@@ -38,6 +38,10 @@ class SendOrder:
         """The peer says that it has this message."""
         self._on_the_way.discard((iteration, peer))
 
+    def count(self, peer: int) -> int:
+        """Messages to a peer that it has not said to have."""
+        return sum(one.peer == peer for one in self._waiting) + sum(to == peer for _, to in self._on_the_way)
+
     def due(self, counts: Callable[[int], bool]) -> Iterator[Outgoing]:
         """The messages to send now. counts: whether to wait until a peer has what was sent to it."""
         while self._waiting:

@@ -20,6 +20,7 @@ from thinwire_planner.methods.method import Forecast, Setting, Variant, register
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.placement import Order, place
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
@@ -37,8 +38,6 @@ MEASURED_TOPOLOGY = "one-peer-exponential"
 """The topology of the arms of `make science`."""
 CENTRAL = ("star", "tree")
 """Topologies that are slower than the star of the coordinator and mix worse."""
-ONE_WAY = ("directed-exponential",)
-"""Topologies that need push-sum, which `Gossip` does not have."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,7 @@ def order_of(topology: str, setting: Setting) -> Order:
     that are never taken, because a search takes up to a second.
     """
     network = setting.network
-    if (
-        topology in (*CENTRAL, *ONE_WAY)
-        or network.per_host > 1
-        or not 3 < network.hosts <= PLACED_HOSTS_MAX
-        or network.is_uniform
-    ):
+    if topology in CENTRAL or network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
         return ()
     computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
     return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
@@ -160,8 +154,6 @@ class GossipVariant:
 
     @property
     def caution(self) -> str:
-        if self.topology in ONE_WAY:
-            return "needs push-sum, which Gossip does not have"
         if self.topology in CENTRAL:
             return "mixes slowly, and the coordinator's star is faster"
         return self.codec.caution
@@ -196,12 +188,15 @@ def gossip(setting: Setting) -> Iterator[Variant]:
     nodes, per_host = setting.nodes, setting.network.per_host
     if nodes < 2:
         return
+    one_way = topology_names(directed=True)
     for topology in topology_names():
         try:
             arcs_of(topology, nodes, per_host, setting.seed)
         except ConfigError:
             continue  # the topology cannot join so many nodes
         for codec in CODECS:
+            if topology in one_way and codec.name not in push_sum.CODECS:
+                continue
             yield GossipVariant(topology, codec, is_overlapped=False)
             for slack in SLACKS:
                 yield GossipVariant(topology, codec, slack=slack)

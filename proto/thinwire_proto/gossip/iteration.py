@@ -16,6 +16,9 @@ Nobody waits for a peer that is known to be absent. A node that finds that its p
 their iteration, and the turns between are void. It says so to all its peers: one with which it has no turn soon would
 otherwise wait for a message that never comes.
 
+Over one-way edges (`push_sum`), a node begins an iteration with its sources alone, and no turn is void: what has come
+counts, whatever this node sent. There, a source can be further ahead while all still wait for each other (`lead`).
+
     computing ──computed──▶ awaiting ──all in, but for what slack allows──▶ mix, step, send ──▶ computing
                                 └──────peer absent, or patience over──────▶ mix, step, send ──▶ computing
 """
@@ -29,7 +32,8 @@ from typing import Any
 from thinwire_proto.errors import ConfigError, LocalError
 
 AHEAD_MAX = 8
-"""Turns of a peer whose messages a node holds before it begins these turns itself."""
+"""Turns of a peer whose messages a node holds before it begins these turns itself. More, if its peers can lead by
+more."""
 SLACK_MAX = 4
 """A peer that waits is at most slack + 1 turns ahead, so this is less than AHEAD_MAX."""
 
@@ -63,14 +67,16 @@ class IterationMachine:
     """The iterations of one node.
 
     slack: iterations that a message may be late before the node waits for it. patience_s: seconds that the node waits
-    in an iteration at most. Raises ConfigError if either is out of range.
+    in an iteration at most. lead: turns that a peer can be ahead while all wait for each other; by default slack + 1.
+    Raises ConfigError if slack or patience is out of range.
     """
 
-    def __init__(self, slack: int, patience_s: float) -> None:
+    def __init__(self, slack: int, patience_s: float, lead: int | None = None) -> None:
         if not 0 <= slack <= SLACK_MAX or not patience_s > 0:
             raise ConfigError(f"slack must be 0 to {SLACK_MAX} and patience above 0; got {slack} and {patience_s:g} s")
         self._slack = slack
         self._patience_s = patience_s
+        self._lead = slack + 1 if lead is None else lead
         self._begun = (-1, -1)  # topology and iteration
         self._open: set[Turn] = set()  # begun here; the peer's message is not in
         self._ahead: set[Turn] = set()  # the peer's message is in; not begun here
@@ -90,12 +96,12 @@ class IterationMachine:
     @property
     def next_iteration(self) -> int:
         """The iteration to begin after this one: the next, or that of peers that no longer wait for this node."""
-        passed = [turn.iteration for turn in self._ahead if self._held(turn.peer) > self._slack + 1]
+        passed = [turn.iteration for turn in self._ahead if self._held(turn.peer) > self._lead]
         return max(self.iteration + 1, *passed) if passed else self.iteration + 1
 
     def accepts(self, peer: int) -> bool:
         """Whether the peer's next message may be read. If not, it stays in the line until this node has gone on."""
-        return self._held(peer) < AHEAD_MAX
+        return self._held(peer) < max(AHEAD_MAX, self._lead + 1)
 
     @property
     def deadline(self) -> float | None:
@@ -106,6 +112,11 @@ class IterationMachine:
     def open(self) -> tuple[Turn, ...]:
         """Turns that this node has begun and may still mix, whose message is not in."""
         return tuple(sorted(self._open))
+
+    @property
+    def unmixed(self) -> int:
+        """The number of turns that this node has begun and may still mix."""
+        return len(self._open) + len(self._ready)
 
     @property
     def kept(self) -> frozenset[Turn]:
@@ -128,6 +139,12 @@ class IterationMachine:
                 self._open.add(turn)
             # otherwise the peer is past this turn and has not sent it
         self._ahead = {turn for turn in self._ahead if (turn.topology, turn.iteration) > self._begun}
+
+    def hold(self, turns: Iterable[Turn]) -> None:
+        """Messages of turns that this node has not begun are in since before it was loaded, whatever was read since."""
+        for turn in turns:
+            self._ahead.add(turn)
+            self._newest[turn.peer] = max(turn, self._newest.get(turn.peer, _before(turn.peer)))
 
     def received(self, turn: Turn) -> Mix | None:
         """The message of a peer is in.

@@ -33,6 +33,10 @@ SHARE_MAX = 2 * MASS_MAX
 WEIGHT_ONE = 1 << 40
 WEIGHT_MAX = NODES_MAX * WEIGHT_ONE
 """Bound on a node's weight: all weights together are that of the number of nodes."""
+WEIGHT_MIN = WEIGHT_ONE >> 10
+"""The least weight to keep. A node that gave away more would count its parameters in units above 2⁻²²."""
+CODECS = ("dense", "bf16", "int8")
+"""Those that keep nearly all of a share."""
 MISSED_MAX = 64
 """Messages that a receiver waits for, when one has come early."""
 
@@ -48,57 +52,65 @@ class Push:
 
 
 class Outgoing:
-    """An arc at its source: the running sum, and how much of it is public."""
+    """An arc at its source.
 
-    def __init__(self, parameters: int) -> None:
-        self.total = torch.zeros(parameters, dtype=torch.int64)
-        self.public = torch.zeros(parameters, dtype=torch.int64)
-        self._growth = torch.zeros(parameters, dtype=torch.int64)
+    rest: mass that was given to the arc and is in no message yet, int64 [parameters]. growth: of the public running sum
+    in the last message. weight, sequence: those of the last message.
+    """
+
+    def __init__(self, parameters: int, device: torch.device | str = "cpu") -> None:
+        self.rest = torch.zeros(parameters, dtype=torch.int64, device=device)
+        self.growth = torch.zeros_like(self.rest)
         self.weight = self.sequence = 0
 
     def push(self, codec: Codec) -> Push:
         """Make the next message."""
-        rest = self.total - self.public - self._growth
-        body = codec.encode(rest.to(torch.float64).mul_(UNIT).to(torch.float32))
-        self._growth += _in_units(codec.decode(body))
-        self.public += self._growth
+        self.rest -= self.growth
+        body = codec.encode(self.rest.to(torch.float64).mul_(UNIT).to(torch.float32))
+        more = _in_units(codec.decode(body, self.rest.device))
+        self.rest -= more
+        self.growth += more
         self.sequence += 1
         return Push(self.sequence, self.weight, body)
 
 
 class Incoming:
-    """An arc at its target. Messages count in order, each once."""
+    """An arc at its target. Messages count in order, each once.
+
+    growth: of the running sum in the last message that counted; None before the first. weight, sequence: those of that
+    message.
+    """
 
     def __init__(self) -> None:
-        self._sequence = self._weight = 0
-        self._growth: Tensor | None = None
+        self.sequence = self.weight = 0
+        self.growth: Tensor | None = None
         self._early: dict[int, Push] = {}
 
     def receive(self, push: Push, codec: Codec, to: PushSumNode) -> int:
         """Give the node what is new. Returns the number of messages that counted. Raises PayloadError."""
-        if not 1 <= push.sequence <= self._sequence + MISSED_MAX:
-            raise PayloadError(f"message {push.sequence} of an arc came after message {self._sequence}")
-        if not 0 <= push.weight <= self._weight + MISSED_MAX * WEIGHT_MAX:
+        if not 1 <= push.sequence <= self.sequence + MISSED_MAX:
+            raise PayloadError(f"message {push.sequence} of an arc came after message {self.sequence}")
+        if not 0 <= push.weight <= self.weight + MISSED_MAX * WEIGHT_MAX:
             raise PayloadError(f"message {push.sequence} of an arc: its weight is out of bounds")
-        if push.sequence > self._sequence:
+        if push.sequence > self.sequence:
             self._early.setdefault(push.sequence, push)
         counted = 0
-        while (following := self._early.get(self._sequence + 1)) is not None:
-            if following.weight < self._weight:
+        while (following := self._early.get(self.sequence + 1)) is not None:
+            if following.weight < self.weight:
                 raise PayloadError("the running sum of an arc's weight has become smaller")
-            if to.weight + following.weight - self._weight > WEIGHT_MAX:
+            if to.weight + following.weight - self.weight > WEIGHT_MAX:
                 raise PayloadError(f"a node's weight would be more than that of {NODES_MAX} nodes")
             try:
-                more = _in_units(codec.decode(following.body))
+                more = _in_units(codec.decode(following.body, to.mass.device))
             except LocalError as error:
                 raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
-            growth = more if self._growth is None else self._growth + more
+            growth = more if self.growth is None else self.growth + more
             if growth.numel() and int(growth.abs().max()) > SHARE_MAX / UNIT:
                 raise PayloadError(f"message {following.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
             del self._early[following.sequence]
-            self._growth = growth
-            to.take(self._growth, following.weight - self._weight)
-            self._sequence, self._weight = following.sequence, following.weight
+            self.growth = growth
+            to.take(self.growth, following.weight - self.weight)
+            self.sequence, self.weight = following.sequence, following.weight
             counted += 1
         return counted
 
@@ -126,7 +138,7 @@ class PushSumNode:
         parts = len(arcs) + 1
         mass, weight = torch.div(self.mass, parts, rounding_mode="floor"), self.weight // parts
         for arc in arcs:
-            arc.total += mass
+            arc.rest += mass
             arc.weight += weight
             self.mass -= mass
             self.weight -= weight

@@ -107,10 +107,11 @@ def register_topology(
     return put
 
 
-def topology_names() -> tuple[str, ...]:
-    """The names of this project's kinds and of all that were registered, in alphabetical order."""
+def topology_names(*, directed: bool | None = None) -> tuple[str, ...]:
+    """The names of this project's kinds and of all that were registered, in alphabetical order. directed: only those
+    whose edges are one-way, or only the others."""
     _modules.import_for("", _kinds)
-    return tuple(sorted(_kinds))
+    return tuple(sorted(name for name, kind in _kinds.items() if directed in (None, kind.is_directed)))
 
 
 def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> Topology:

@@ -1,0 +1,199 @@
+"""Turns over one-way edges: push-sum instead of differences (`thinwire_proto.gossip.push_sum`).
+
+A rank divides its mass and its weight among itself and its targets, and adds what comes from its sources; the
+parameters are mass by weight. Nobody needs to know whether the other end has mixed, so no turn is void: what has come
+counts, and what was not sent is still here. Messages up to the rank's own iteration are taken, and not those that are
+early, so that a run does not depend on who was quick.
+
+The parameters belong to the optimizer, and to whoever loads a checkpoint. So before mass is divided or added, its
+difference from them is taken in as a step.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire_node.decentralized.compressed import tiles_of
+from thinwire_node.decentralized.flat import FlatLayout
+from thinwire_node.decentralized.launched import Launched
+from thinwire_node.decentralized.turns import TOPOLOGY_NUMBER, Arrived, Key, Mixed
+from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.iteration import Turn
+from thinwire_proto.gossip.push_sum import CODECS, WEIGHT_MIN, WEIGHT_ONE, Incoming, Outgoing, Push, PushSumNode
+
+HEAD = struct.Struct("<Q16s")
+"""Before each body: the message's number on its arc, and the running sum of the weight."""
+
+
+class PushedTurns:
+    """Turns of one-way edges, as `turns.Turns` describes them.
+
+    layout: of float32 parameters, alike on all ranks. codec: alike on all ranks, one of `push_sum.CODECS`. Raises
+    ConfigError for others.
+    """
+
+    def __init__(self, layout: FlatLayout, codec: str) -> None:
+        if codec not in CODECS:
+            raise ConfigError(f"a topology with one-way edges takes the codecs {', '.join(CODECS)}; this is {codec!r}")
+        self._layout = layout
+        self._codec = make_codec(codec, tiles_of(layout, "a topology with one-way edges"))
+        self.changed = threading.Condition()
+        self.message_bytes_max = HEAD.size + self._codec.bytes_max
+        self.arriving = layout.host_buffers(self.message_bytes_max)
+        self._node = PushSumNode(self._parameters())
+        self._outgoing: dict[int, Outgoing] = {}  # by target
+        self._incoming: dict[int, Incoming] = {}  # by source
+        self._arrived: list[Arrived] = []  # in order
+        self._iteration = -1  # the newest that was begun
+        self._void = -1  # the last iteration whose messages count for nothing
+
+    @property
+    def weight(self) -> float:
+        return self._node.weight / WEIGHT_ONE
+
+    def launch(self, sources: Mapping[int, float], targets: Collection[int]) -> Launched:
+        """Nothing is sent if too little weight would be left; it comes back with the next message from a source."""
+        self._take_in_parameters()
+        launched = Launched(dict(sources))
+        if self._node.weight < WEIGHT_MIN * (len(targets) + 1):
+            return launched
+        self._node.share([self._arc_to(peer) for peer in targets])
+        for peer in targets:
+            push = self._arc_to(peer).push(self._codec)
+            message = bytearray(HEAD.pack(push.sequence, push.weight.to_bytes(16, "little")) + push.body)
+            launched.messages[peer] = torch.frombuffer(message, dtype=torch.uint8)
+        return launched
+
+    def begin(self, before: int, iteration: int, launched: Launched) -> None:
+        self._iteration = iteration
+
+    def arrived(self, message: Arrived, *, may_be_mixed: bool) -> None:
+        self._arrived.append(message)
+
+    def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
+        """Takes all that has come up to this iteration, whichever turns these are, and whole."""
+        with self.changed:
+            due = [one for one in self._arrived if one.iteration <= iteration]
+            self._arrived = [one for one in self._arrived if one.iteration > iteration]
+        if not due:
+            return Mixed(0, 0)
+        self._take_in_parameters()
+        for message in due:
+            arc = self._incoming.setdefault(message.peer, Incoming())
+            is_void = message.iteration <= self._void
+            arc.receive(_push_in(message), self._codec, self._nobody() if is_void else self._node)
+            self.arriving.give(message.buffer)
+        self._write_parameters()
+        return Mixed(len(due), sum(message.iteration < iteration for message in due))
+
+    def keep(self, alive: set[Key]) -> None:
+        pass
+
+    def sent(self, iteration: int, launched: Launched) -> None:
+        pass
+
+    def drop(self) -> None:
+        """All ranks begin again with a weight of 1. What was sent before counts for nothing when it comes."""
+        self._node = PushSumNode(self._parameters())
+        for arc in self._outgoing.values():
+            arc.rest.zero_()
+        self._void = self._iteration
+
+    def state(self, iteration: int, open_turns: Sequence[Turn]) -> dict[str, Any]:
+        """With all messages that are in, early ones too: nothing is sent again."""
+        with self.changed:
+            arrived = list(self._arrived)
+        return {
+            "iteration": iteration,
+            "void": self._void,
+            "mass": self._node.mass.clone(),
+            "weight": self._node.weight,
+            "outgoing": {
+                peer: {"rest": arc.rest.clone(), "growth": arc.growth.clone()} | _counts(arc)
+                for peer, arc in self._outgoing.items()
+            },
+            "incoming": {
+                peer: {"growth": None if arc.growth is None else arc.growth.clone()} | _counts(arc)
+                for peer, arc in self._incoming.items()
+            },
+            "open": [{"iteration": turn.iteration, "peer": turn.peer} for turn in open_turns],
+            "arrived": [
+                {"iteration": one.iteration, "peer": one.peer, "message": one.buffer[: one.size].clone()}
+                for one in arrived
+            ],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> Iterator[tuple[int, Launched]]:
+        device = self._layout.device
+        self._void = state["void"]
+        self._node.mass, self._node.weight = state["mass"].to(device, copy=True), state["weight"]
+        for peer, saved in state["outgoing"].items():
+            out = self._arc_to(peer)
+            out.rest, out.growth = (saved[name].to(device, copy=True) for name in ("rest", "growth"))
+            out.sequence, out.weight = saved["sequence"], saved["weight"]
+        for peer, saved in state["incoming"].items():
+            into = self._incoming[peer] = Incoming()
+            into.growth = None if saved["growth"] is None else saved["growth"].to(device, copy=True)
+            into.sequence, into.weight = saved["sequence"], saved["weight"]
+        with self.changed:  # peers that have loaded theirs may have sent something already
+            self._arrived = [*map(self._arrived_before, state["arrived"]), *self._arrived]
+        for iteration in sorted({turn["iteration"] for turn in state["open"]} | {state["iteration"]}):
+            if iteration >= 0:
+                yield iteration, Launched({one["peer"]: 0.0 for one in state["open"] if one["iteration"] == iteration})
+
+    def early(self, state: Mapping[str, Any]) -> list[Turn]:
+        return [
+            Turn(TOPOLOGY_NUMBER, saved["iteration"], saved["peer"])
+            for saved in state["arrived"]
+            if saved["iteration"] > state["iteration"]
+        ]
+
+    def awaits(self, state: Mapping[str, Any]) -> set[Key]:
+        return set()
+
+    def _arrived_before(self, saved: Mapping[str, Any]) -> Arrived:
+        buffer, message = self.arriving.take(), saved["message"]
+        buffer[: message.numel()].copy_(message)
+        return Arrived(saved["iteration"], saved["peer"], buffer, message.numel())
+
+    def _arc_to(self, peer: int) -> Outgoing:
+        if peer not in self._outgoing:
+            self._outgoing[peer] = Outgoing(self._node.mass.numel(), self._node.mass.device)
+        return self._outgoing[peer]
+
+    def _nobody(self) -> PushSumNode:
+        """Takes what counts for nothing."""
+        return PushSumNode(torch.zeros_like(self._node.mass, dtype=torch.float32))
+
+    def _take_in_parameters(self) -> None:
+        self._node.step(self._node.x - self._parameters())
+
+    def _parameters(self) -> Tensor:
+        """A copy of the parameters, float32 [parameters]."""
+        buffer = self._layout.empty()
+        self._layout.read(buffer)
+        return self._layout.values(buffer)[0]
+
+    def _write_parameters(self) -> None:
+        buffer = self._layout.empty()
+        self._layout.values(buffer)[0].copy_(self._node.x)
+        self._layout.write(buffer)
+
+
+def _counts(arc: Outgoing | Incoming) -> dict[str, int]:
+    return {"sequence": arc.sequence, "weight": arc.weight}
+
+
+def _push_in(message: Arrived) -> Push:
+    data = message.buffer[: message.size].numpy().data
+    if len(data) < HEAD.size:
+        raise PayloadError(f"rank {message.peer} has sent {len(data)} bytes, which are no message")
+    sequence, weight = HEAD.unpack_from(data)
+    return Push(sequence, int.from_bytes(weight, "little"), bytes(data[HEAD.size :]))

@@ -1,0 +1,188 @@
+"""What ranks do in the tests of one-way edges: each function is a scene, played by all ranks together."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from support.gossip_problem import Network, distance, equal, loss_of, train, values
+from support.gossip_ranks import RANKS
+from support.gossip_scenes import run_training
+from thinwire_node import Gossip
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.topology import Edges, Layout, register_topology
+
+EXPONENTIAL, UNEVEN, EACH_TO_ALL = "directed-exponential", "uneven", "each-to-all"
+
+
+def register(rank: int) -> None:
+    """The topologies of these scenes, which a process of pytest must not have."""
+    register_topology(UNEVEN, directed=True)(uneven)
+    register_topology(EACH_TO_ALL, directed=True)(each_to_all)
+
+
+def uneven(layout: Layout) -> Edges:
+    """A one-way ring, and an edge across it, so that nodes come to different weights."""
+    return [[(0, 2), *((node, (node + 1) % layout.nodes) for node in range(layout.nodes))]]
+
+
+def each_to_all(layout: Layout) -> Edges:
+    return [[(node, other) for node in range(layout.nodes) for other in range(layout.nodes) if node != other]]
+
+
+def by_hand(rank: int) -> Any:
+    """Training over one-way edges, and beside it the same steps of all ranks in this process by the formula of
+    push-sum, in float64. Returns for each topology the largest difference, and this rank's weight."""
+    found = []
+    for topology in (EXPONENTIAL, UNEVEN):
+        model = Network(seed=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+        gossip = Gossip(model, optimizer, topology=topology)
+        train(model, optimizer, rank, 0, 20)
+        models = [Network(seed=0, dtype=torch.float64) for _ in range(RANKS)]
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01) for one in models]
+        weights = torch.ones(RANKS, dtype=torch.float64)
+        for step in range(20):
+            for node, (one, its) in enumerate(zip(models, optimizers, strict=True)):
+                its.zero_grad()
+                loss_of(one, node, step, torch.float64).backward()  # type: ignore[no-untyped-call]
+            if step:
+                matrix = torch.tensor(gossip.topology.at(step - 1).matrix())
+                for tensors in zip(*(one.parameters() for one in models), strict=True):
+                    masses = torch.stack([weight * t.detach() for weight, t in zip(weights, tensors, strict=True)])
+                    mixed = torch.tensordot(matrix, masses, 1)
+                    for tensor, value, weight in zip(tensors, mixed, matrix @ weights, strict=True):
+                        if tensor.requires_grad:
+                            tensor.data.copy_(value / weight)
+                weights = matrix @ weights
+            for its in optimizers:
+                its.step()
+        expected = [tensor.detach() for tensor in models[rank].parameters()]
+        found.append((distance([tensor.detach() for tensor in model.parameters()], expected), float(weights[rank])))
+        gossip.finish()
+    return found
+
+
+def mean_stays(rank: int) -> Any:
+    """Parameters that differ at first, and a rate of 0. In turn, each rank stops until all others are ahead of it by
+    more than the slack. For each case: the bias at the end, its mean inside `averaged` while messages are late, the
+    number of messages that were late, and the peers left out."""
+    store = distributed_c10d._get_default_store()
+    found = []
+    for topology, slack, codec in (
+        (EXPONENTIAL, 0, "dense"),
+        (UNEVEN, 0, "dense"),
+        (EXPONENTIAL, 2, "dense"),
+        (UNEVEN, 1, "dense"),
+        (EXPONENTIAL, 0, "bf16"),
+        (EXPONENTIAL, 0, "int8"),
+    ):
+        case = f"{topology}.{slack}.{codec}"
+        model = Network(seed=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        gossip = Gossip(model, optimizer, topology=topology, slack=slack, codec=codec)
+        model.out.bias.data.fill_(float(rank))
+        for step in range(60):
+            loss_of(model, rank, step).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            store.set(f"{case}.{rank}.{step}", "begun")
+            if step < 50 and step % 10 == 9 and step // 10 % RANKS == rank:
+                store.wait([f"{case}.{other}.{step + 1 + slack}" for other in range(RANKS) if other != rank])
+        with gossip.averaged():
+            mean = model.out.bias.item()
+        late, left_out = gossip.stats()["late"], gossip.stats()["left_out"]
+        gossip.finish()
+        found.append((model.out.bias.item(), mean, late, left_out))
+    return found
+
+
+def resuming(rank: int) -> Any:
+    """For several settings, and with ranks that are behind when all save: the number of messages that were in early,
+    and whether a run that was loaded from the states equals the one that went on, to the bit."""
+    found = []
+    for topology, codec in ((EXPONENTIAL, "dense"), (UNEVEN, "dense"), (EXPONENTIAL, "int8"), (EACH_TO_ALL, "bf16")):
+        settings = {"topology": topology, "codec": codec}
+        skips = {1: (4, 6), 2: (6,)}.get(rank, ())
+        last = 14 + len(skips)  # all end after the same iteration: nothing is sent to a rank that has finished
+        whole, saved = run_training(rank, settings, None, 0, last, save_at=7, skips=skips)
+        again, _ = run_training(rank, settings, saved, 7, last)
+        state = torch.load(io.BytesIO(saved), weights_only=True)["gossip"]["exchange"]
+        early = sum(one["iteration"] > state["iteration"] for one in state["arrived"])
+        found.append((early, len(state["open"]), equal(whole, again)))
+    return found
+
+
+def averaging(rank: int) -> Any:
+    """Ranks of different weights average for good, and go on with a rate of 0. Returns the values after averaging, the
+    bias then and at the end, and whether a block of `averaged` restores all bits."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    gossip = Gossip(model, optimizer, topology=UNEVEN, slack=1)
+    train(model, optimizer, rank, 0, 9)
+    before = values(model)
+    with gossip.averaged():
+        pass
+    restored = equal(values(model), before)
+    gossip.average()
+    after, bias = values(model), model.out.bias.item()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train(model, optimizer, rank, 9, 30)
+    gossip.finish()
+    return after, bias, model.out.bias.item(), restored
+
+
+def skipping(rank: int) -> Any:
+    """Rank 1's scaler skips three steps. Returns steps, and the peers left out."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
+    for step in range(12):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, rank, step)).backward()  # type: ignore[no-untyped-call]
+        if rank == 1 and step in {2, 3, 6}:
+            assert model.out.bias.grad is not None
+            model.out.bias.grad.fill_(torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+    gossip.finish()
+    return gossip.steps, gossip.stats()["left_out"]
+
+
+def unlike(rank: int) -> Any:
+    """A state of edges with both ends, and a damaged one, in a Gossip with one-way edges. Returns the errors."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    states = []
+    for topology in ("ring", EXPONENTIAL):
+        gossip = Gossip(model, optimizer, topology=topology)
+        states.append(gossip.state_dict())
+        gossip.finish()
+    states.append(states[1] | {"exchange": states[1]["exchange"] | {"mass": torch.zeros(3)}})
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
+    errors = []
+    for state in (states[0], states[2]):
+        try:
+            gossip.load_state_dict(state)
+        except ConfigError as error:
+            errors.append(str(error))
+    dist.barrier()
+    gossip.finish()
+    return errors
+
+
+SCENES: tuple[Callable[[int], Any], ...] = (
+    register,
+    by_hand,
+    mean_stays,
+    resuming,
+    averaging,
+    skipping,
+    unlike,
+)
