@@ -138,6 +138,7 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     ("name", "content"),
     [
         ("a.jsonl", LINES),
+        ("a.json", LINES),
         ("a.json.gz", gzip.compress(LINES)),
         ("a.jsonl.bz2", bz2.compress(LINES)),
         ("a.jsonl.xz", lzma.compress(LINES)),
@@ -146,6 +147,13 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
 )
 def test_json_lines(tmp_path: Path, tokenizer: str, name: str, content: bytes) -> None:
     assert read_back(tmp_path / "out", write(tmp_path / name, content), tokenizer) == sorted(TEXTS)
+
+
+def test_a_json_file_without_lines_of_text_is_one_document(tmp_path: Path, tokenizer: str) -> None:
+    for name, content in {"a": '{"name": "x"}', "b": '{\n "text": "y"\n}', "c": '[{"text": "z"}]'}.items():
+        write(tmp_path / f"in/{name}.json", content.encode())
+    expected = ['[{"text": "z"}]', '{\n "text": "y"\n}', '{"name": "x"}']
+    assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == expected
 
 
 def test_bad_json_lines_are_skipped_and_named(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
+from thinwire_coordinator.prepare.readers.json_lines import read_json, read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.port import Reader
 from thinwire_coordinator.prepare.readers.text import read_text
@@ -14,9 +14,10 @@ JSON_LINES = (
     ".ndjson",
     *(f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in COMPRESSED),
 )
-"""A plain .json file is one document; packed ones, such as those of C4, have lines."""
+"""Packed .json files, such as those of C4, have lines."""
 READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (JSON_LINES, read_json_lines),
+    ((".json",), read_json),
     ((".parquet",), read_parquet),
     ((".bin",), read_token_file),
 )

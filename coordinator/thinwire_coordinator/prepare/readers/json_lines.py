@@ -8,6 +8,7 @@ from typing import IO
 
 from thinwire_coordinator.prepare.readers.opening import opened
 from thinwire_coordinator.prepare.readers.port import DOCUMENT_BYTES_MAX, Document, Reading
+from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.sources import SourceFile
 
 LINE_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
@@ -21,6 +22,18 @@ def read_json_lines(file: SourceFile, reading: Reading) -> Iterator[Document]:
                 yield _text_of(line, reading.text_key)
             except ValueError as error:
                 reading.problems.skip(f"{file.name}:{number}", str(error))
+
+
+def read_json(file: SourceFile, reading: Reading) -> Iterator[Document]:
+    """A file that may be one document, such as a configuration, or lines: then its first line is a whole object with
+    the text."""
+    with file.open() as content:
+        first = next((line for _, line in _lines(content)), b"")
+    try:
+        _text_of(first, reading.text_key)
+    except ValueError:
+        return read_text(file, reading)
+    return read_json_lines(file, reading)
 
 
 def _lines(content: IO[bytes]) -> Iterator[tuple[int, bytes]]:
