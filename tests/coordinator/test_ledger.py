@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +40,37 @@ def test_verify_reports_its_checks(folder: Path) -> None:
     assert "replayed 4 updates from the first state" in text
     assert "8 contributions" in text
     assert "2 snapshots" in text
+
+
+@contextmanager
+def without_writers(folder: Path) -> Iterator[None]:
+    """Inside, nobody can write in the folder: root neither, as on a mounted backup."""
+    mounted = os.geteuid() == 0
+    if mounted:
+        mount = ["mount", "-o", "bind,ro", str(folder), str(folder)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            pytest.skip("root cannot mount here")
+    else:
+        folder.chmod(0o555)
+    try:
+        yield
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+        else:
+            folder.chmod(0o755)
+
+
+def test_a_run_is_verified_where_nobody_can_write(folder: Path) -> None:
+    with without_writers(folder):
+        assert "replayed 4 updates from the first state" in verified(folder)
+
+
+def test_a_ledger_that_was_not_closed_is_refused_where_nobody_can_write(folder: Path) -> None:
+    """Its newest rows may be in the log beside it alone."""
+    (folder / "ledger.sqlite-wal").write_bytes(b"changes")
+    with without_writers(folder), pytest.raises(LedgerError, match=r"was not closed, .*; copy .* to where you can"):
+        verified(folder)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

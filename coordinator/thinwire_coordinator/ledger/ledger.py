@@ -6,6 +6,7 @@ writes.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,11 +56,13 @@ class Recorded:
 class Ledger:
     """Opens or creates the database at `path`. Raises LedgerError if it is not a ledger, broken, or too new.
 
-    read_only: do not upgrade a ledger of an older schema; read an upgraded copy instead.
+    read_only: do not upgrade a ledger of an older schema; read an upgraded copy instead. The folder may be one in which
+    nobody can write, such as a mounted backup.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
+        self._read_only = read_only
         self.is_copy = False
         """Whether this is an upgraded copy of an older ledger, for reading."""
         self.signatures = Signatures(self._execute, self._transaction)
@@ -69,12 +72,12 @@ class Ledger:
         SQLite's own lock gives up after LEDGER_BUSY_S, and a disk may stall for longer than that.
         """
         try:
-            # one thread at a time uses the connection, but not always the thread that opened it
-            self._db = sqlite3.connect(
-                path, timeout=limits.LEDGER_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
+            if read_only and not os.access(path.parent, os.W_OK):
+                self._db = _connect(_uri_where_nobody_writes(path), is_uri=True)
+            else:
+                self._db = _connect(str(path))
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
             if read_only and schema.is_old(self._db):
                 self._db = schema.upgraded_copy(self._db, str(path))
                 self.is_copy = True
@@ -95,7 +98,7 @@ class Ledger:
         """Open another connection to the same file, for another thread. A copy serves one thread and returns itself."""
         if self.is_copy:
             return self
-        sibling = Ledger(self._path)
+        sibling = Ledger(self._path, read_only=self._read_only)
         sibling._turn = self._turn
         return sibling
 
@@ -295,6 +298,24 @@ class Ledger:
                     yield
             except sqlite3.Error as error:
                 raise _failure(f"cannot read or write {self._path}", error) from None
+
+
+def _connect(name: str, *, is_uri: bool = False) -> sqlite3.Connection:
+    # one thread at a time uses the connection, but not always the thread that opened it
+    return sqlite3.connect(
+        name, timeout=limits.LEDGER_BUSY_S, isolation_level=None, check_same_thread=False, uri=is_uri
+    )
+
+
+def _uri_where_nobody_writes(path: Path) -> str:
+    """SQLite needs files beside a database in WAL mode, unless it is told that nobody changes it. Raises LedgerError if
+    a log of changes is beside it, without which it is not whole."""
+    if path.with_name(f"{path.name}-wal").exists():
+        raise LedgerError(
+            f"{path} was not closed, and its log of changes cannot be read where nobody can write; copy {path.parent} "
+            "to where you can"
+        )
+    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
 def _failure(what: str, error: sqlite3.Error) -> LedgerError:
