@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
+from thinwire_common.options import IN_WORDS
 from thinwire_planner.methods.method import STAR_UP_BYTES, Rates, Setting
 from thinwire_planner.timing.compute import VARIATION_MAX, ComputeTimes
 from thinwire_planner.timing.network import HOST_GBIT, HOST_RTT_US, Network
@@ -29,6 +31,13 @@ Positive = Annotated[float, Field(ge=POSITIVE_MIN, le=POSITIVE_MAX)]
 PASSES_MAX, RTT_MS_MAX = 10**6, 60_000
 PARAMETERS_MAX = 10**13
 VARIATION = 0.1
+OPTIONS = {
+    "model": "--preset or --parameters",
+    "compute": "--compute",
+    "goal.tokens": "--tokens",
+    "goal.curves": "--curves",
+}
+"""By key, the options that give it."""
 
 
 class Section(BaseModel):
@@ -129,8 +138,17 @@ def parse(document: dict[str, Any], source: str) -> PlanFile:
     try:
         return PlanFile.model_validate(document)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise ConfigError(f"{source}: {'; '.join(problems)}") from None
+        raise ConfigError(f"{source}: {'; '.join(map(_in_words, error.errors()))}") from None
+
+
+def _in_words(problem: ErrorDetails) -> str:
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{key} is missing{f'; give {OPTIONS[key]}' if key in OPTIONS else ''}"
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: there is no such key"
+    text = f"must be {IN_WORDS[problem['type']]}" if problem["type"] in IN_WORDS else problem["msg"]
+    return f"{key}: {text[0].lower()}{text[1:]}, not {problem['input']!r:.80}"
 
 
 def setting_of(file: PlanFile) -> Setting:
