@@ -1,6 +1,7 @@
 """Train a small model with Lightning and DeMo, on any number of ranks.
 
     torchrun --nproc-per-node 2 examples/lightning_demo.py
+    torchrun --nproc-per-node 2 examples/lightning_demo.py --resume     continues from the newest checkpoint
 
 It needs `pip install lightning`.
 
@@ -9,8 +10,9 @@ ranks. DeMo needs each rank's own gradients, so the strategy `LocalGradients` ru
 `no_sync`. The backward pass then exchanges nothing. DDP's communication hooks are no way to do it, because Lightning
 ignores them on a CPU. DDP still does one useful thing: it makes the parameters of all ranks equal at the start.
 
-The trainer must not clip gradients, because DeMo has its own bound for a step. It saves the optimizer of the first rank
-only; to resume, let each rank save its own `optimizer.state_dict()`.
+The trainer must not clip gradients, because DeMo has its own bound for a step. Its checkpoints hold the optimizer of
+the first rank only, and each rank has a momentum of its own. So the module puts those of all ranks into them, and a
+resumed run has the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 from thinwire_node import DeMo
 
-CONTEXT = 64
+BATCH, CONTEXT = 8, 64
 
 
 class LocalGradients(DDPStrategy):
@@ -51,6 +54,7 @@ class ByteModel(LightningModule):
         self.embedding = torch.nn.Embedding(256, 128)
         self.recurrent = torch.nn.GRU(128, 256, batch_first=True)
         self.head = torch.nn.Linear(256, 256)
+        self.samples = samples()
 
     def configure_optimizers(self) -> DeMo:
         self.demo = DeMo(self.parameters(), lr=2e-3, compression_decay=0.99, precondition="adam", magnitude="clipped")
@@ -61,6 +65,21 @@ class ByteModel(LightningModule):
         hidden, _ = self.recurrent(self.embedding(tokens[:, :-1]))
         return cross_entropy(self.head(hidden).flatten(0, 1), tokens[:, 1:].flatten())
 
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        """All samples in an order of their own, from the step that a checkpoint has reached. Lightning does not go on
+        inside of an epoch by itself, and warns of it."""
+        order = torch.randperm(len(self.samples), generator=torch.Generator().manual_seed(1)).tolist()
+        ranks = self.trainer.world_size
+        left = Subset(self.samples, order[self.global_step * BATCH * ranks :])
+        return DataLoader(left, BATCH, sampler=DistributedSampler(left, ranks, self.global_rank, shuffle=False))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["optimizers"] = [None] * self.trainer.world_size
+        dist.all_gather_object(checkpoint["optimizers"], self.demo.state_dict())
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["optimizer_states"] = [checkpoint["optimizers"][self.global_rank]]
+
     def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
         if self.global_rank == 0:
             loss, sent = outputs["loss"].item(), self.demo.bytes_sent
@@ -70,22 +89,25 @@ class ByteModel(LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
-    steps = parser.parse_args().steps
+    parser.add_argument("--out", default="runs/lightning_demo")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--resume", action="store_true")
+    given = parser.parse_args()
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     seed_everything(1, verbose=False)
     model = ByteModel()
     trainer = Trainer(
-        max_steps=steps,
+        max_steps=given.steps,
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=ranks // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy=LocalGradients(),
         logger=False,
-        enable_checkpointing=False,
+        callbacks=[ModelCheckpoint(given.out, every_n_train_steps=given.save_every, save_last=True)],
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, DataLoader(samples(), batch_size=8, shuffle=True))
+    trainer.fit(model, ckpt_path="last" if given.resume else None)
     print(f"rank {trainer.global_rank}: fingerprint {model.demo.fingerprint():016x}", flush=True)
     dist.barrier()
     dist.destroy_process_group()

@@ -19,7 +19,8 @@ LOSS = re.compile(r"step +(\d+)  loss (\d+\.\d+)  sent ([\d,]+) bytes")
 
 
 NAMES = ("hf_trainer_demo", "accelerate_demo", "lightning_demo")
-BEGUN, RESUMED = "the Trainer's first half", "the Trainer's second half"
+BEGUN, RESUMED = " until the half", " from there"
+RESUMABLE = ("hf_trainer_demo", "lightning_demo")
 FINGERPRINT = re.compile(r"rank \d: fingerprint ([0-9a-f]{16})")
 
 
@@ -27,14 +28,12 @@ FINGERPRINT = re.compile(r"rank \d: fingerprint ([0-9a-f]{16})")
 def printed_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Return the output of each rank, by example."""
     folder = tmp_path_factory.mktemp("examples")
-    given = {
-        "hf_trainer_demo": f"--steps {STEPS} --out {folder}/whole",
-        "accelerate_demo": f"--steps {STEPS}",
-        "lightning_demo": f"--steps {STEPS}",
-        BEGUN: f"--steps {STEPS // 2} --out {folder}/resumed",
-        RESUMED: f"--steps {STEPS} --out {folder}/resumed --resume",
-    }
-    scripts = [f"{EXAMPLES}/{name if name in NAMES else 'hf_trainer_demo'}.py" for name in given]
+    given = dict.fromkeys(NAMES, f"--steps {STEPS}")
+    for name in RESUMABLE:
+        given[name] += f" --out {folder}/{name}/whole"
+        given[name + BEGUN] = f"--steps {STEPS // 2} --save-every {STEPS // 2} --out {folder}/{name}/resumed"
+        given[name + RESUMED] = f"--steps {STEPS} --out {folder}/{name}/resumed --resume"
+    scripts = [f"{EXAMPLES}/{name.partition(' ')[0]}.py" for name in given]
     arguments = [part for pair in zip(scripts, given.values(), strict=True) for part in pair]
     command = [sys.executable, example_ranks.__file__, str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
@@ -60,11 +59,13 @@ def test_ranks_keep_their_gradients_and_end_equal(printed_by: dict[str, list[str
     assert gradients[0] != gradients[1]  # nobody has averaged them
 
 
-def test_a_resumed_trainer_ends_as_the_uninterrupted_one(printed_by: dict[str, list[str]]) -> None:
-    """The Trainer itself saves the optimizer of the first rank alone."""
-    whole, begun, resumed = (FINGERPRINT.findall("".join(printed_by[name])) for name in (NAMES[0], BEGUN, RESUMED))
+@pytest.mark.parametrize("name", RESUMABLE)
+def test_a_resumed_run_ends_as_the_uninterrupted_one(printed_by: dict[str, list[str]], name: str) -> None:
+    """The frameworks themselves save the optimizer of the first rank alone."""
+    runs = (name, name + BEGUN, name + RESUMED)
+    whole, begun, resumed = (set(FINGERPRINT.findall("".join(printed_by[run]))) for run in runs)
     assert resumed == whole != begun
-    assert [int(step) for step, _, _ in LOSS.findall(printed_by[RESUMED][0])] == [4, 5, 6]
+    assert [int(step) for step, _, _ in LOSS.findall(printed_by[name + RESUMED][0])] == [4, 5, 6]
 
 
 def test_the_trainer_runs_with_one_rank(tmp_path: Path) -> None:
