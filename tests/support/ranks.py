@@ -230,12 +230,24 @@ def averaged(rank: int) -> Any:
 
 
 def without_group(rank: int) -> Any:
-    """The error of a step after the ranks have left the group."""
-    optimizer = DeMo(parameters_of(SHAPES))
-    optimizer.step()
+    """For both kinds of values: the error of a step after the ranks have left the group, and the momentum of each
+    parameter then, as a share of the gradient times the rate. Both are norms, which a DCT leaves as they are."""
+    optimizers = [DeMo(parameters_of(SHAPES), lr=RATE, values=values) for values in ("vote", "float")]
+    for optimizer in optimizers:
+        optimizer.step()
     dist.barrier()
     dist.destroy_process_group()
-    return step_error(optimizer)
+    found = []
+    for optimizer in optimizers:
+        parameters, gradients = optimizer.param_groups[0]["params"], gradients_of(SHAPES, 0, rank)
+        give(parameters, gradients)
+        error = step_error(optimizer)
+        momenta = [optimizer.state[parameter].get("momentum") for parameter in parameters]
+        momenta = [
+            optimizer.state[p]["coefficients"] if m is None else m for p, m in zip(parameters, momenta, strict=True)
+        ]
+        found.append((error, [float(m.norm() / (RATE * g.norm())) for m, g in zip(momenta, gradients, strict=True)]))
+    return found
 
 
 def step_error(optimizer: DeMo) -> str:

@@ -66,10 +66,14 @@ class PublishedMomentum:
             flat = self._encode(name, delta)
             indices = flat.abs().topk(min(self._k, flat.shape[1]), dim=1, largest=True, sorted=False).indices
             sent[name] = ChunkCoefficients(indices, flat.gather(1, indices))
-            own = torch.zeros_like(flat)
-            own.scatter_reduce_(1, indices, sent[name].values, reduce="mean", include_self=False)
-            delta.sub_(self._decode(name, own), alpha=self._alpha)
+            delta.sub_(self._own(name, sent[name]), alpha=self._alpha)
         return sent
+
+    @torch.no_grad()
+    def put_back(self, sent: Mapping[str, ChunkCoefficients]) -> None:
+        """Undo the last extraction."""
+        for name, delta in self.delta.items():
+            delta.add_(self._own(name, sent[name]), alpha=self._alpha)
 
     @torch.no_grad()
     def step_of(self, contributions: Sequence[Mapping[str, ChunkCoefficients]]) -> dict[str, Tensor]:
@@ -90,6 +94,12 @@ class PublishedMomentum:
     def selected_shape(self, name: str) -> tuple[int, int]:
         """Shape (chunks, k) of the selected coefficients of the tensor."""
         return prod(self._shapes[name]) // self.size(name), min(self._k, self.size(name))
+
+    def _own(self, name: str, selected: ChunkCoefficients) -> Tensor:
+        """The tensor of coefficients of one node."""
+        flat = torch.zeros(selected.indices.shape[0], self.size(name), device=selected.values.device)
+        flat.scatter_reduce_(1, selected.indices, selected.values, reduce="mean", include_self=False)
+        return self._decode(name, flat)
 
     def _encode(self, name: str, values: Tensor) -> Tensor:
         """The coefficients [chunks, edge · edge] of a tensor."""

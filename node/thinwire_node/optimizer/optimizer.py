@@ -198,7 +198,12 @@ class DeMo(Optimizer):
         else:
             self.dropped += 1
         del gradients  # free the memory during the exchange, which takes long
-        rates, gathered = self._gather(rates, payloads)
+        try:
+            rates, gathered = self._gather(rates, payloads)
+        except BaseException:
+            for group in groups.values():
+                group.put_back()
+            raise
         if any(rate for rate, _ in rates):  # while it is 0 from the beginning, so is each momentum
             self._equal_payloads.see(gathered)
         for number, group in groups.items():

@@ -107,7 +107,8 @@ def check_rates(learning_rate: float, weight_decay: float) -> None:
 
 
 class ParamGroup(Protocol):
-    """One step consists of `extract`, and `apply` with the payloads of all ranks; or of `apply` alone."""
+    """One step consists of `extract`, and `apply` with the payloads of all ranks; or of `apply` alone. If the exchange
+    between them fails, `put_back` follows `extract`."""
 
     settings: GroupSettings
     parameters: Sequence[Tensor]
@@ -117,6 +118,9 @@ class ParamGroup(Protocol):
 
         gradients: of this rank alone, in the order of the parameters, float32 in their shapes.
         """
+
+    def put_back(self) -> None:
+        """Return what was extracted to the momentum."""
 
     def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         """Step the parameters by the payloads of the ranks, and decay them."""
@@ -156,6 +160,11 @@ class VoteGroup:
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
         self._sent = self._momentum.accumulate_and_extract(_named(gradients), to_float32(learning_rate), 1, self._k)
         return encode_votes(self._sent.votes(), self._layout)
+
+    def put_back(self) -> None:
+        if self._sent is not None:
+            self._momentum.put_back(self._sent)
+            self._sent = None
 
     def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in gathered]
@@ -199,6 +208,7 @@ class FloatGroup:
         if settings.precondition == "adam":
             self._second = SecondMoment(_layout_of(parameters), settings.precondition_beta, device)
         self._step = torch.zeros((), dtype=torch.int64)
+        self._sent: dict[str, ChunkCoefficients] | None = None  # by this rank, in the current step
 
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
         """Encode for each parameter its indices, in as few bytes as possible, followed by its values, float32."""
@@ -207,13 +217,19 @@ class FloatGroup:
             self._second.begin()
             named = {name: self._second.precondition(name, gradient) for name, gradient in named.items()}
         self._published.accumulate(named, learning_rate)
-        parts = []
-        for name, selected in self._published.extract().items():
+        self._sent, parts = self._published.extract(), []
+        for name, selected in self._sent.items():
             parts.append(selected.indices.cpu().numpy().astype(self._index_type(name)).tobytes())
             parts.append(selected.values.cpu().numpy().astype("<f4").tobytes())
         return b"".join(parts)
 
+    def put_back(self) -> None:
+        if self._sent is not None:
+            self._published.put_back(self._sent)
+            self._sent = None
+
     def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        self._sent = None
         if weight_decay:
             for parameter in self.parameters:
                 parameter.mul_(1 - learning_rate * weight_decay)
