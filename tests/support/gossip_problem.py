@@ -58,6 +58,24 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: 
         optimizer.step()
 
 
+def scaled_step(
+    model: Network,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    rank: int,
+    step: int,
+    inf: bool,
+) -> None:
+    """A step by a GradScaler. inf: the gradient overflows, so it skips the step."""
+    optimizer.zero_grad()
+    scaler.scale(loss_of(model, rank, step)).backward()  # type: ignore[no-untyped-call]
+    if inf:
+        assert model.out.bias.grad is not None
+        model.out.bias.grad.fill_(torch.inf)
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def values(model: nn.Module) -> list[Tensor]:
     """Copies of all parameters and buffers."""
     return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
