@@ -65,7 +65,7 @@ CODECS = (
         "top-64",
         0.0166,
         85e-3 / MEASURED_PARAMETERS,
-        "needs a small γ, and is 13% above AdamW's loss with four nodes, 49% with sixteen (docs/convergence)",
+        "needs a small γ, and is 13% above AdamW's loss with four nodes, 48% with sixteen (docs/convergence)",
     ),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
