@@ -111,16 +111,16 @@ class Exchange:
         mixing = self._topology.at(iteration)
         with self._changed:
             skips = iteration > self._machine.iteration + 1
-            full = self._full()
+            slow = self._not_keeping_up()
             sources = {
                 peer: weight * self._factor
                 for peer, weight in sorted(mixing.rows[self._rank].items())
-                if peer not in self._gone and (self._topology.is_directed or peer not in full)
+                if peer not in self._gone and (self._topology.is_directed or peer not in slow)
             }
             targets = [peer for peer in mixing.targets(self._rank) if peer not in self._gone]
         if skips:
             self._tell_passed(iteration - 1)
-        launched = self._turns.launch(sources, [peer for peer in targets if peer not in full])
+        launched = self._turns.launch(sources, [peer for peer in targets if peer not in slow])
         self._begin(iteration, launched)
         if self._topology.is_directed and (passed := [peer for peer in targets if peer not in launched.messages]):
             self._tell_passed(iteration, passed)
@@ -260,8 +260,8 @@ class Exchange:
 
     # inside
 
-    def _full(self) -> set[int]:
-        """The peers that were sent so much that they have not answered, or have not read, that it would pile up."""
+    def _not_keeping_up(self) -> set[int]:
+        """The peers that get no more until they have answered what they were sent, or received it over one-way edges."""
         if self._topology.is_directed:
             return {peer for peer in self._lines if self._outgoing.count(peer) >= AHEAD_MAX}
         unanswered = [turn.peer for turn in self._machine.open]
