@@ -80,12 +80,11 @@ class Swarm:
         assert self._coordinator is not None
         self._kill(self._coordinator)
         self._start_coordinator()
-        while any(node.running for node in self._nodes.values()):
-            time.sleep(POLL_S)
+        self._until(lambda status: not any(node.running for node in self._nodes.values()))
         seconds = time.monotonic() - began
         self._until(lambda status: status.measured_step >= status.step == status.steps)
         status = self._status(fingerprint=True)
-        self._check_nodes(status)
+        self._check_nodes()
         losses = curves_of(*(process.text() for process in self._all if process.name == "coordinator"))
         return Finished(
             status, losses, self._bytes_per_node(), seconds, self._replicas_equal(status), self.command("verify")
@@ -132,14 +131,18 @@ class Swarm:
             assert self._coordinator is not None
             if not self._coordinator.running:
                 raise SwarmError(f"the coordinator has ended:\n{self._coordinator.tail()}")
-            if status.step < status.steps:
-                self._check_nodes(status)
+            self._check_nodes()
             time.sleep(POLL_S)
 
-    def _check_nodes(self, status: StatusReply) -> None:
+    def _check_nodes(self) -> None:
+        """Raises SwarmError if a node has ended before the run, or with an error."""
         for node in self._nodes.values():
-            if not node.running and (status.step < status.steps or node.popen.returncode):
+            if not node.running and (node.popen.returncode or not self._is_over()):
                 raise SwarmError(f"{node.name} has ended:\n{node.tail()}")
+
+    def _is_over(self) -> bool:
+        status = self._status()
+        return bool(status.step >= status.steps)
 
     def _bytes_per_node(self) -> float:
         """Means over all nodes. A killed process reports nothing, so the coordinator's counts since its restart do not

@@ -261,7 +261,7 @@ class Exchange:
     # inside
 
     def _not_keeping_up(self) -> set[int]:
-        """The peers that get no more until they have answered what they were sent, or received it over one-way edges."""
+        """The peers that get no more until they have answered what they were sent, or, one-way, received it."""
         if self._topology.is_directed:
             return {peer for peer in self._lines if self._outgoing.count(peer) >= AHEAD_MAX}
         unanswered = [turn.peer for turn in self._machine.open]
