@@ -42,11 +42,11 @@ def test_all_come_to_the_mean_of_all_ranks_whatever_is_late(ranks: Found) -> Non
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(ranks: Found) -> None:
-    for number in range(4):
+    for number in range(5):
         ends = [found["resuming"][number] for found in ranks]
         assert all(end[2] for end in ends)
-        assert sum(early for early, _, _ in ends) > 0
-        assert sum(opened for _, opened, _ in ends) > 0
+        assert sum(early for early, _, _ in ends) > 0 or number == 4  # an exchange in three steps: none is far behind
+        assert sum(opened for _, opened, _ in ends) > 0 or number == 4
 
 
 def test_ranks_average_for_good_and_go_on(ranks: Found) -> None:

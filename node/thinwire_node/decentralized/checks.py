@@ -61,6 +61,7 @@ PUSHED: Form = {
     "iteration": int,
     "void": int,
     "mass": Tensor,
+    "known": Tensor,
     "weight": int,
     "outgoing": dict,
     "incoming": dict,
@@ -184,9 +185,10 @@ def _wrong_mass(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:
     masses = [("mass", exchange["mass"])]
     masses += [(f"outgoing.{name}", arc[name]) for arc in exchange["outgoing"].values() for name in ("rest", "growth")]
     masses += [("incoming.growth", arc["growth"]) for arc in exchange["incoming"].values() if arc["growth"] is not None]
-    for name, mass in masses:
-        if mass.dtype != torch.int64 or mass.shape != (elements,):
-            return f"exchange.{name} is {mass.dtype} {list(mass.shape)}, not torch.int64 [{elements}]"
+    for name, tensor in [*masses, ("known", exchange["known"])]:
+        dtype = torch.float32 if name == "known" else torch.int64
+        if tensor.dtype != dtype or tensor.shape != (elements,):
+            return f"exchange.{name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} [{elements}]"
     return None
 
 

@@ -5,8 +5,8 @@ parameters are mass by weight. Nobody needs to know whether the other end has mi
 counts, and what was not sent is still here. Messages up to the rank's own iteration are taken, and not those that are
 early, so that a run does not depend on who was quick.
 
-The parameters belong to the optimizer, and to whoever loads a checkpoint. So before mass is divided or added, its
-difference from them is taken in as a step.
+The parameters belong to the optimizer, and to whoever loads a checkpoint. So before mass is divided or added, their
+change is taken in as a step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PushedTurns:
         self.changed = threading.Condition()
         self.message_bytes_max = HEAD.size + self._codec.bytes_max
         self.arriving = layout.host_buffers(self.message_bytes_max)
-        self._node = PushSumNode(self._parameters())
+        self._known = self._parameters()  # as they were when mass was last brought up to date
+        self._node = PushSumNode(self._known)
         self._outgoing: dict[int, Outgoing] = {}  # by target
         self._incoming: dict[int, Incoming] = {}  # by source
         self._arrived: list[Arrived] = []  # in order
@@ -101,7 +102,8 @@ class PushedTurns:
 
     def drop(self) -> None:
         """All ranks begin again with a weight of 1. What was sent before counts for nothing when it comes."""
-        self._node = PushSumNode(self._parameters())
+        self._known = self._parameters()
+        self._node = PushSumNode(self._known)
         for arc in self._outgoing.values():
             arc.rest.zero_()
         self._void = self._iteration
@@ -114,6 +116,7 @@ class PushedTurns:
             "iteration": iteration,
             "void": self._void,
             "mass": self._node.mass.clone(),
+            "known": self._known.clone(),
             "weight": self._node.weight,
             "outgoing": {
                 peer: {"rest": arc.rest.clone(), "growth": arc.growth.clone()} | _counts(arc)
@@ -133,6 +136,7 @@ class PushedTurns:
     def load(self, state: Mapping[str, Any]) -> Iterator[tuple[int, Launched]]:
         device = self._layout.device
         self._void = state["void"]
+        self._known = state["known"].to(device, copy=True)
         self._node.mass, self._node.weight = state["mass"].to(device, copy=True), state["weight"]
         for peer, saved in state["outgoing"].items():
             out = self._arc_to(peer)
@@ -173,7 +177,10 @@ class PushedTurns:
         return PushSumNode(torch.zeros_like(self._node.mass, dtype=torch.float32))
 
     def _take_in_parameters(self) -> None:
-        self._node.step(self._node.x - self._parameters())
+        now = self._parameters()
+        if not torch.equal(now, self._known):
+            self._node.step(self._known.sub_(now))
+            self._known = now
 
     def _parameters(self) -> Tensor:
         """A copy of the parameters, float32 [parameters]."""
@@ -183,7 +190,7 @@ class PushedTurns:
 
     def _write_parameters(self) -> None:
         buffer = self._layout.empty()
-        self._layout.values(buffer)[0].copy_(self._node.x)
+        self._known = self._layout.values(buffer)[0].copy_(self._node.x)
         self._layout.write(buffer)
 
 

@@ -71,6 +71,8 @@ CODECS = (
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
 
 
+PUSHING_S_A_PARAMETER = 0.3 / MEASURED_PARAMETERS
+"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread."""
 NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
 """Kinds of codecs of a contract that have another name here."""
 TILE_COMPONENTS = 4096
@@ -127,6 +129,7 @@ class GossipVariant:
     codec: CodecBytes
     is_overlapped: bool = True
     slack: int = 0
+    is_one_way: bool = False
 
     @property
     def name(self) -> str:
@@ -145,7 +148,7 @@ class GossipVariant:
 
     @property
     def without_overlap(self) -> str:
-        return GossipVariant(self.topology, self.codec, is_overlapped=False).name
+        return replace(self, is_overlapped=False, slack=0).name
 
     @property
     def arm(self) -> str:
@@ -167,7 +170,7 @@ class GossipVariant:
         size = self.codec.bytes_a_parameter * setting.parameters
         idle_s = setting.mean_s * len(cycle)  # an edge is used once a cycle
         transfers = [network.edges_s(arcs.senders, arcs.receivers, size, idle_s) for arcs in cycle]
-        own = setting.parameters * self.codec.coding_s_a_parameter
+        own = setting.parameters * (PUSHING_S_A_PARAMETER if self.is_one_way else self.codec.coding_s_a_parameter)
         computing = (
             setting.compute.draw(setting.seed, iterations_for(cycle, setting.iterations_max), setting.speeds) + own
         )
@@ -194,9 +197,10 @@ def gossip(setting: Setting) -> Iterator[Variant]:
             arcs_of(topology, nodes, per_host, setting.seed)
         except ConfigError:
             continue  # the topology cannot join so many nodes
+        is_one_way = topology in one_way
         for codec in CODECS:
-            if topology in one_way and codec.name not in push_sum.CODECS:
+            if is_one_way and codec.name not in push_sum.CODECS:
                 continue
-            yield GossipVariant(topology, codec, is_overlapped=False)
+            yield GossipVariant(topology, codec, is_overlapped=False, is_one_way=is_one_way)
             for slack in SLACKS:
-                yield GossipVariant(topology, codec, slack=slack)
+                yield GossipVariant(topology, codec, slack=slack, is_one_way=is_one_way)

@@ -16,6 +16,7 @@ no mass is ever lost or made, and a running sum may wrap around.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,8 @@ from thinwire_proto.gossip.codec import Codec
 from thinwire_proto.gossip.final_mean import NODES_MAX
 
 UNIT = 2.0**-32
+PART_NUMBERS = 1 << 15
+"""On a CPU, so many numbers are taken at a time: what is between two operations on them stays in the cache."""
 MASS_MAX = 2.0**24
 """Bound on a node's |s|, so that a share and a step are far from the wrap-around at 2³¹."""
 SHARE_MAX = 2 * MASS_MAX
@@ -65,11 +68,16 @@ class Outgoing:
 
     def push(self, codec: Codec) -> Push:
         """Make the next message."""
-        self.rest -= self.growth
-        body = codec.encode(self.rest.to(torch.float64).mul_(UNIT).to(torch.float32))
-        more = _in_units(codec.decode(body, self.rest.device))
-        self.rest -= more
-        self.growth += more
+        rest = torch.empty(self.rest.shape, device=self.rest.device)
+        for part, growth, units in _parts(rest, self.growth, self.rest):
+            part.copy_(units.sub_(growth).to(torch.float64).mul_(UNIT))
+        body = codec.encode(rest)
+        more = codec.decode(body, self.rest.device)
+        _check(more)
+        for units, growth, part in _parts(self.rest, self.growth, more):
+            new = _units_of(part)
+            units.sub_(new)
+            growth.add_(new)
         self.sequence += 1
         return Push(self.sequence, self.weight, body)
 
@@ -100,16 +108,19 @@ class Incoming:
                 raise PayloadError("the running sum of an arc's weight has become smaller")
             if to.weight + following.weight - self.weight > WEIGHT_MAX:
                 raise PayloadError(f"a node's weight would be more than that of {NODES_MAX} nodes")
+            more = codec.decode(following.body, to.mass.device)
             try:
-                more = _in_units(codec.decode(following.body, to.mass.device))
+                _check(more)
             except LocalError as error:
                 raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
-            growth = more if self.growth is None else self.growth + more
-            if growth.numel() and int(growth.abs().max()) > SHARE_MAX / UNIT:
+            growth = torch.zeros_like(to.mass) if self.growth is None else self.growth
+            if max(_largest(old + _units_of(part)) for old, part in _parts(growth, more)) > SHARE_MAX / UNIT:
                 raise PayloadError(f"message {following.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
             del self._early[following.sequence]
+            for old, part, mass in _parts(growth, more, to.mass):
+                mass.add_(old.add_(_units_of(part)))
             self.growth = growth
-            to.take(self.growth, following.weight - self.weight)
+            to.weight += following.weight - self.weight
             self.sequence, self.weight = following.sequence, following.weight
             counted += 1
         return counted
@@ -125,32 +136,61 @@ class PushSumNode:
     @property
     def x(self) -> Tensor:
         """The parameters, float32: mass by weight."""
-        return (self.mass.to(torch.float64) * (UNIT * WEIGHT_ONE / self.weight)).to(torch.float32)
+        found = torch.empty(self.mass.shape, device=self.mass.device)
+        for part, mass in _parts(found, self.mass):
+            part.copy_(mass.to(torch.float64).mul_(UNIT * WEIGHT_ONE / self.weight))
+        return found
 
     def step(self, change: Tensor) -> None:
         """x ← x − change. Raises LocalError if the mass grows beyond its bound: training has diverged."""
-        self.mass -= _in_units(change.to(torch.float64) * (self.weight / WEIGHT_ONE))
-        if self.mass.numel() and int(self.mass.abs().max()) > MASS_MAX / UNIT:
+        _check(change)
+        for mass, part in _parts(self.mass, change):
+            mass.sub_(_units_of(part, self.weight / WEIGHT_ONE))
+        if _largest(self.mass) > MASS_MAX / UNIT:
             raise LocalError("the parameters of push-sum are out of bounds: training has diverged")
 
     def share(self, arcs: list[Outgoing]) -> None:
         """Divide mass and weight evenly among this node and its arcs."""
-        parts = len(arcs) + 1
-        mass, weight = torch.div(self.mass, parts, rounding_mode="floor"), self.weight // parts
+        count = len(arcs) + 1
+        for mass, *rests in _parts(self.mass, *(arc.rest for arc in arcs)):
+            given = mass >> 1 if count == 2 else torch.div(mass, count, rounding_mode="floor")
+            for rest in rests:
+                rest.add_(given)
+                mass.sub_(given)
+        weight = self.weight // count
         for arc in arcs:
-            arc.rest += mass
             arc.weight += weight
-            self.mass -= mass
             self.weight -= weight
-
-    def take(self, mass: Tensor, weight: int) -> None:
-        self.mass += mass
-        self.weight += weight
 
 
 def _in_units(values: Tensor) -> Tensor:
-    """Whole units, int64. Raises LocalError for numbers out of bounds."""
-    values = values.to(torch.float64)
-    if values.numel() and not float(values.abs().max()) <= MASS_MAX:
+    """Whole units, int64, of float32. Raises LocalError for numbers out of bounds."""
+    _check(values)
+    found = torch.empty(values.shape, dtype=torch.int64, device=values.device)
+    for part, numbers in _parts(found, values):
+        part.copy_(_units_of(numbers))
+    return found
+
+
+def _units_of(part: Tensor, factor: float = 1.0) -> Tensor:
+    """Whole units, int64, of numbers within bounds, times the factor."""
+    return part.to(torch.float64).mul_(factor / UNIT).round_().to(torch.int64)
+
+
+def _check(values: Tensor) -> None:
+    if not _largest(values) <= MASS_MAX:
         raise LocalError(f"the numbers of push-sum must be finite and within ±{MASS_MAX:g}")
-    return (values / UNIT).round_().to(torch.int64)
+
+
+def _largest(values: Tensor) -> float:
+    """The largest magnitude; NaN if there is one."""
+    if not values.numel():
+        return 0.0
+    low, high = values.aminmax()
+    return max(abs(low.item()), abs(high.item()))
+
+
+def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of the same numbers of each tensor."""
+    numbers = PART_NUMBERS if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
+    return zip(*(torch.split(tensor, numbers) for tensor in tensors), strict=True)
