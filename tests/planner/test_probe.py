@@ -114,9 +114,9 @@ def test_the_command_probes_a_machine_that_answers(has_groups: bool, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("nodes = 3\n" + GROUPS, "nodes: Input should be"),
+        ("nodes = 3\n" + GROUPS, "nodes must be a section"),
         (GROUPS.replace("0.4", "0"), "compute.seconds"),
-        ("compute = 1\n[model]\npreset = 'none'\n", "compute: Input should be"),
+        ("compute = 1\n[model]\npreset = 'none'\n", "compute must be a section"),
         ("[model]\npreset = 'none'\n[nodes]\ncount = 4\n", "model.preset: 'none' does not exist"),
     ],
 )

@@ -147,6 +147,8 @@ def _in_words(problem: ErrorDetails) -> str:
         return f"{key} is missing{f'; give {OPTIONS[key]}' if key in OPTIONS else ''}"
     if problem["type"] == "extra_forbidden":
         return f"{key}: there is no such key"
+    if problem["type"] == "model_type":
+        return f"{key} must be a section with keys of its own, not {problem['input']!r:.80}"
     text = f"must be {IN_WORDS[problem['type']]}" if problem["type"] in IN_WORDS else problem["msg"]
     return f"{key}: {text[0].lower()}{text[1:]}, not {problem['input']!r:.80}"
 
