@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from support.gossip_one_way import EXPONENTIAL
+from support.gossip_deaths import KILLED
 from support.gossip_problem import Network, equal
-from support.gossip_ranks import run_scenes
+from support.gossip_ranks import RANKS, run_scenes
+from support.one_way_topologies import EXPONENTIAL
 from thinwire_node import Gossip
 from thinwire_proto.errors import ConfigError
 
@@ -60,6 +61,18 @@ def test_ranks_average_for_good_and_go_on(ranks: Found) -> None:
 def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found) -> None:
     for rank, found in enumerate(ranks):
         assert found["skipping"] == (9 if rank == 1 else 12, {})
+
+
+def test_after_a_kill_the_others_train_average_and_save(ranks: Found) -> None:
+    living = [rank for rank in range(RANKS) if rank != KILLED]
+    assert "killed" not in ranks[KILLED]
+    for rank in living:
+        found = ranks[rank]["killed"]
+        assert found["learned"]
+        assert list(found["stats"]["left_out"]) == [KILLED]
+        assert found["present"] == living
+        assert found["saved"] == 60
+        assert equal(found["averaged"], ranks[0]["killed"]["averaged"])
 
 
 def test_a_state_that_does_not_fit_is_refused(ranks: Found) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from support.gossip_one_way import EACH_TO_ALL, register
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
+from support.one_way_topologies import EACH_TO_ALL, register
 from thinwire_node import Gossip
 from thinwire_proto.errors import RemoteError
 
@@ -111,10 +111,14 @@ def refusal_of(save: Callable[[], Any]) -> str:
 
 
 def killed(rank: int) -> Any:
+    return train_on(rank, "one-peer-exponential")
+
+
+def train_on(rank: int, topology: str) -> Any:
     """Rank 2 is killed between two steps. Returns the others' losses, statistics, warnings and mean."""
     model = Network(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    gossip = Gossip(model, optimizer, topology="one-peer-exponential")
+    gossip = Gossip(model, optimizer, topology=topology)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train(model, optimizer, rank, 0, 10)

@@ -10,29 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from support.gossip_deaths import train_on
 from support.gossip_problem import Network, distance, equal, loss_of, scaled_step, train, values
 from support.gossip_ranks import RANKS
 from support.gossip_scenes import run_training
+from support.one_way_topologies import EACH_TO_ALL, EXPONENTIAL, UNEVEN, register
 from thinwire_node import Gossip
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.topology import Edges, Layout, register_topology
-
-EXPONENTIAL, UNEVEN, EACH_TO_ALL = "directed-exponential", "uneven", "each-to-all"
-
-
-def register(rank: int) -> None:
-    """The topologies of these scenes, which a process of pytest must not have."""
-    register_topology(UNEVEN, directed=True)(uneven)
-    register_topology(EACH_TO_ALL, directed=True)(each_to_all)
-
-
-def uneven(layout: Layout) -> Edges:
-    """A one-way ring, and an edge across it, so that nodes come to different weights."""
-    return [[(0, 2), *((node, (node + 1) % layout.nodes) for node in range(layout.nodes))]]
-
-
-def each_to_all(layout: Layout) -> Edges:
-    return [[(node, other) for node in range(layout.nodes) for other in range(layout.nodes) if node != other]]
 
 
 def by_hand(rank: int) -> Any:
@@ -176,6 +160,11 @@ def unlike(rank: int) -> Any:
     return errors
 
 
+def killed(rank: int) -> Any:
+    """A rank is killed between two steps. Returns what `train_on` does."""
+    return train_on(rank, EXPONENTIAL)
+
+
 SCENES: tuple[Callable[[int], Any], ...] = (
     register,
     by_hand,
@@ -184,4 +173,5 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     averaging,
     skipping,
     unlike,
+    killed,
 )

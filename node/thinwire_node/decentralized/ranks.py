@@ -115,14 +115,14 @@ class Ranks:
         if averaging.made != decision.group:
             averaging = AveragingGroup(decision.group, present, self._new_group(f"averaging.{decision.group}", present))
         assert averaging.group is not None, "the ranks have agreed on a group that this one has"
-        weights = (
-            float(len(present)) if weight is None else float(_total(torch.tensor(weight).double(), averaging.group))
-        )
+        of_all = float(len(present))
+        if weight is not None:
+            of_all = float(_total(torch.tensor(weight, dtype=torch.float64), averaging.group))
         for tensor in tensors:
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
             own = tensor.detach().to("cpu", wide, copy=True).contiguous()
             total = _total(own if weight is None else own.mul_(weight), averaging.group)
-            overwrite(tensor, total.div_(weights))
+            overwrite(tensor, total.div_(of_all))
         self._averaging = averaging
         return present
 
