@@ -63,7 +63,7 @@ class PushedTurns:
         """Nothing is sent if too little weight would be left; it comes back with the next message from a source."""
         self._take_in_parameters()
         launched = Launched(dict(sources))
-        if self._node.weight < WEIGHT_MIN * (len(targets) + 1):
+        if not targets or self._node.weight < WEIGHT_MIN * (len(targets) + 1):
             return launched
         self._node.share([self._arc_to(peer) for peer in targets])
         for peer in targets:
