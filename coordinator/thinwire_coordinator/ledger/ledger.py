@@ -73,7 +73,7 @@ class Ledger:
         """
         try:
             if read_only and not os.access(path.parent, os.W_OK):
-                self._db = _connect(_uri_where_nobody_writes(path), is_uri=True)
+                self._db = _connect_without_writing(path)
             else:
                 self._db = _connect(str(path))
                 self._db.execute("PRAGMA journal_mode=WAL")
@@ -307,15 +307,26 @@ def _connect(name: str, *, is_uri: bool = False) -> sqlite3.Connection:
     )
 
 
-def _uri_where_nobody_writes(path: Path) -> str:
-    """SQLite needs files beside a database in WAL mode, unless it is told that nobody changes it. Raises LedgerError if
-    a log of changes is beside it, without which it is not whole."""
-    if path.with_name(f"{path.name}-wal").exists():
+def _connect_without_writing(path: Path) -> sqlite3.Connection:
+    """Open a ledger in a folder where this process cannot write.
+
+    SQLite writes files beside a database in WAL mode, unless whoever runs the coordinator has them open, or unless
+    SQLite is told that nobody changes the database. The latter is wrong while a log of changes is beside it: raises
+    LedgerError if that cannot be read.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    if not path.with_name(f"{path.name}-wal").exists():
+        return _connect(f"{uri}&immutable=1", is_uri=True)
+    db = _connect(uri, is_uri=True)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
         raise LedgerError(
             f"{path} was not closed, and its log of changes cannot be read where nobody can write; copy {path.parent} "
             "to where you can"
-        )
-    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        ) from None
+    return db
 
 
 def _failure(what: str, error: sqlite3.Error) -> LedgerError:
