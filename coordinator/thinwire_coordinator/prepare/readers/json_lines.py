@@ -28,12 +28,8 @@ def read_json(file: SourceFile, reading: Reading) -> Iterator[Document]:
     """A file that may be one document, such as a configuration, or lines: then its first line is a whole object with
     the text."""
     with file.open() as content:
-        first = next((line for _, line in _lines(content)), b"")
-    try:
-        _text_of(first, reading.text_key)
-    except ValueError:
-        return read_text(file, reading)
-    return read_json_lines(file, reading)
+        first = content.readline(LINE_BYTES_MAX)
+    return (read_json_lines if _has_text(first, reading.text_key) else read_text)(file, reading)
 
 
 def _lines(content: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -62,6 +58,18 @@ def _text_of(line: bytes, key: str) -> str:
         has = ", ".join(list(found)[:8]) if isinstance(found, dict) else type(found).__name__
         raise ValueError(f"has no key {key!r}, but {has}; --text-key names the key")
     return checked_text(found[key], key)
+
+
+def _has_text(line: bytes, key: str) -> bool:
+    """Whether a line is an object with the text. Others are not parsed: a large array would take many times its size in
+    memory."""
+    if not line.lstrip().startswith(b"{"):
+        return False
+    try:
+        _text_of(line, key)
+    except ValueError:
+        return False
+    return True
 
 
 def checked_text(value: object, key: str) -> str:
