@@ -1,9 +1,9 @@
 """Turns over one-way edges: push-sum instead of differences (`thinwire_proto.gossip.push_sum`).
 
 A rank divides its mass and its weight among itself and its targets, and adds what comes from its sources; the
-parameters are mass by weight. Nobody needs to know whether the other end has mixed, so no turn is void: what has come
-counts, and what was not sent is still here. Messages up to the rank's own iteration are taken, and not those that are
-early, so that a run does not depend on who was quick.
+parameters are mass by weight. Nobody needs to know whether the other end has mixed, so no turn is void: each message
+counts when it comes, and a share that was not sent stays with the rank. Messages up to the rank's own iteration are
+taken, and not those that are early, so that a run does not depend on who was quick.
 
 The parameters belong to the optimizer, and to whoever loads a checkpoint. So before mass is divided or added, their
 change is taken in as a step.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from thinwire_node.decentralized.compressed import tiles_of
-from thinwire_node.decentralized.flat import FlatLayout
+from thinwire_node.decentralized.flat import Buffers, FlatLayout
 from thinwire_node.decentralized.launched import Launched
 from thinwire_node.decentralized.turns import TOPOLOGY_NUMBER, Arrived, Key, Mixed
 from thinwire_proto.errors import ConfigError, PayloadError
@@ -47,8 +47,9 @@ class PushedTurns:
         self.changed = threading.Condition()
         self.message_bytes_max = HEAD.size + self._codec.bytes_max
         self.arriving = layout.host_buffers(self.message_bytes_max)
-        self._known = self._parameters()  # as they were when mass was last brought up to date
-        self._node = PushSumNode(self._known)
+        self._buffers = Buffers(layout.bytes, device=layout.device)
+        self._known = self._parameters()  # a buffer of them as they were when mass was last brought up to date
+        self._node = PushSumNode(self._values(self._known))
         self._outgoing: dict[int, Outgoing] = {}  # by target
         self._incoming: dict[int, Incoming] = {}  # by source
         self._arrived: list[Arrived] = []  # in order
@@ -79,7 +80,7 @@ class PushedTurns:
         self._arrived.append(message)
 
     def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
-        """Takes all that has come up to this iteration, whichever turns these are, and whole."""
+        """Takes every message up to this iteration, whole, whichever turns the machine has decided on."""
         with self.changed:
             due = [one for one in self._arrived if one.iteration <= iteration]
             self._arrived = [one for one in self._arrived if one.iteration > iteration]
@@ -101,9 +102,9 @@ class PushedTurns:
         pass
 
     def drop(self) -> None:
-        """All ranks begin again with a weight of 1. What was sent before counts for nothing when it comes."""
-        self._known = self._parameters()
-        self._node = PushSumNode(self._known)
+        """All ranks begin again with a weight of 1. Messages that were sent before count for nothing when they come."""
+        self._know(self._parameters())
+        self._node = PushSumNode(self._values(self._known))
         for arc in self._outgoing.values():
             arc.rest.zero_()
         self._void = self._iteration
@@ -116,7 +117,7 @@ class PushedTurns:
             "iteration": iteration,
             "void": self._void,
             "mass": self._node.mass.clone(),
-            "known": self._known.clone(),
+            "known": self._values(self._known).clone(),
             "weight": self._node.weight,
             "outgoing": {
                 peer: {"rest": arc.rest.clone(), "growth": arc.growth.clone()} | _counts(arc)
@@ -136,7 +137,7 @@ class PushedTurns:
     def load(self, state: Mapping[str, Any]) -> Iterator[tuple[int, Launched]]:
         device = self._layout.device
         self._void = state["void"]
-        self._known = state["known"].to(device, copy=True)
+        self._values(self._known).copy_(state["known"])
         self._node.mass, self._node.weight = state["mass"].to(device, copy=True), state["weight"]
         for peer, saved in state["outgoing"].items():
             out = self._arc_to(peer)
@@ -179,19 +180,28 @@ class PushedTurns:
     def _take_in_parameters(self) -> None:
         now = self._parameters()
         if not torch.equal(now, self._known):
-            self._node.step(self._known.sub_(now))
-            self._known = now
-
-    def _parameters(self) -> Tensor:
-        """A copy of the parameters, float32 [parameters]."""
-        buffer = self._layout.empty()
-        self._layout.read(buffer)
-        return self._layout.values(buffer)[0]
+            self._node.step(self._values(self._known).sub_(self._values(now)))
+        self._know(now)
 
     def _write_parameters(self) -> None:
-        buffer = self._layout.empty()
-        self._known = self._layout.values(buffer)[0].copy_(self._node.x)
+        buffer = self._buffers.take()
+        self._node.read(self._values(buffer))
         self._layout.write(buffer)
+        self._know(buffer)
+
+    def _know(self, buffer: Tensor) -> None:
+        self._buffers.give(self._known)
+        self._known = buffer
+
+    def _parameters(self) -> Tensor:
+        """A buffer of the parameters as they are now."""
+        buffer = self._buffers.take()
+        self._layout.read(buffer)
+        return buffer
+
+    def _values(self, buffer: Tensor) -> Tensor:
+        """The parameters in a buffer, float32 [parameters]."""
+        return self._layout.values(buffer)[0]
 
 
 def _counts(arc: Outgoing | Incoming) -> dict[str, int]:

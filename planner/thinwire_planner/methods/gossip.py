@@ -71,8 +71,9 @@ CODECS = (
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
 
 
-PUSHING_S_A_PARAMETER = 0.3 / MEASURED_PARAMETERS
-"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread."""
+PUSHING_S_A_PARAMETER = 0.26 / MEASURED_PARAMETERS
+"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread
+(`python -m bench.costs.gossip_turns`)."""
 NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
 """Kinds of codecs of a contract that have another name here."""
 TILE_COMPONENTS = 4096

@@ -32,7 +32,8 @@ PART_NUMBERS = 1 << 15
 MASS_MAX = 2.0**24
 """Bound on a node's |s|, so that a share and a step are far from the wrap-around at 2³¹."""
 SHARE_MAX = 2 * MASS_MAX
-"""Bound on what a message adds. Twice that of a mass, because a codec may miss a share by as much."""
+"""Bound on what a message adds: as much as the last one, where a codec may have missed as much as a mass, and what is
+new."""
 WEIGHT_ONE = 1 << 40
 WEIGHT_MAX = NODES_MAX * WEIGHT_ONE
 """Bound on a node's weight: all weights together are that of the number of nodes."""
@@ -114,7 +115,7 @@ class Incoming:
             except LocalError as error:
                 raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
             growth = torch.zeros_like(to.mass) if self.growth is None else self.growth
-            if max(_largest(old + _units_of(part)) for old, part in _parts(growth, more)) > SHARE_MAX / UNIT:
+            if _largest(growth) * UNIT + _largest(more) > SHARE_MAX:
                 raise PayloadError(f"message {following.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
             del self._early[following.sequence]
             for old, part, mass in _parts(growth, more, to.mass):
@@ -136,10 +137,13 @@ class PushSumNode:
     @property
     def x(self) -> Tensor:
         """The parameters, float32: mass by weight."""
-        found = torch.empty(self.mass.shape, device=self.mass.device)
-        for part, mass in _parts(found, self.mass):
+        return self.read(torch.empty(self.mass.shape, device=self.mass.device))
+
+    def read(self, to: Tensor) -> Tensor:
+        """Copy x into a tensor, and return it."""
+        for part, mass in _parts(to, self.mass):
             part.copy_(mass.to(torch.float64).mul_(UNIT * WEIGHT_ONE / self.weight))
-        return found
+        return to
 
     def step(self, change: Tensor) -> None:
         """x ← x − change. Raises LocalError if the mass grows beyond its bound: training has diverged."""
