@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,23 +14,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire_node.decentralized.checks import (
-    STATE_VERSION,
-    check_names,
-    check_one_way,
-    check_settings,
-    check_unwrapped,
-    why_damaged,
-    why_unreadable,
-)
+from thinwire_node.decentralized.checks import check_names, check_one_way, check_settings, check_unwrapped
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.consensus_control import ConsensusControl
+from thinwire_node.decentralized.contents import checksum, described, trained
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.pending import PendingTurns
 from thinwire_node.decentralized.pushed import PushedTurns
 from thinwire_node.decentralized.ranks import Ranks
+from thinwire_node.decentralized.saved_form import STATE_VERSION, why_damaged, why_unreadable
 from thinwire_node.decentralized.turns import Turns
 from thinwire_node.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
@@ -112,7 +105,7 @@ class Gossip:
         )
         self._model = model
         self._optimizer = optimizer
-        self._parameters = _trained(model, optimizer)
+        self._parameters = trained(model, optimizer)
         if any(parameter in _in_use for parameter in self._trained()):
             raise ConfigError("this optimizer, or another one of its parameters, has a Gossip; call its finish() first")
         self._ranks = Ranks(process_group, patience_s)
@@ -132,9 +125,9 @@ class Gossip:
             "seed": seed,
             "consensus_target": consensus_target,
         }
-        self._ranks.check_equal(self._settings | _described(model, self._parameters))
+        self._ranks.check_equal(self._settings | described(model, self._parameters))
         run = torch.tensor(secrets.randbits(RUN_BITS))
-        self._ranks.broadcast([*_held(model), run])
+        self._ranks.broadcast([*model.parameters(), *model.buffers(), run])
         self._run = int(run)
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
         self._codec = None if self.topology.is_directed else _codec(codec, self._layout, self._control)
@@ -228,7 +221,7 @@ class Gossip:
             "factor": self.factor,
             "since": self._since,
             "consensus": self._control.state_dict() if self._control else None,
-            "parameters": _checksum(self._trained()),
+            "parameters": checksum(self._trained()),
             "exchange": exchange,
         }
 
@@ -286,7 +279,7 @@ class Gossip:
             return (
                 f"the state was saved when rank {lost[0]} was gone, so it fits no state of that rank; load an older one"
             )
-        if state["parameters"] != _checksum(self._trained()):
+        if state["parameters"] != checksum(self._trained()):
             return (
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
@@ -361,43 +354,7 @@ def _codec(name: str, layout: FlatLayout, control: ConsensusControl | None) -> E
     return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)
 
 
-def _trained(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
-    """The parameters to mix, by name; tied ones once. Raises ConfigError for one that is not the model's."""
-    named = {id(parameter): (name, parameter) for name, parameter in reversed(list(model.named_parameters()))}
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if any(id(parameter) not in named for parameter in stepped):
-        raise ConfigError(
-            "the optimizer has parameters that are not the model's; give Gossip one module that has all of them"
-        )
-    chosen = {id(parameter) for parameter in stepped if parameter.requires_grad and parameter.numel()}
-    if not chosen:
-        raise ConfigError("the optimizer has no parameter to train")
-    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in chosen]
-
-
-def _held(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
-
-
-def _described(model: nn.Module, parameters: Sequence[tuple[str, Tensor]]) -> dict[str, str]:
-    """The settings that all ranks must share, with names for errors."""
-    mixed = {name for name, _ in parameters}
-    found = {
-        f"parameter {name}": f"{list(tensor.shape)} {tensor.dtype}{'' if name in mixed else ', frozen'}"
-        for name, tensor in model.named_parameters()
-    }
-    return found | {f"buffer {name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in model.named_buffers()}
-
-
 def _ranks_per_host(ranks: int) -> int:
     """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return here if here >= 1 and ranks % here == 0 else 1
-
-
-def _checksum(tensors: Sequence[Tensor]) -> int:
-    """Differs if a bit of the tensors differs."""
-    found = 0
-    for tensor in tensors:
-        found = zlib.crc32(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data, found)
-    return found

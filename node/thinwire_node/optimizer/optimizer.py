@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
+from thinwire_node.optimizer.agreement import check_equal, check_equal_rates
 from thinwire_node.optimizer.all_gather import AllGather
 from thinwire_node.optimizer.equal_payloads import EqualPayloads
 from thinwire_node.optimizer.param_group import ParamGroup, check_rates, described, group_of, settings_of
@@ -25,11 +26,8 @@ from thinwire_proto.exact.fingerprint import fingerprint
 SETTINGS_OF_STATE = ("values", "compression_chunk", "precondition")
 """A loaded state must have been made with the same values of these settings. All other settings are restored
 from it."""
-RATE_TOLERANCE = 1e-6
-"""Relative difference allowed between the learning rates of two ranks, whose cosines may differ."""
 GRADIENT_MAX = 1e18
 """Beyond it the second moment would overflow and stay infinite."""
-DIFFERENCES_SHOWN = 4
 
 
 class DeMo(Optimizer):
@@ -261,8 +259,7 @@ class DeMo(Optimizer):
         ]
         if any(agreement != gathered[0][0] for agreement, _, _ in gathered):
             self._check_equal()
-        for rank, (_, theirs, _) in enumerate(gathered):
-            _check_equal_rates(gathered[0][1], theirs, rank)
+        check_equal_rates([theirs for _, theirs, _ in gathered])
         return [(rate, decay) for rate, decay in gathered[0][1]], [sent for _, _, sent in gathered]
 
     @property
@@ -281,20 +278,7 @@ class DeMo(Optimizer):
         hashes differ. These may be of different steps, so all describe themselves anew, now and in the next step."""
         self._agreement_hash = b""
         agreements = self._all_gather.gather(msgpack.packb(self._agreement()), self._device)
-        first, *others = [msgpack.unpackb(data) for data in agreements]
-        found = [
-            f"{name}: {ours} on rank 0, {theirs} on rank {rank}"
-            for rank, other in enumerate(others, 1)
-            for name, ours, theirs in _differences(first, other)
-        ]
-        if found and all(line.startswith("parameters: ") for line in found):
-            raise ConfigError(
-                "the ranks do not start from the same parameters; use one seed on all ranks, or broadcast those "
-                "of rank 0 before the first step: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
-            )
-        if found:
-            more = f"; and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
-            raise ConfigError(f"the ranks' optimizers differ: {'; '.join(found[:DIFFERENCES_SHOWN])}{more}")
+        check_equal([msgpack.unpackb(data) for data in agreements])
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
@@ -349,26 +333,6 @@ def _all_finite(gradients: Sequence[Tensor]) -> bool:
     device = gradients[0].device
     largest = [torch.linalg.vector_norm(gradient, math.inf).to(device) for gradient in gradients]
     return bool((torch.stack(largest) < GRADIENT_MAX).all())  # false for NaN
-
-
-def _check_equal_rates(first: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], rank: int) -> None:
-    """Raise ConfigError if the rates differ by more than rounding, because the ranks then run different schedules."""
-    for number, (ours, other) in enumerate(zip(first, theirs, strict=True)):
-        for name, a, b in zip(("lr", "weight_decay"), ours, other, strict=True):
-            if not math.isclose(a, b, rel_tol=RATE_TOLERANCE):
-                raise ConfigError(
-                    f"the {name} of param group {number} is {a} on rank 0 and {b} on rank {rank}; it must be equal on "
-                    "all ranks in each step, so a schedule must not depend on anything local to a rank"
-                )
-
-
-def _differences(first: dict[str, Any], other: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    for name in [*first, *(name for name in other if name not in first)]:
-        ours, theirs = first.get(name, "none"), other.get(name, "none")
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from _differences(ours, theirs, f"{path}{name}, ")
-        elif ours != theirs:
-            yield f"{path}{name}", ours, theirs
 
 
 def _check_state(number: int, saved: dict[str, Any], options: dict[str, Any], state: dict[int, Any]) -> None:
