@@ -19,6 +19,7 @@ from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.made_files import CLAIM_FILE
 from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
 from thinwire_coordinator.prepare.spill import Spill
+from thinwire_coordinator.prepare.summary import summary
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
 from thinwire_coordinator.prepare.tokenizing import Encoded, key_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
@@ -99,6 +100,37 @@ def test_the_split_is_by_document_and_copies_stay_together(tmp_path: Path, token
     (fewer,) = kept.manifest.sources
     still = set(texts_of(tmp_path / "fewer", kept.manifest, fewer.held_out))
     assert still == set(held_out) & set(TEXTS[:300])  # a document's side does not depend on the others
+
+
+def test_what_one_source_holds_out_no_other_trains_on(tmp_path: Path, tokenizer: Path) -> None:
+    """A small source holds out more than its share, and a large one has its documents too, twice."""
+    small = f"small={write_lines(tmp_path / 'small.jsonl', TEXTS[:60])}"
+    texts = TEXTS + [f"{number} of many. " + TEXTS[6] * 10 for number in range(600)]
+    large = f"large={write_lines(tmp_path / 'large.jsonl', texts * 2)}"
+    for number, sources in enumerate(([small, large], [large, small])):
+        out = tmp_path / f"out-{number}"
+        made = prepared(out, *sources, tokenizer=str(tokenizer))
+        trained, held_out = (
+            {source.name: texts_of(out, made.manifest, getattr(source, side)) for source in made.manifest.sources}
+            for side in ("train", "held_out")
+        )
+        left_out = set(held_out["small"]) - set(held_out["large"])
+        assert left_out  # otherwise this shows nothing
+        assert not {*trained["small"], *trained["large"]} & {*held_out["small"], *held_out["large"]}
+        assert sorted(trained["large"] + held_out["large"]) == sorted([*set(texts) - left_out] * 2)
+        assert sorted(trained["small"] + held_out["small"]) == sorted(TEXTS[:60])
+        assert made.left_out == {"small": 0, "large": 2 * len(left_out)}
+        assert f"in large, because another source holds them out: {2 * len(left_out)} documents" in summary(out, made)
+
+
+def test_a_source_of_which_others_hold_out_all_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    whole = write_lines(tmp_path / "whole.jsonl", TEXTS[:60])
+    made = prepared(tmp_path / "one", whole, tokenizer=str(tokenizer))
+    held_out = texts_of(tmp_path / "one", made.manifest, made.manifest.sources[0].held_out)
+    assert len(held_out) >= 2
+    part = write_lines(tmp_path / "part.jsonl", held_out)
+    with pytest.raises(ConfigError, match="source part: other sources hold out all that it would train on"):
+        prepared(tmp_path / "out", f"part={part}", f"whole={whole}", tokenizer=str(tokenizer))
 
 
 def test_a_small_source_holds_out_one_document_and_keeps_one(tmp_path: Path, tokenizer: Path) -> None:

@@ -16,7 +16,10 @@ from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
 from thinwire_coordinator.prepare.made_files import WORK_FOLDER
+from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import TooManyProblems
+from thinwire_coordinator.prepare.progress import Shown
+from thinwire_coordinator.prepare.sources import parse_sources
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE
 from thinwire_proto.data.manifest import MANIFEST_FILE
@@ -48,11 +51,11 @@ def checkpointed(out: Path, source: int = 0) -> bool:
         state = json.loads((out / WORK_FOLDER / STATE_FILE).read_bytes())
     except FileNotFoundError:
         return False
-    return len(state["finished"]) == source and bool(state["current"] and state["current"]["total"][0])
+    return len(state["divided"]) == source and bool(state["current"] and state["current"]["total"][0])
 
 
 def test_a_killed_run_goes_on_and_makes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first source is finished, and the second stalls in its middle, when the process is killed."""
+    """The first source is read, and the second stalls in its middle, when the process is killed."""
     (tmp_path / "first.txt").write_text("one file\n" * 40_000)
     whole = prepared(
         tmp_path / "whole", f"first={tmp_path / 'first.txt'}", f"second={write(tmp_path / 'a.jsonl', LINES)}"
@@ -75,9 +78,34 @@ def test_a_killed_run_goes_on_and_makes_the_same(tmp_path: Path, capsys: pytest.
         made = prepared(tmp_path / "out", *sources)
     said = capsys.readouterr().err
     assert "second: going on after " in said
-    assert "first" not in said
+    assert [line for line in said.splitlines() if line.startswith("first")] == ["first: write shards"]
     assert made.manifest_hash == whole.manifest_hash
     assert not (tmp_path / "out" / WORK_FOLDER).exists()
+
+
+class InterruptedAt(Shown):
+    """Ctrl-C at the beginning of a part of the work."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def begin(self, label: str, total_bytes: int | None) -> None:
+        if label == self._part:
+            raise KeyboardInterrupt
+        super().begin(label, total_bytes)
+
+
+def test_sources_that_are_read_are_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is interrupted when the shards of the first of two sources are written."""
+    out = tmp_path / "out"
+    sources = [f"{name}={write(tmp_path / f'{name}.jsonl', LESS)}" for name in ("first", "second")]
+    with pytest.raises(KeyboardInterrupt), InterruptedAt("second: write shards") as shown:
+        prepare(Settings(parse_sources(sources), out), shown)
+    capsys.readouterr()
+    made = prepared(out, *sources)
+    assert capsys.readouterr().err.splitlines() == ["second: write shards"]
+    assert made.manifest_hash == prepared(tmp_path / "whole", *sources).manifest_hash
 
 
 def write(path: Path, content: bytes) -> Path:

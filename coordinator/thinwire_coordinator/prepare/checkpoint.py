@@ -12,7 +12,7 @@ from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Position
 from thinwire_coordinator.prepare.held_out import Side, Split
 
-VERSION = 1
+VERSION = 2
 STATE_FILE = "state.json"
 
 
@@ -26,21 +26,35 @@ class Current:
 
 
 @dataclass
-class Finished:
-    """A source whose shards are written. source: its part of the manifest."""
+class Divided:
+    """A source that is read. lengths: of its buckets on disk. beyond: keys in hexadecimal, see `beyond_share`."""
 
-    source: dict[str, Any]
+    lengths: list[int]
     split: Split
+    beyond: list[str]
     bad: int
     binary: int
 
 
 @dataclass
+class Finished:
+    """A source whose shards are written. source: its part of the manifest. left_out: see `Prepared`."""
+
+    source: dict[str, Any]
+    split: Split
+    left_out: int
+
+
+@dataclass
 class Checkpoint:
-    """The state of the work in a folder. inputs: a hash of the settings and of the files to read."""
+    """The state of the work in a folder: all sources are read in turn, then the shards of each are written.
+
+    inputs: a hash of the settings and of the files to read.
+    """
 
     folder: Path
     inputs: str
+    divided: list[Divided] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     current: Current | None = None
 
@@ -50,8 +64,8 @@ class Checkpoint:
             "lengths": self.current.lengths,
             "total": self.current.total,
         }
-        finished = [vars(each) for each in self.finished]
-        state = {"version": VERSION, "inputs": self.inputs, "finished": finished, "current": current}
+        lists = {name: [vars(each) for each in getattr(self, name)] for name in ("divided", "finished")}
+        state = {"version": VERSION, "inputs": self.inputs, "current": current} | lists
         replace_synced(self.folder / STATE_FILE, json.dumps(state).encode())
 
 
@@ -71,9 +85,8 @@ def _read(folder: Path, inputs: str) -> Checkpoint | None:
         state = json.loads((folder / STATE_FILE).read_bytes())
         if state["version"] != VERSION or state["inputs"] != inputs:
             return None
-        finished = [
-            Finished(**each | {"split": Split(*(Side(*side) for side in each["split"]))}) for each in state["finished"]
-        ]
+        divided = [Divided(**each | {"split": _split(each)}) for each in state["divided"]]
+        finished = [Finished(**each | {"split": _split(each)}) for each in state["finished"]]
         current = state["current"] and Current(
             Position(*state["current"]["position"]),
             state["current"]["lengths"],
@@ -81,4 +94,8 @@ def _read(folder: Path, inputs: str) -> Checkpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Checkpoint(folder, inputs, finished, current)
+    return Checkpoint(folder, inputs, divided, finished, current)
+
+
+def _split(each: dict[str, Any]) -> Split:
+    return Split(*(Side(*side) for side in each["split"]))

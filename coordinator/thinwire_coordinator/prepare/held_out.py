@@ -1,12 +1,13 @@
 """Decides which documents are held out: those with the smallest keys, so that order and place do not matter.
 
-Copies of a document have the same key, so they are on the same side.
+Copies of a document have the same key, so they are on the same side. Between sources this holds for the share that
+each of them holds out. A small source holds out more; another source that has these documents does not train on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator
+from itertools import dropwhile, groupby, islice, takewhile
 from typing import NamedTuple
 
 from thinwire_coordinator.prepare.tokenizing import Encoded
@@ -73,3 +74,32 @@ def split(name: str, documents: Iterable[Encoded], total: Side, share: float) ->
             f"--held-out 0 and measure the held-out loss on another source"
         )
     return Split(total.minus(held_out), held_out)
+
+
+def beyond_share(documents: Iterable[Encoded], halves: Split, share: float) -> Iterator[bytes]:
+    """The keys of what a small source holds out beyond its share. Few: these are at most TOKENS_MIN tokens.
+
+    documents: those of the source, ordered by key.
+    """
+    held_out = (document.key for document in islice(documents, halves.held_out.documents))
+    return (key for key, _ in groupby(dropwhile(lambda key: is_held_out(key, share), held_out)))
+
+
+def left_out(name: str, documents: Iterable[Encoded], halves: Split, elsewhere: Collection[bytes]) -> Side:
+    """What a source does not train on because other sources hold it out. Raises ConfigError if nothing is left.
+
+    documents: those of the source, ordered by key. elsewhere: keys of what the others hold out beyond their share.
+    """
+    if not elsewhere:
+        return Side()
+    last, found = max(elsewhere), Side()
+    trained = islice(documents, halves.held_out.documents, None)
+    for document in takewhile(lambda document: document.key <= last, trained):
+        if document.key in elsewhere:
+            found = found.plus(side_of(document))
+    if found.documents == halves.train.documents:
+        raise ConfigError(
+            f"source {name}: other sources hold out all that it would train on; give these documents to one source, or "
+            "say --held-out 0 and measure the held-out loss on another source"
+        )
+    return found

@@ -1,4 +1,4 @@
-"""The work of `prepare`: read, tokenize and sort each source, cut it into shards, and write the manifest last."""
+"""The work of `prepare`: read, tokenize and sort all sources, cut each into shards, and write the manifest last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
-from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Finished, open_checkpoint
-from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
+from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
+from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
 from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.problems import Problems
@@ -62,11 +62,13 @@ class Settings:
 
 @dataclass
 class Prepared:
-    """The result of `prepare`. splits: of each source by name. bad: parts that were skipped."""
+    """The result of `prepare`. Of each source by name, splits, and left_out: the number of documents that it does not
+    train on because another source holds them out. bad: parts that were skipped."""
 
     manifest: Manifest
     manifest_hash: str
     splits: dict[str, Split] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
     bad: int = 0
     binary_files: int = 0
 
@@ -83,9 +85,10 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
         tokenizer = _tokenizer(settings, contents, work, shown)
         encoder = ByteEncoder() if tokenizer is None else JsonEncoder(tokenizer, settings.read_special)
         preparation = _Preparation(settings, encoder, checkpoint, shown)
-        for number, (name, content) in enumerate(contents.items()):
-            if number >= len(checkpoint.finished):
-                preparation.source(name, content)
+        for name, content in list(contents.items())[len(checkpoint.divided) :]:
+            preparation.read(name, content)
+        for name in list(contents)[len(checkpoint.finished) :]:
+            preparation.cut(name)
         return preparation.finish(tokenizer)
 
 
@@ -99,22 +102,39 @@ class _Preparation:
         self._shown = shown
         self._blobs = BlobWriter(settings.out / BLOBS_FOLDER)
 
-    def source(self, name: str, content: Content) -> None:
-        """Prepare one source, from where its checkpoint is."""
+    def read(self, name: str, content: Content) -> None:
+        """Read a source, from where its checkpoint is, and divide it."""
         problems = Problems(self._settings.bad_max, self._shown.say)
-        folder = self._checkpoint.folder / f"source-{len(self._checkpoint.finished)}"
-        spill, total = self._read(name, content, folder, problems)
-        halves = split(name, spill.sorted(), total, self._settings.held_out)
-        self._shown.begin(f"{name}: write shards", None)
-        shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
-        made = cut(name, spill.sorted(), halves, self._blobs, shard_tokens)
-        done = Finished(made.model_dump(mode="json"), halves, problems.bad, problems.binary_files)
-        self._checkpoint.finished.append(done)
+        share = self._settings.held_out
+        spill, read = self._read(name, content, self._folder(len(self._checkpoint.divided)), problems)
+        halves = split(name, spill.sorted(), read.total, share)
+        beyond = [key.hex() for key in beyond_share(spill.sorted(), halves, share)]
+        divided = Divided(read.lengths, halves, beyond, problems.bad, problems.binary_files)
+        self._checkpoint.divided.append(divided)
         self._checkpoint.current = None
         self._checkpoint.write()
-        shutil.rmtree(folder)
 
-    def _read(self, name: str, content: Content, folder: Path, problems: Problems) -> tuple[Spill, Side]:
+    def cut(self, name: str) -> None:
+        """Write the shards of a source. All sources are divided."""
+        number = len(self._checkpoint.finished)
+        own = self._checkpoint.divided[number]
+        self._shown.begin(f"{name}: write shards", None)
+        others = (each for each in self._checkpoint.divided if each is not own)
+        elsewhere = {bytes.fromhex(key) for each in others for key in each.beyond}
+        spill = Spill(self._folder(number), self._encoder.dtype, own.lengths)
+        spill.close()
+        missing = left_out(name, spill.sorted(), own.split, elsewhere)
+        halves = Split(own.split.train.minus(missing), own.split.held_out)
+        shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
+        made = cut(name, spill.sorted(), halves, self._blobs, shard_tokens, elsewhere)
+        self._checkpoint.finished.append(Finished(made.model_dump(mode="json"), halves, missing.documents))
+        self._checkpoint.write()
+        shutil.rmtree(self._folder(number))
+
+    def _folder(self, number: int) -> Path:
+        return self._checkpoint.folder / f"source-{number}"
+
+    def _read(self, name: str, content: Content, folder: Path, problems: Problems) -> tuple[Spill, Current]:
         """Tokenize the documents into buckets."""
         current = self._checkpoint.current
         start = current.position if current else Position()
@@ -137,14 +157,15 @@ class _Preparation:
                 if unsaved >= self._settings.checkpoint_bytes:
                     unsaved = 0
                     self._save(Current(after, spill.lengths(), total))
-            self._save(Current(after, spill.lengths(), total))
+            read = Current(after, spill.lengths(), total)
+            self._save(read)
             spill.close()
         except ThinwireError:  # of the source, between two batches
             self._save(Current(after, spill.lengths(), total))
             raise
         finally:
             spill.abandon()
-        return spill, total
+        return spill, read
 
     def _save(self, current: Current) -> None:
         self._checkpoint.current = current
@@ -181,8 +202,9 @@ class _Preparation:
             manifest,
             hashlib.sha256(written).hexdigest(),
             {str(each.source["name"]): each.split for each in finished},
-            sum(each.bad for each in finished),
-            sum(each.binary for each in finished),
+            {str(each.source["name"]): each.left_out for each in finished},
+            sum(each.bad for each in self._checkpoint.divided),
+            sum(each.binary for each in self._checkpoint.divided),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,23 @@ class ShardCutter:
         self._parts, self._pending = [], 0
 
 
-def cut(name: str, documents: Iterable[Encoded], split: Split, blobs: BlobWriter, shard_tokens: int) -> Source:
-    """Cut the documents of a source, ordered by key, into shards of at most `shard_tokens`."""
+def cut(
+    name: str,
+    documents: Iterable[Encoded],
+    split: Split,
+    blobs: BlobWriter,
+    shard_tokens: int,
+    elsewhere: Collection[bytes] = (),
+) -> Source:
+    """Cut the documents of a source, ordered by key, into shards of at most `shard_tokens`.
+
+    split: without what other sources hold out. elsewhere: the keys of that.
+    """
     held_out = ShardCutter(blobs, split.held_out, shard_tokens)
     train = ShardCutter(blobs, split.train, shard_tokens)
     for number, document in enumerate(documents):
-        (held_out if number < split.held_out.documents else train).add(document)
+        if number < split.held_out.documents:
+            held_out.add(document)
+        elif document.key not in elsewhere:
+            train.add(document)
     return Source(name=name, train=tuple(train.shards), held_out=tuple(held_out.shards))

@@ -25,6 +25,9 @@ def summary(out: Path, prepared: Prepared) -> str:
             rows.append((source.name, label, *counts))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    for name, left_out in prepared.left_out.items():
+        if left_out:
+            lines.append(f"not trained on in {name}, because another source holds them out: {left_out:,} documents")
     if prepared.bad or prepared.binary_files:
         lines.append(f"skipped: unreadable parts: {prepared.bad}; binary files: {prepared.binary_files}")
     manifest = prepared.manifest
