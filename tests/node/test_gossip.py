@@ -53,6 +53,11 @@ def test_averaging_gives_the_mean_and_restores_everything_to_the_bit(ranks: Foun
         assert undisturbed
 
 
+def test_after_an_average_for_good_nothing_from_before_is_mixed_even_if_a_rank_was_behind(ranks: Found) -> None:
+    for found in ranks:
+        assert found["averaging_behind"] == [True, True]
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(ranks: Found) -> None:
     for found in ranks:
         for undisturbed, resumed, _ in found["resuming"]:

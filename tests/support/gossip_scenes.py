@@ -103,6 +103,25 @@ def averaging(rank: int) -> Any:
     return [*found, equal(*ends)]
 
 
+def averaging_behind(rank: int) -> Any:
+    """All average for good when one rank has made a step less, so that messages of the others wait there. Then they go
+    on with a rate of 0. For each setting, whether all keep the bits of the mean."""
+    found = []
+    for settings in ({"topology": "ring"}, {"topology": "complete", "slack": 2}):
+        model = Network(seed=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        gossip = Gossip(model, optimizer, **settings)
+        train(model, optimizer, rank, 0, 5 if rank == 1 else 6)
+        gossip.average()
+        mean = values(model)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        train(model, optimizer, rank, 6, 12)
+        gossip.finish()
+        found.append(equal(values(model), mean))
+    return found
+
+
 def _distance_from_mean(model: Network, before: list[Tensor]) -> float:
     expected = []
     for tensor in before:
@@ -361,6 +380,7 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     unused,
     by_hand,
     averaging,
+    averaging_behind,
     resuming,
     resuming_behind,
     two_saves,

@@ -145,8 +145,15 @@ class Exchange:
         self.traffic.waited_s += time.monotonic() - began
         self._mix_turns(mix.turns, factor)
 
-    def drop(self) -> None:
-        """Let what is pending add nothing. The parameters were replaced by the mean of all ranks."""
+    def drop(self, iteration: int) -> None:
+        """Let what is pending add nothing. The parameters were replaced by the mean of all ranks.
+
+        iteration: the newest that one of them has begun. This rank is there too then, so that no message from before is
+        mixed later.
+        """
+        if iteration > self.iteration:
+            self._tell_passed(iteration)
+            self._begin(iteration, Launched({}))
         self._turns.drop()
 
     def enter_averaging(self) -> None:

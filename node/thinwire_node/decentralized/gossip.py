@@ -171,11 +171,11 @@ class Gossip:
                     overwrite(tensor, before)
 
     def average(self, *, buffers: bool = True) -> list[int]:
-        """Replace the model by the mean of all ranks, for good. All ranks call it, after equally many steps; what is
-        pending is dropped. Returns the ranks that took part."""
+        """Replace the model by the mean of all ranks, for good. All ranks call it. What is pending is dropped, and a
+        rank that was behind is no longer. Returns the ranks that took part."""
         self._leave_averaged("average")
         present = self._average(buffers)
-        self._exchange.drop()
+        self._exchange.drop(self._ranks.largest(self._exchange.iteration))
         return present
 
     def stats(self) -> dict[str, Any]:

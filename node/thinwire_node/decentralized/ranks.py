@@ -126,6 +126,16 @@ class Ranks:
         self._averaging = averaging
         return present
 
+    def largest(self, number: int) -> int:
+        """The largest of the numbers of all ranks that took part in the last `average`."""
+        if self.count == 1:
+            return number
+        group, found = self._averaging.group, torch.tensor(number)
+        assert group is not None, "the last average has succeeded"
+        with nobody_lost("averaged"):
+            group.allreduce(found, dist.ReduceOp.MAX).wait()
+        return int(found)
+
     def _gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks."""
         with nobody_lost("compared their settings"):
