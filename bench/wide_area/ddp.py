@@ -34,7 +34,8 @@ RESULT = "result "
 PATIENCE = timedelta(minutes=30)
 ROUNDS_WARMUP = 2
 EXCHANGES_TIMED = 3
-ROUNDS_MIN = 3
+ROUNDS_MIN = 8
+"""With losses, the time of a round differs much from that of the next."""
 LEARNING_RATE = 1e-3
 
 
