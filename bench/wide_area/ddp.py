@@ -33,7 +33,7 @@ from thinwire_proto.models import BYTE_PRESETS, build_decoder
 RESULT = "result "
 PATIENCE = timedelta(minutes=30)
 ROUNDS_WARMUP = 2
-EXCHANGES_TIMED = 3
+EXCHANGES_TIMED = 5
 ROUNDS_MIN = 8
 """With losses, the time of a round differs much from that of the next."""
 LEARNING_RATE = 1e-3
