@@ -30,13 +30,21 @@ class Problem:
         """seed: of the initial state and of the order of samples."""
         self.spec = spec
         self.device = device
-        self.text = text
         self._seed = seed
-        self._train = windows(text.train, spec.context)
-        self._held_out = windows(text.held_out, spec.context)
+        self.read(text)
         self._model = build_decoder(spec, device)
         self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
+
+    def __getstate__(self) -> dict[str, object]:
+        """Everything but the text, which is on disk already; `read` it after unpickling."""
+        return {name: value for name, value in vars(self).items() if name not in ("text", "_train", "_held_out")}
+
+    def read(self, text: Text) -> None:
+        """Take the samples from this text."""
+        self.text = text
+        self._train = windows(text.train, self.spec.context)
+        self._held_out = windows(text.held_out, self.spec.context)
 
     def put(self, tensors: dict[str, Tensor]) -> None:
         """Train on these tensors from now on, without copying them."""

@@ -1,7 +1,7 @@
 """One run of the study, in its own process: an arm with a learning rate, a seed, a number of nodes and of tokens.
 
 python -m bench.convergence.run FOLDER RUN THREADS   RUN: a `Run` in JSON. Prints `tokens N` as progress, and writes the
-result to FOLDER.
+result to FOLDER. A run that is stopped goes on from its last checkpoint there, and prints `resumed N` first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import torch
 
 from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
 from bench.convergence.arms import ARMS, WITHOUT_A_CENTRE, Arm
+from bench.convergence.checkpoint import Checkpoint, RunState
 from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
 from bench.convergence.decentralized import GossipMethod
-from bench.convergence.method import Method, NodeTraffic, SwarmSize
+from bench.convergence.method import Method, SwarmSize
 from bench.convergence.one_way import PushMethod
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
@@ -81,6 +82,11 @@ class Run:
     size: Size = Size()
 
     @property
+    def round_tokens(self) -> int:
+        """Tokens of all nodes between two exchanges."""
+        return self.size.samples * self.size.spec.context * ARMS[self.arm].local_steps
+
+    @property
     def name(self) -> str:
         """Name of the result file; unique within a folder of the same model and text."""
         samples = "" if self.size.samples == Size.samples else f"-samples{self.size.samples}"
@@ -112,33 +118,49 @@ class Result:
         return self.up + self.down
 
 
-def train(run: Run, device: torch.device) -> Result:
-    """Carry out a run, and print its progress."""
-    began = printed = time.monotonic()
-    arm, spec, text = ARMS[run.arm], run.size.spec, text_of(run.size.text)
-    problem = Problem(spec, text, run.seed, device)
-    round_tokens = run.size.samples * spec.context * arm.local_steps
-    rounds = run.tokens // round_tokens
-    method = make_method(problem, arm, run, rounds)
+def train(run: Run, device: torch.device, checkpoint: Checkpoint | None = None) -> Result:
+    """Carry out a run, and print its progress. checkpoint: where its state is kept meanwhile, and taken from."""
+    text, arm = text_of(run.size.text), ARMS[run.arm]
+    rounds = run.tokens // run.round_tokens
+    state = checkpoint.load() if checkpoint else None
+    if state is None:
+        problem = Problem(run.size.spec, text, run.seed, device)
+        state = RunState(problem, make_method(problem, arm, run, rounds))
+    else:
+        state.problem.read(text)
+        print(f"resumed {state.next_round * run.round_tokens}", flush=True)
+    _train_rounds(run, rounds, state, checkpoint)
+    began = time.monotonic()
+    problem, method, held_out = state.problem, state.method, run.size.held_out
+    final = problem.held_out_loss(held_out)
+    size = sum(tensor.numel() for tensor in problem.parameters.values())
+    seconds = state.seconds + time.monotonic() - began
+    single = method.single_node_loss(held_out) if isinstance(method, GossipMethod) else None
+    up, down = state.traffic.up, state.traffic.down
+    return Result(run, settings_of(arm), state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
+
+
+def _train_rounds(run: Run, rounds: int, state: RunState, checkpoint: Checkpoint | None) -> None:
+    """Train all rounds that are left, or until the loss is not finite; the held-out loss is not either then."""
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
-    curve, traffic = [], NodeTraffic(0.0, 0.0)
-    for number in range(rounds):
-        step = number * arm.local_steps
-        loss, round_traffic = method.round(step, step * run.size.samples)
-        traffic += round_traffic
+    began = printed = time.monotonic()
+    before_s = state.seconds
+    for number in range(state.next_round, rounds):
+        step = number * ARMS[run.arm].local_steps
+        loss, traffic = state.method.round(step, step * run.size.samples)
+        state.traffic += traffic
+        state.next_round = number + 1
         if not math.isfinite(loss):
-            break  # the held-out loss is not finite either
-        if number + 1 in measured:
-            curve.append(((number + 1) * round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
+            return
+        tokens = state.next_round * run.round_tokens
+        if state.next_round in measured:
+            state.curve.append((tokens, state.problem.held_out_loss(CURVE_SAMPLES)))
+        state.seconds = before_s + time.monotonic() - began
+        if checkpoint:
+            checkpoint.save_if_due(state)
         if time.monotonic() - printed > PROGRESS_S:
             printed = time.monotonic()
-            print(f"tokens {(number + 1) * round_tokens}", flush=True)
-    final = problem.held_out_loss(run.size.held_out)
-    size = sum(tensor.numel() for tensor in problem.parameters.values())
-    seconds = time.monotonic() - began
-    single = method.single_node_loss(run.size.held_out) if isinstance(method, GossipMethod) else None
-    up, down = traffic.up, traffic.down
-    return Result(run, settings_of(arm), curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
+            print(f"tokens {tokens}", flush=True)
 
 
 def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
@@ -190,7 +212,9 @@ def main() -> None:
     torch.set_num_threads(threads)
     run = Run(**given | {"size": Size(**given["size"])})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    write(train(run, device), folder)
+    checkpoint = Checkpoint(folder, run.name, settings_of(ARMS[run.arm]), text_of(run.size.text).hash)
+    write(train(run, device, checkpoint), folder)
+    checkpoint.remove()
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def results_in(folder: Path, study: Study) -> list[Result]:
 
 
 async def run_all(study: Study, folder: Path, jobs: int, show: Callable[[Progress], None]) -> list[Result]:
-    """Run the missing runs, `jobs` at a time with one thread each. An interrupted run starts again from the
-    beginning."""
+    """Run the missing runs, `jobs` at a time with one thread each. An interrupted run goes on from its checkpoint."""
     progress = Progress()
     tasks: dict[asyncio.Task[None], Run] = {}
     try:
@@ -102,8 +101,9 @@ async def _one(run: Run, folder: Path, progress: Progress) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             words = line.decode(errors="replace").split()
-            if len(words) == 2 and words[0] == "tokens":
-                progress.add(int(words[1]) - progress.running[run])
+            if len(words) == 2 and words[0] in ("resumed", "tokens"):
+                if words[0] == "tokens":
+                    progress.add(int(words[1]) - progress.running[run])
                 progress.running[run] = int(words[1])
             else:
                 output.append(line.decode(errors="replace"))

@@ -25,6 +25,7 @@ from bench.convergence.arms import (
     REFERENCE,
     rate_at,
 )
+from bench.convergence.checkpoint import Checkpoint, RunState
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, read, settings_of, train, write
@@ -196,6 +197,47 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
     continue_study(tmp_path, TINY)
     assert read(again).curve == first[0].curve
     assert 0 < first[0].up < first[0].down
+
+
+class StoppedError(Exception):
+    pass
+
+
+class StopsAfterTwoRounds(Checkpoint):
+    def save_if_due(self, state: RunState) -> None:
+        super().save_if_due(state)
+        if state.next_round == 2:
+            raise StoppedError
+
+
+ONE_OF_EACH_KIND = {arm.kind: name for name, arm in ARMS.items()} | {
+    "gossip, corrected": "gossip-sign-noise",
+    "gossip, windows": "gossip-accum",
+}
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND.values(), ids=ONE_OF_EACH_KIND)
+def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    arm = ARMS[name]
+    run = Run(name, 1e-3, 1, 2, 4 * 4 * 256 * arm.local_steps, Size(samples=4, held_out=8))
+    of_run = (tmp_path, run.name, settings_of(arm), text_of("stdlib").hash, 0.0)
+    cpu = torch.device("cpu")
+    with pytest.raises(StoppedError):
+        train(run, cpu, StopsAfterTwoRounds(*of_run))
+    checkpoint = Checkpoint(*of_run)
+    resumed = train(run, cpu, checkpoint)
+    assert replace(resumed, seconds=0.0) == replace(train(run, cpu), seconds=0.0)
+    checkpoint.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_other_settings_is_removed(tmp_path: Path) -> None:
+    run = Run(ADAMW, 1e-3, 1, 2, 4 * 4 * 256, Size(samples=4, held_out=8))
+    with pytest.raises(StoppedError):
+        train(run, torch.device("cpu"), StopsAfterTwoRounds(tmp_path, run.name, {"beta": 0.9}, "c" * 64, 0.0))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert Checkpoint(tmp_path, run.name, {"beta": 0.5}, "c" * 64).load() is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
