@@ -32,7 +32,7 @@ copyreg.pickle(weakref.WeakSet, lambda _: (weakref.WeakSet, ()))
 
 @dataclass
 class RunState:
-    """All of a run that is under way. next_round: the first that is still to be trained. seconds: those that it took."""
+    """All of a run that is under way. next_round: the first that is still to be trained. seconds: taken so far."""
 
     problem: Problem
     method: Method

@@ -136,8 +136,8 @@ def train(run: Run, device: torch.device, checkpoint: Checkpoint | None = None) 
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = state.seconds + time.monotonic() - began
     single = method.single_node_loss(held_out) if isinstance(method, GossipMethod) else None
-    up, down = state.traffic.up, state.traffic.down
-    return Result(run, settings_of(arm), state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
+    settings, up, down = settings_of(arm), state.traffic.up, state.traffic.down
+    return Result(run, settings, state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
 
 
 def _train_rounds(run: Run, rounds: int, state: RunState, checkpoint: Checkpoint | None) -> None:

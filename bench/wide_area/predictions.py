@@ -130,8 +130,8 @@ def section(cells: Sequence[MeasuredCell]) -> str:
     lines = [
         TITLE,
         "What `thinwire plan` predicts for these cells ([planner.md](planner.md)). T is the only time taken from them.",
-        "But the default rates for compress and apply were chosen after they had been seen. So the star's column shows",
-        "how well the model fits, not how well it predicts.",
+        "But the default rates for compress and apply, and the cost of a loss, were chosen after earlier cells of the",
+        "same links had been seen. So the table shows how well the model fits, not how well it predicts.",
         f"{within} of {len(compared)} are within {WITHIN:.0%}; the target is 90% of 24 cells.\n",
         "| link | X, s | predicted | | DDP, a step, s | predicted | | star, a round, s | predicted | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -75,9 +75,26 @@ def test_loss_bounds_the_rate_of_reno_and_less_so_that_of_cubic() -> None:
     assert float(achieved_bits_s(1e9, 0.1, 0.0, "reno")) == 1e9
 
 
-def test_a_lost_packet_of_the_last_flight_costs_a_round_trip() -> None:
-    assert float(recovery_s(10 * SEGMENT_BYTES, 0.1, 1e9, 0.01)) == pytest.approx(0.1 * (1 - 0.99**10))
-    assert float(recovery_s(1e6, 0.1, 1e8, 0.0)) == 0
+def mean_delay_s(packets: int, rtt_s: float, rate: float, loss: float) -> float:
+    """Packet by packet: each is sent in its turn, and again a round trip later for as long as it is lost."""
+    rng = np.random.default_rng(1)
+    turns = np.arange(packets) * 8 * SEGMENT_BYTES / rate
+    times_lost = rng.geometric(1 - loss, size=(20_000, packets)) - 1
+    return float((turns + rtt_s * times_lost).max(1).mean() - turns[-1])
+
+
+@pytest.mark.parametrize(("rtt_s", "rate"), [(0.1, 1e8), (0.1, 1e7), (0.02, 1e8), (0.02, 1e7)])
+@pytest.mark.parametrize("packets", [10, 650])
+@pytest.mark.parametrize("loss", [0.01, 0.001])
+def test_a_loss_shortly_before_the_end_delays_a_message(rtt_s: float, rate: float, packets: int, loss: float) -> None:
+    """Within a twentieth of a round trip."""
+    expected = mean_delay_s(packets, rtt_s, rate, loss)
+    found = float(recovery_s(packets * SEGMENT_BYTES, rtt_s, rate, loss))
+    assert found == pytest.approx(expected, abs=0.05 * rtt_s)
+
+
+def test_without_losses_nothing_is_delayed() -> None:
+    assert recovery_s(np.asarray([1e4, 1e6]), 0.1, 1e8, 0.0).tolist() == [0, 0]
 
 
 def cells(*, lost: bool) -> list[tuple[float, float, float, float, float]]:

@@ -9,8 +9,8 @@ that follows a second of computing begins with a small window, and waits for ack
 
     ramp(m) = Σ over round trips k of max(0, RTT − 8·window·2^k / rate), while fewer than m bytes were sent
 
-Loss has two effects. It bounds the rate of congestion controls that take loss for congestion, and it adds a round trip
-to a message if a packet of its last flight is lost.
+Loss has two effects. It bounds the rate of congestion controls that take loss for congestion, and what is lost shortly
+before the end of a message arrives after it: a packet comes a round trip after its turn, or two if it is lost again.
 """
 
 from __future__ import annotations
@@ -109,9 +109,19 @@ def ramp_s(size_bytes: ArrayLike, rtt_s: ArrayLike, rate_bits_s: ArrayLike, wind
 
 
 def recovery_s(size_bytes: ArrayLike, rtt_s: ArrayLike, rate_bits_s: ArrayLike, loss: float) -> Floats:
-    """The mean time by which lost packets of the last flight delay a message. What was lost earlier is sent again
-    while the message goes on."""
-    rtt = np.asarray(rtt_s, np.float64)
-    flight = np.minimum(size_bytes, np.asarray(rate_bits_s, np.float64) * rtt / 8)
-    packets = np.maximum(1.0, flight / SEGMENT_BYTES)
-    return np.asarray(rtt * (1 - (1 - loss) ** packets))
+    """The mean time by which lost packets delay a message.
+
+    A packet that is lost x seconds before the end delays it by RTT − x, and one lost earlier by nothing: it is sent
+    again while the message goes on. The last loss decides. Its x is distributed exponentially, with the mean time
+    between two losses. A packet of the last two round trips that is lost twice adds a round trip.
+    """
+    size, rtt, rate = (np.asarray(value, np.float64) for value in (size_bytes, rtt_s, rate_bits_s))
+    if not loss:
+        return np.zeros(np.broadcast_shapes(size.shape, rtt.shape, rate.shape))
+    size = np.maximum(size, SEGMENT_BYTES)
+    between = 8 * SEGMENT_BYTES / (rate * loss)
+    last = np.minimum(rtt, 8 * size / rate)  # the losses that can delay the end
+    none = np.exp(-last / between)
+    once = rtt * (1 - none) - between + (last + between) * none
+    packets = np.minimum(size, 2 * rate * rtt / 8) / SEGMENT_BYTES
+    return np.asarray(once + rtt * (1 - (1 - loss**2) ** packets))
