@@ -95,6 +95,7 @@ class Deposits:
                 yield
         finally:
             self._waiting.discard(node)
+            self._beats.directory.deposits(node, self._swarm.view.now)
 
     def _note_turn(self, node: str) -> None:
         """Begin the patience anew after each deposit, and after each node's first turn that gave nothing: others waited
@@ -175,7 +176,8 @@ class Deposits:
 
     async def seal_if_due(self) -> None:
         """Seal the mean once all members that are present and have begun have sent their parameters, or the patience is
-        over. It lasts as long as a node waits for a turn whose last one did not fail."""
+        over. But never while a node waits for a turn whose last one did not fail: it cannot report meanwhile, and
+        would soon be taken for lost."""
         async with self._turn:
             if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
                 return
@@ -191,13 +193,13 @@ class Deposits:
             self._swarm.sealed.set()
 
     def _is_due(self) -> bool:
-        if not self._taken:
+        if not self._taken or self._waiting - self._failed:
             return False
         awaited = [one for one in self._beats.directory.entered if one.node not in self._taken]
         patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
         if not awaited:
             return True
-        return self._swarm.view.now - self._progress > patience_s and self._waiting <= self._failed
+        return self._swarm.view.now - self._progress > patience_s
 
     def _seal(self) -> Replica:
         assert self._sum is not None

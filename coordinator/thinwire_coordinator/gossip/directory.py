@@ -167,6 +167,11 @@ class Directory:
             others = self._members - {member}
             self.measured_lines.take(member, [edge for edge in lines.edges if edge.member in others], topology)
 
+    def deposits(self, node: str, now: float) -> None:
+        """The node has just had its turn to send its parameters at the end, and could not report meanwhile."""
+        if (known := self.by_node.get(node)) is not None:
+            known.is_present, known.heard_at = True, now
+
     def leave(self, node: str) -> None:
         """The node says that it leaves."""
         if (known := self.by_node.get(node)) is not None:
