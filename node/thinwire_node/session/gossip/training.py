@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import deque
 from collections.abc import Mapping
 
 from thinwire_common.logs import tell
@@ -33,6 +34,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.gossip.reports import MISSED_MAX
 from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.limits import LOOK_AGAIN_S
 
@@ -70,7 +72,7 @@ class GossipTraining:
         self._unreported = Unreported(*work.unreported)
         self._prefetch: Prefetch | None = None
         self._evaluation: Evaluation | None = None
-        self._decision: Mix | None = None
+        self._decisions: deque[Mix] = deque()  # in the last iteration, a second one can follow at once
         self._changed = asyncio.Event()
         self._leaving = False
         self._iterations_here = 0
@@ -119,13 +121,18 @@ class GossipTraining:
             loss=new.loss_sum / new.samples if new.samples else 0.0,
             compute_ms=round(new.compute_s * 1000),
             trained_through=saved.trained_through,
-            missed=tuple(sorted(new.missed | (self._lost & self.places.keys()))),
+            missed=tuple(sorted(self._missed())),
             listens_at=self.lines.listens_at,
             step_norm=sketched.step_norm,
             sketch=sketched.sketch,
             sketch_iteration=sketched.iteration,
             lines=self.seen_lines(),
         )
+
+    def _missed(self) -> list[int]:
+        """Those for which the node has waited before those without a line: these are named again in the next report."""
+        waited_for = self._unreported.missed
+        return [*sorted(waited_for), *sorted((self._lost & self.places.keys()) - waited_for)][:MISSED_MAX]
 
     def seen_lines(self) -> SeenLines:
         """The lines to all peers."""
@@ -228,7 +235,7 @@ class GossipTraining:
         if mix is not None and self.finished_event.is_set() and self.work.is_done:
             self.errands.begin(self._mix_late(mix))
         elif mix is not None:
-            self._decision = mix
+            self._decisions.append(mix)
             self._changed.set()
 
     async def _mix_late(self, mix: Mix) -> None:
@@ -271,11 +278,17 @@ class GossipTraining:
             self._took(await work.finish(decision))
         self.doing = "delivering: all iterations are finished"
         self.finished_event.set()
-        self._note(self._decision)
+        late, self._decisions = self._decisions, deque()
+        for mix in late:
+            self._note(mix)
 
     async def _compute(self) -> bool:
-        """Take the gradient of an iteration. False if the node leaves before it has it."""
-        work, rule = self.work, self.work.contract.rule
+        """Take the gradient of an iteration. False if the node leaves before it has it.
+
+        An iteration that has passed over samples ends with those that the lease has. The coordinator learns of them
+        with the next report alone, which names the samples of whole iterations, and would grant no others before.
+        """
+        work, rule, skipped = self.work, self.work.contract.rule, self._record.samples_skipped
         await work.begin_gradient()
         assert isinstance(rule, AdamWSpec)
         left = rule.samples
@@ -287,6 +300,8 @@ class GossipTraining:
             if not ready:
                 if self._leaving:
                     return False
+                if work.lease.left < size and self._record.samples_skipped > skipped:
+                    return True
                 await self._wait_for_data(size)
                 continue
             try:
@@ -350,17 +365,16 @@ class GossipTraining:
         work, now = self.work, self._clocks.now
         self._note(await work.computed(now()))
         began = now()
-        while self._decision is None:
+        while not self._decisions:
             self.doing = "waiting: for messages of peers"
             deadline = work.view.deadline
             wait_s = LOOK_AGAIN_S if deadline is None else max(0.0, deadline - now())
             await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
             self._changed.clear()
-            if self._decision is None and deadline is not None and now() >= deadline:
+            if not self._decisions and deadline is not None and now() >= deadline:
                 self._note(await work.tick(now()))
         self._record.phases["peers"].add(now() - began)
-        mix, self._decision = self._decision, None
-        return mix
+        return self._decisions.popleft()
 
     def _took(self, finished: Finished) -> None:
         """An iteration is in the journal: its messages may leave."""

@@ -1,0 +1,125 @@
+"""The iterations of a node in a swarm without a centre go on, and mix what their peers have mixed, also at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+from support.gossip_nodes import GossipNodes, _nowhere
+from support.small import small_contract, small_corpus
+from thinwire_common.within import Within
+from thinwire_node.runtime import SystemClock
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.threads import NodeJob
+from thinwire_proto.data.text import CorpusText
+from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.iteration import Turn
+from thinwire_proto.gossip.reports import MISSED_MAX
+
+STEPS, SAMPLES = 3, 2
+PATIENCE_S = 0.5
+CONTRACT = small_contract(
+    exchange={
+        "kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": round(1000 * PATIENCE_S)
+    },
+    rule={"kind": "adamw", "samples": SAMPLES},
+    schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
+    round={"pace": "clock"},
+)  # fmt: skip
+
+
+class ReadableTo(Prefetch):
+    """Data of which nothing from a position on can be read."""
+
+    end = SAMPLES
+
+    def pass_over(self, lease: Lease) -> None:
+        while lease.left and lease.head(1)[0].start >= self.end:
+            lease.take(1)
+            self._note_skipped(1)
+
+
+async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_path: Path) -> None:
+    """The coordinator grants no more before it hears of the samples that were passed over."""
+    nodes = GossipNodes(tmp_path, CONTRACT, 2)
+    one, other = nodes.open(0), nodes.open(1)
+    fetcher = BlobFetcher(nodes.states[0].blobs, (), _nowhere, random.Random(0), one._record)
+    data = CorpusText(small_corpus(), CONTRACT)
+    one.use(ReadableTo(data, fetcher, one._record, SystemClock().now, one.wake), one._evaluation)  # type: ignore[arg-type]
+    whole = nodes.answer(0).lease[0]
+    for number, training in enumerate((one, other)):
+        await nodes.start(number, training)
+    async with Within(20):
+        while one.work.saved.iteration < 2:
+            await asyncio.sleep(0.01)
+    assert one.report().trained_through == whole[-1]
+    assert one.work.saved.samples == SAMPLES
+    for number, training in enumerate((one, other)):
+        await nodes.close(number, training)
+
+
+async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_path: Path) -> None:
+    """In the last iteration, each makes a decision of its own. Their peers have mixed the same turns."""
+    nodes = GossipNodes(tmp_path, CONTRACT, 3)
+    trainings = [nodes.open(number) for number in range(3)]
+    late = trainings[0]
+    held: list[tuple[int, Message]] = []
+    take = late.received
+
+    def hold(peer: int, message: Message) -> None:
+        if message.iteration == STEPS - 1:
+            held.append((peer, message))
+        else:
+            take(peer, message)
+
+    late.received = hold  # type: ignore[method-assign]
+    mixed = mixed_turns(late)
+    for number, training in enumerate(trainings):
+        await nodes.start(number, training)
+    async with Within(20):
+        while late.work.view.iteration < STEPS - 1 or late.work.view.deadline is None or len(held) < 2:
+            await asyncio.sleep(0.01)
+    go_on = threading.Event()
+    late.work.run(NodeJob.EXCHANGE, go_on.wait)
+    await asyncio.sleep(2 * PATIENCE_S)  # the end of the patience waits for that job now
+    for peer, message in held:
+        take(peer, message)
+    go_on.set()
+    async with Within(20):
+        while len([turn for turn in mixed if turn.iteration == STEPS - 1]) < 2:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert sorted(turn.peer for turn in mixed if turn.iteration == STEPS - 1) == [1, 2]
+    for number, training in enumerate(trainings):
+        await nodes.close(number, training)
+
+
+def mixed_turns(training: GossipTraining) -> list[Turn]:
+    """The turns that a node mixes from now on."""
+    found: list[Turn] = []
+    chain = training.work._member._chain
+    extend = chain.extend
+
+    def note(turn: Turn, *hashes: Any) -> Any:
+        found.append(turn)
+        return extend(turn, *hashes)
+
+    chain.extend = note  # type: ignore[method-assign]
+    return found
+
+
+async def test_a_report_names_no_more_missed_peers_than_it_may(tmp_path: Path) -> None:
+    nodes = GossipNodes(tmp_path, CONTRACT, 2)
+    training = nodes.open(0)
+    waited_for = set(range(1000, 1000 + MISSED_MAX - 1))
+    training._unreported.missed |= waited_for
+    training._lost |= {1, 2, 3}
+    training.places |= dict.fromkeys((1, 2, 3), nodes.answer(0).places[1])
+    assert set(training.report().missed) == {1} | waited_for
+    await nodes.close(0, training)
