@@ -99,6 +99,22 @@ def test_a_rank_that_died_only_misses_in_the_mean_and_the_store_stays_small() ->
     assert store.num_keys() <= 2 * 3 + 2
 
 
+def test_a_rank_that_resumes_before_a_measurement_takes_the_decision_of_those_behind_it() -> None:
+    """The states of one save may lie on both sides of a measurement, if a scaler has skipped steps of a rank."""
+    ahead, behind = controls(torch_stores.HashStore(), 2, 1e-6)
+    for control in (ahead, behind):
+        control.begin(0, torch.full((10,), float(control is ahead)), 1.0)
+    ahead.begin(MEASURE_EVERY, torch.zeros(10), 1.0)
+    states = [ahead.state_dict(), behind.state_dict()]
+    again = controls(torch_stores.HashStore(), 2, 1e-6)
+    for control, state in zip(again, states, strict=True):
+        control.load_state_dict(state)
+    again[1].begin(MEASURE_EVERY, torch.zeros(10), 1.0)
+    assert again[1].level == again[0].level == ahead.level
+    assert ahead.level.codec == "int8"
+    assert again[1].stats() == ahead.stats()
+
+
 def test_if_the_store_is_gone_the_level_stays_and_training_goes_on() -> None:
     host = torch_stores.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     guest = torch_stores.TCPStore("127.0.0.1", host.port, is_master=False, wait_for_workers=False)

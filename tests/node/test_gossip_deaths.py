@@ -56,6 +56,12 @@ def test_over_one_way_edges_a_rank_that_hangs_loses_no_mass(ranks: Found) -> Non
         assert left_out == (rank != HUNG)
 
 
+def test_over_one_way_edges_a_target_that_hangs_delays_no_message_to_others(ranks: Found) -> None:
+    """Nobody leaves out a rank that goes on; rank 3 sends to ranks 0 and 1."""
+    living = [found["hanging_target"] for rank, found in enumerate(ranks) if rank != HUNG]
+    assert living == [[HUNG], [HUNG], []]
+
+
 @pytest.mark.parametrize("scene", ["hanging", "hanging_int8", "hanging_one_way"])
 def test_a_save_without_a_rank_that_hangs_is_refused_on_all_others_and_the_next_is_whole(
     ranks: Found, scene: str

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from support.gossip_deaths import KILLED
-from support.gossip_problem import Network, equal
+from support.gossip_problem import Network, equal, train
 from support.gossip_ranks import RANKS, run_scenes
 from support.one_way_topologies import EXPONENTIAL
 from thinwire_node import Gossip
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, LocalError
 
 Found = list[dict[str, Any]]
 
@@ -68,6 +69,12 @@ def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found
         assert found["skipping"] == (9 if rank == 1 else 12, {})
 
 
+def test_ranks_that_end_after_different_numbers_of_steps_lose_no_mass(ranks: Found) -> None:
+    ends = [found["ending_apart"] for found in ranks]
+    assert sum(weight for weight, _ in ends) == pytest.approx(RANKS, rel=1e-9)
+    assert sum(weight * bias for weight, bias in ends) / RANKS == pytest.approx(1.5, abs=1e-5)
+
+
 def test_after_a_kill_the_others_train_average_and_save(ranks: Found) -> None:
     living = [rank for rank in range(RANKS) if rank != KILLED]
     assert "killed" not in ranks[KILLED]
@@ -94,6 +101,30 @@ def test_a_rank_alone_trains_as_without_gossip() -> None:
     with gossip.averaged() as present:
         assert present == [0]
     assert equal(list(model.parameters()), before)
+    gossip.finish()
+
+
+def test_a_rank_whose_parameters_were_not_finite_goes_on_with_good_ones() -> None:
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
+    good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.out.bias.data.fill_(math.nan)
+    with pytest.raises(LocalError, match="must be finite"):
+        optimizer.step()
+    model.load_state_dict(good)
+    optimizer.step()
+    gossip.finish()
+    assert gossip.steps >= 1
+
+
+def test_an_average_for_good_in_inference_mode_leaves_tensors_that_can_be_trained() -> None:
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
+    with torch.inference_mode():
+        gossip.average()
+    train(model, optimizer, 0, 0, 2)
     gossip.finish()
 
 

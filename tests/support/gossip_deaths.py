@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,14 @@ import torch.distributed as dist
 
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
-from support.one_way_topologies import EACH_TO_ALL, register
+from support.one_way_topologies import EACH_TO_ALL, EXPONENTIAL, register
 from thinwire_node import Gossip
 from thinwire_proto.errors import RemoteError
 
 HUNG, KILLED = 3, 2
 PATIENCE_S = 0.5
+LONG_PATIENCE_S = 4.0
+"""So long that a rank on a busy machine does not exceed half of it."""
 SAVES_MAX = 8
 
 
@@ -35,6 +38,34 @@ def hanging_int8(rank: int) -> Any:
 def hanging_one_way(rank: int) -> Any:
     """The same over one-way edges, to all others at once, where what a rank does not hear of stays with its source."""
     return _hanging(rank, "dense", torch.float32, EACH_TO_ALL)
+
+
+def hanging_target(rank: int) -> Any:
+    """Rank 3 hangs, to which rank 2 sends, and of which it never hears. Returns the ranks that this one has left out at
+    some time."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    dist.barrier()
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL, patience_s=LONG_PATIENCE_S)
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(RANKS)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    left_out: set[int] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(12):
+            if step == 3 and rank == HUNG:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            loss_of(model, rank, step).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            left_out |= gossip.stats()["left_out"].keys()
+        if rank != HUNG:
+            Path(f"trained.{rank}").touch()
+        if rank == 0:
+            while not all(Path(f"trained.{other}").exists() for other in range(RANKS) if other != HUNG):
+                time.sleep(0.01)
+            os.kill(int(pids[HUNG]), signal.SIGCONT)
+        gossip.finish()
+    return sorted(left_out)
 
 
 def _hanging(rank: int, codec: str, dtype: torch.dtype, topology: str = "complete") -> Any:
@@ -141,4 +172,4 @@ def train_on(rank: int, topology: str) -> Any:
     }
 
 
-SCENES: tuple[Callable[[int], Any], ...] = (register, hanging, hanging_int8, hanging_one_way, killed)
+SCENES: tuple[Callable[[int], Any], ...] = (register, hanging, hanging_int8, hanging_one_way, hanging_target, killed)

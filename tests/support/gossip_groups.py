@@ -89,13 +89,13 @@ def late_then_dead(rank: int) -> Any:
     if rank == DEAD:
         os._exit(0)
     tensor = torch.full((3,), float(rank))
-    return [*found, ranks.average([tensor], lambda: [DEAD])], tensor[0].item()
+    return [*found, ranks.average([tensor], lambda: [DEAD]).present], tensor[0].item()
 
 
 def average(ranks: Ranks, rank: int, lost: list[int] | None = None) -> list[int] | str:
     """Who took part, or the error."""
     try:
-        return ranks.average([torch.full((3,), float(rank))], lambda: lost or [])
+        return ranks.average([torch.full((3,), float(rank))], lambda: lost or []).present
     except RemoteError as error:
         return str(error)
 

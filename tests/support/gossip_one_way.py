@@ -96,7 +96,7 @@ def resuming(rank: int) -> Any:
         {"topology": EACH_TO_ALL, "codec": "bf16"},
     ):
         skips = {1: (4, 6), 2: (6,)}.get(rank, ())
-        last = 14 + len(skips)  # all end after the same iteration: nothing is sent to a rank that has finished
+        last = 14 + len(skips)
         whole, saved = run_training(rank, settings, None, 0, last, save_at=7, skips=skips)
         again, _ = run_training(rank, settings, saved, 7, last)
         state = torch.load(io.BytesIO(saved), weights_only=True)["gossip"]["exchange"]
@@ -150,6 +150,24 @@ def skipping(rank: int) -> Any:
     return gossip.steps, gossip.stats()["left_out"]
 
 
+def ending_apart(rank: int) -> Any:
+    """Rank 1 ends after three steps, when rank 3 has sent it a message of its fourth. Rank 2's scaler skips a step. The
+    rate is 0, and biases differ. Returns this rank's weight and bias after `finish`."""
+    store = distributed_c10d._get_default_store()
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
+    model.out.bias.data.fill_(float(rank))
+    for step in range(3 if rank == 1 else 6):
+        scaled_step(model, optimizer, scaler, rank, step, rank == 2 and step == 4)
+        store.set(f"apart.{rank}.{step}", "begun")
+    if rank == 1:
+        store.wait(["apart.3.3"])
+    gossip.finish()
+    return gossip._exchange.weight, model.out.bias.item()
+
+
 def unlike(rank: int) -> Any:
     """A state of edges with both ends, and a damaged one, in a Gossip with one-way edges. Returns the errors."""
     model = Network(seed=0)
@@ -185,6 +203,7 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     saving,
     averaging,
     skipping,
+    ending_apart,
     unlike,
     killed,
 )

@@ -130,15 +130,17 @@ class ConsensusControl:
         self._measured = dict(state["measured"])
         if self._store is not None and self._published:
             self._store.set(self._key(HEAD.unpack_from(self._published)[0], self._rank), self._published)
+        if self._store is not None and self._period:  # for ranks whose states are of the period before
+            self._store.set(self._decision_key(self._period), json.dumps(self._decided(self._decision)).encode())
 
     def _take(self, period: int) -> None:
         """Take the decision of this period, or make it."""
         assert self._store is not None, "a rank alone measures nothing"
-        key = f"{self._name}.decision.{period}"
+        key = self._decision_key(period)
         decided = self._store.get(key) if self._store.check([key]) else b""
         if not decided:
             decided = self._store.compare_set(key, UNDECIDED, json.dumps(self._decide(period)))
-            self._store.delete_key(f"{self._name}.decision.{period - 2}")
+            self._store.delete_key(self._decision_key(period - 2))
         found = json.loads(decided)
         self._decision = Decision(found["level"], found["calm"], found["reason"])
         self._measured = found["measured"]
@@ -152,7 +154,15 @@ class ConsensusControl:
             step = math.sqrt(sum(squares) / len(squares))
             measured = {"disagreement": apart.distance, "disagreement_in_steps": apart.in_steps(step)}
             decision = decide(decision, measured["disagreement_in_steps"], self._target, self.levels)
-        return {"level": decision.level, "calm": decision.calm, "reason": decision.reason, "measured": measured}
+        return self._decided(decision, measured)
+
+    def _decided(self, decision: Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """A decision as it is in the store. measured: what it follows from; by default the newest."""
+        figures = dict(self._measured if measured is None else measured)
+        return {"level": decision.level, "calm": decision.calm, "reason": decision.reason, "measured": figures}
+
+    def _decision_key(self, period: int) -> str:
+        return f"{self._name}.decision.{period}"
 
     def _sketches(self, period: int) -> tuple[list[Sketch], list[float]]:
         """The sketches of this period, and the squares of the steps, of the ranks that measured then."""

@@ -7,6 +7,7 @@ this rank elsewhere, is not.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -54,10 +55,11 @@ class Exchange:
         self._cut = Cut()
         self._news: list[str] = []
         self._closed = False
+        self._is_ending = False  # nothing more is begun, and no message is too early to be read
         self._told: set[int] = set()  # peers that know that this rank ends, or cannot know it any more
         self.traffic = Traffic()
         self._host = HostCopies(layout.host_buffers(turns.message_bytes_max))
-        self._outgoing = SendOrder()
+        self._outgoing = SendOrder(patience_s / 2)  # peers that wait for what is held up still get it in time
         self._lines: dict[int, Line] = {}
         if groups is not None:
             peers = topology.peers(self._rank)
@@ -133,7 +135,9 @@ class Exchange:
             while self._mix is None:
                 deadline = self._machine.deadline
                 assert deadline is not None, "a machine without a deadline has decided"
-                self._changed.wait(max(0.0, deadline - time.monotonic()))
+                until = min(deadline, self._outgoing.held_until(self._reads))
+                self._changed.wait(max(0.0, until - time.monotonic()))
+                self._send_messages()
                 if self._mix is None:
                     self._decide(self._machine.tick(time.monotonic()))
             mix, self._mix = self._mix, None
@@ -164,19 +168,25 @@ class Exchange:
 
     def finish(self, factor: float) -> None:
         """Wait for all that was sent here, mix it as `collect` does, tell the peers that this rank ends, and wait for
-        their end, each within the patience."""
+        their end, each within the patience. What comes until then is mixed too, as its peer has done."""
         with self._changed:
             self._cut.close()
+            self._is_ending = self._topology.is_directed
             self._changed.notify_all()
+        self._send_messages(at_once=True)
         self._await(lambda: not self._owed())
         self.collect(factor)
-        self._send_messages(at_once=True)
         for peer, line in self._lines.items():
             line.send(Head(Kind.FINISHED, self.iteration), None, self._on_told(peer))
         self._await(lambda: self._gone.keys() & self._told >= self._lines.keys())
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            last = self._machine.computed(time.monotonic()) or self._machine.tick(math.inf)
+        assert last is not None, "the patience is over"
+        self._mix_turns(last.turns, factor)
+        early = self._turns.mix_early()
+        self.traffic.mixed += early.messages
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have
@@ -223,7 +233,10 @@ class Exchange:
 
     def await_room(self, peer: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self._machine.accepts(peer) and not self._cut.holds(peer)))
+            self._changed.wait_for(lambda: self._closed or (self._accepts(peer) and not self._cut.holds(peer)))
+
+    def _accepts(self, peer: int) -> bool:
+        return self._is_ending or self._machine.accepts(peer)
 
     def on_message(self, peer: int, iteration: int, buffer: Tensor, size: int) -> None:
         with self._changed:
@@ -232,7 +245,8 @@ class Exchange:
             turn = Turn(TOPOLOGY_NUMBER, iteration, peer)
             may_be_mixed = iteration > self._machine.iteration or turn in self._machine.open
             self._turns.arrived(Arrived(iteration, peer, buffer, size), may_be_mixed=may_be_mixed)
-            self._decide(self._machine.received(turn))
+            if self._machine.accepts(peer) or iteration <= self._machine.iteration:
+                self._decide(self._machine.received(turn))
             self._changed.notify_all()
 
     def on_head(self, peer: int, head: Head) -> None:
@@ -292,7 +306,8 @@ class Exchange:
 
     def _send_messages(self, *, at_once: bool = False) -> None:
         with self._changed:
-            for one in self._outgoing.all() if at_once else self._outgoing.due(self._reads):
+            now = time.monotonic()
+            for one in self._outgoing.all(now) if at_once else self._outgoing.due(self._reads, now):
                 self._lines[one.peer].send(one.head, one.message, one.sent)
 
     def _reads(self, peer: int) -> bool:

@@ -23,7 +23,7 @@ from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.pending import PendingTurns
 from thinwire_node.decentralized.pushed import PushedTurns
-from thinwire_node.decentralized.ranks import Ranks
+from thinwire_node.decentralized.ranks import Averaged, Ranks
 from thinwire_node.decentralized.saved_form import STATE_VERSION, why_damaged, why_unreadable
 from thinwire_node.decentralized.turns import Turns
 from thinwire_node.script_warnings import warn_script
@@ -163,7 +163,7 @@ class Gossip:
         backup = [tensor.detach().clone() for tensor in held]
         self._averaging = True
         try:
-            yield self._average(buffers)
+            yield self._average(buffers).present
         finally:
             self._averaging = False
             with torch.no_grad():
@@ -172,10 +172,12 @@ class Gossip:
 
     def average(self, *, buffers: bool = True) -> list[int]:
         """Replace the model by the mean of all ranks, for good. All ranks call it. What is pending is dropped, and a
-        rank that was behind is no longer. Returns the ranks that took part."""
+        rank that was behind is no longer. Returns the ranks that took part. Raises RemoteError if one dies meanwhile;
+        some tensors may then be the mean already, so go back to a checkpoint."""
         self._leave_averaged("average")
-        present = self._average(buffers)
-        self._exchange.drop(self._ranks.largest(self._exchange.iteration))
+        present, newest = self._average(buffers)
+        with torch.inference_mode(False):  # what is made here takes part in later steps
+            self._exchange.drop(newest)
         return present
 
     def stats(self) -> dict[str, Any]:
@@ -230,6 +232,7 @@ class Gossip:
         loaded and before the first step. Raises ConfigError on all ranks if a state does not fit."""
         self._leave_averaged("load_state_dict")
         problem = self._misfit(state)
+        control_before = self._control.state_dict() if self._control else {}
         if self._control is not None and problem is None:  # before all ranks meet, so that no sketch is missing later
             self._control.load_state_dict(state["consensus"])
             self._use(self._control)
@@ -237,6 +240,9 @@ class Gossip:
             self._ranks.check_equal({"save": None if problem else state["save"], "state": problem or "fits"})
         except ConfigError:
             if problem is None:
+                if self._control is not None:
+                    self._control.load_state_dict(control_before)
+                    self._use(self._control)
                 raise
         if problem is not None:
             raise ConfigError(problem)
@@ -290,10 +296,11 @@ class Gossip:
         return [parameter for _, parameter in self._parameters]
 
     @torch.no_grad()
-    def _average(self, buffers: bool) -> list[int]:
+    def _average(self, buffers: bool) -> Averaged:
         self._exchange.enter_averaging()
         floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
-        return self._ranks.average([*self._trained(), *floats], lambda: self._exchange.gone, self._exchange.weight)
+        tensors, exchange = [*self._trained(), *floats], self._exchange
+        return self._ranks.average(tensors, lambda: exchange.gone, exchange.weight, exchange.iteration)
 
     @torch.no_grad()
     def _before_step(self) -> None:

@@ -81,9 +81,17 @@ class PushedTurns:
 
     def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
         """Takes every message up to this iteration, whole, whichever turns the machine has decided on."""
+        return self._mix(iteration)
+
+    def mix_early(self) -> Mixed:
+        """All that is in: its mass would be lost."""
+        return self._mix(None)
+
+    def _mix(self, newest: int | None) -> Mixed:
+        """Take the messages up to this iteration; None: all of them."""
         with self.changed:
-            due = [one for one in self._arrived if one.iteration <= iteration]
-            self._arrived = [one for one in self._arrived if one.iteration > iteration]
+            due = [one for one in self._arrived if newest is None or one.iteration <= newest]
+            self._arrived = [one for one in self._arrived if newest is not None and one.iteration > newest]
         if not due:
             return Mixed(0, 0)
         self._take_in_parameters()
@@ -93,7 +101,7 @@ class PushedTurns:
             arc.receive(_push_in(message), self._codec, self._nobody() if is_void else self._node)
             self.arriving.give(message.buffer)
         self._write_parameters()
-        return Mixed(len(due), sum(message.iteration < iteration for message in due))
+        return Mixed(len(due), sum(message.iteration < self._iteration for message in due))
 
     def keep(self, alive: set[Key]) -> None:
         pass
@@ -178,10 +186,16 @@ class PushedTurns:
         return PushSumNode(torch.zeros_like(self._node.mass, dtype=torch.float32))
 
     def _take_in_parameters(self) -> None:
-        now = self._parameters()
-        if not torch.equal(now, self._known):
-            self._node.step(self._values(self._known).sub_(self._values(now)))
-        self._know(now)
+        """Nothing changes if the parameters are not finite, so that good ones can be loaded."""
+        now, change = self._parameters(), self._buffers.take()
+        try:
+            if not torch.equal(now, self._known):
+                torch.sub(self._values(self._known), self._values(now), out=self._values(change))
+                self._node.step(self._values(change))
+            now, self._known = self._known, now
+        finally:
+            self._buffers.give(now)
+            self._buffers.give(change)
 
     def _write_parameters(self) -> None:
         buffer = self._buffers.take()

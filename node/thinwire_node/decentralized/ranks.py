@@ -33,6 +33,13 @@ class AveragingGroup(NamedTuple):
     group: dist.ProcessGroup | None
 
 
+class Averaged(NamedTuple):
+    """The ranks that took part, and the largest of the numbers that they gave."""
+
+    present: list[int]
+    largest: int
+
+
 NONE = AveragingGroup(NO_GROUP, [], None)
 
 
@@ -95,16 +102,20 @@ class Ranks:
                 overwrite(tensor, sent)
 
     def average(
-        self, tensors: Sequence[Tensor], lost: Callable[[], Iterable[int]], weight: float | None = None
-    ) -> list[int]:
-        """Replace these tensors, of floats, by their mean over all ranks that take part. Returns these ranks.
+        self,
+        tensors: Sequence[Tensor],
+        lost: Callable[[], Iterable[int]],
+        weight: float | None = None,
+        number: int = 0,
+    ) -> Averaged:
+        """Replace these tensors, of floats, by their mean over all ranks that take part.
 
         lost: the ranks that this one knows to be gone. weight: that of this rank's tensors; None, on all ranks, if all
-        count alike. Raises RemoteError if the others went on without this rank, or if one of them dies meanwhile; the
-        tensors may then have changed.
+        count alike. number: of which the largest of all ranks is returned. Raises RemoteError if the others went on
+        without this rank, or if one of them dies meanwhile; the tensors may then have changed.
         """
         if self.count == 1:
-            return [0]
+            return Averaged([0], number)
         decision = self._attendance.agree(lost, self._averaging.made, self._averaging.ranks)
         present = decision.present
         if decision.call != self._attendance.calls or self.rank not in present:
@@ -115,6 +126,9 @@ class Ranks:
         if averaging.made != decision.group:
             averaging = AveragingGroup(decision.group, present, self._new_group(f"averaging.{decision.group}", present))
         assert averaging.group is not None, "the ranks have agreed on a group that this one has"
+        largest = torch.tensor(number)
+        with nobody_lost("averaged"):
+            averaging.group.allreduce(largest, dist.ReduceOp.MAX).wait()
         of_all = float(len(present))
         if weight is not None:
             of_all = float(_total(torch.tensor(weight, dtype=torch.float64), averaging.group))
@@ -124,17 +138,7 @@ class Ranks:
             total = _total(own if weight is None else own.mul_(weight), averaging.group)
             overwrite(tensor, total.div_(of_all))
         self._averaging = averaging
-        return present
-
-    def largest(self, number: int) -> int:
-        """The largest of the numbers of all ranks that took part in the last `average`."""
-        if self.count == 1:
-            return number
-        group, found = self._averaging.group, torch.tensor(number)
-        assert group is not None, "the last average has succeeded"
-        with nobody_lost("averaged"):
-            group.allreduce(found, dist.ReduceOp.MAX).wait()
-        return int(found)
+        return Averaged(present, int(largest))
 
     def _gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks."""

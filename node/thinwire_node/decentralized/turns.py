@@ -64,6 +64,9 @@ class Turns(Protocol):
         """Mix these turns into the parameters, and what a loaded state has brought. iteration: the newest that was
         begun. factor: the fraction of the way to go."""
 
+    def mix_early(self) -> Mixed:
+        """This rank ends: mix what counts although it has not come to its iteration."""
+
     def keep(self, alive: set[Key]) -> None:
         """Forget all turns but these, and those whose message is in: they were mixed, or are void. With the
         condition."""
