@@ -127,7 +127,7 @@ def declared_needs(contract: Contract) -> Needs:
         frozen=base,  # at least: a base in 16 bits may take twice that
         data=kind.memory_bytes(contract.data),
         activations=0,
-        state_disk=state_disk_bytes(trained),
+        state_disk=state_disk_bytes(contract, trained),
         base_disk=base,
         data_disk=kind.file_bytes_max(contract.data),
     )

@@ -22,6 +22,10 @@ EDGE_BYTES_A_PARAMETER = 24
 FROZEN_BYTES_A_PARAMETER = 4
 STATE_BYTES_A_PARAMETER = 12
 """The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
+JOURNAL_BYTES_A_PARAMETER = 16
+"""Without a centre, the journal in its place: x, the first parameters and both moments."""
+JOURNAL_EDGE_BYTES_A_PARAMETER = 12
+"""In it for each edge: two copies, and messages that are not confirmed or whose turn is open."""
 SNAPSHOT_BYTES_A_PARAMETER = 4
 
 
@@ -39,7 +43,7 @@ def edges_of_a_node(run: RunSpec) -> int:
     """The most peers with which a node of a swarm without a centre has an edge, on its topology with `round.nodes_max`
     nodes. Edges that have ended and linger count too."""
     nodes, kind = run.round.nodes_max, getattr(run.exchange, "topology", "")
-    few = {"ring": 2, "tree": 3, "random-regular": 4}
+    few = {"ring": 2, "tree": 3, "random-regular": 4, "matching": 4}
     if kind in few:
         return min(few[kind] + LINGERING_MAX, nodes - 1)
     if kind in ("one-peer-exponential", "alternating-exponential-ring"):
@@ -52,6 +56,9 @@ def samples_at_once(run: RunSpec, micro_batch: int) -> int:
     return min(run.rule.micro_batch_max(micro_batch), run.rule.samples_at_most(run.round.samples))
 
 
-def state_disk_bytes(trained: int) -> int:
+def state_disk_bytes(run: RunSpec, trained: int) -> int:
     """Disk space for a node's own state: its files while they are replaced, and a snapshot that arrives."""
-    return (2 * STATE_BYTES_A_PARAMETER + SNAPSHOT_BYTES_A_PARAMETER) * trained
+    each = STATE_BYTES_A_PARAMETER
+    if run.exchange.kind == "gossip":
+        each = JOURNAL_BYTES_A_PARAMETER + JOURNAL_EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)
+    return (2 * each + SNAPSHOT_BYTES_A_PARAMETER) * trained

@@ -21,6 +21,7 @@ from thinwire_proto.data.text import CorpusText
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.reports import MISSED_MAX
+from thinwire_proto.needs import SNAPSHOT_BYTES_A_PARAMETER, state_disk_bytes
 
 STEPS, SAMPLES = 3, 2
 PATIENCE_S = 0.5
@@ -123,3 +124,21 @@ async def test_a_report_names_no_more_missed_peers_than_it_may(tmp_path: Path) -
     training.places |= dict.fromkeys((1, 2, 3), nodes.answer(0).places[1])
     assert set(training.report().missed) == {1} | waited_for
     await nodes.close(0, training)
+
+
+async def test_the_journal_is_no_larger_than_the_disk_space_that_is_asked_for(tmp_path: Path) -> None:
+    """Half of it: the journal is written beside the one that it replaces."""
+    nodes = GossipNodes(tmp_path, CONTRACT, 3)
+    trainings = [nodes.open(number) for number in range(3)]
+    for number, training in enumerate(trainings):
+        await nodes.start(number, training)
+    async with Within(20):
+        while not all(training.work.is_done for training in trainings):
+            await asyncio.sleep(0.01)
+    for number, training in enumerate(trainings):
+        await nodes.close(number, training)
+    three = CONTRACT.model_copy(update={"round": CONTRACT.round.model_copy(update={"nodes_max": 3})})
+    parameters = trainings[0].work.layout.parameters
+    asked_for = state_disk_bytes(three, parameters) - SNAPSHOT_BYTES_A_PARAMETER * parameters
+    journal = sum(path.stat().st_size for path in (tmp_path / "0").rglob("gossip.safetensors"))
+    assert 12 * parameters < journal < asked_for / 2

@@ -79,7 +79,7 @@ def forecast(run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts
         run_s=round_s * run.schedule.steps,
         first_download_bytes=snapshot + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         node_memory_bytes=memory.node_bytes(run, facts, micro_batch),
-        node_disk_bytes=memory.node_disk_bytes(facts, data),
+        node_disk_bytes=memory.node_disk_bytes(run, facts, data),
         coordinator_memory_bytes=memory.coordinator_bytes(run, facts),
         coordinator_disk_bytes=SNAPSHOTS * snapshot + (update + ROW_BYTES) * run.schedule.steps + data.bytes,
         coordinator_up_bits_s=8 * down * swarm.nodes / round_s,

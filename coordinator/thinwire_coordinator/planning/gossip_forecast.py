@@ -113,7 +113,7 @@ def gossip_forecast(
         run_s=run_s,
         first_download_bytes=4.0 * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         node_memory_bytes=memory.node_bytes(run, facts, micro_batch),
-        node_disk_bytes=memory.node_disk_bytes(facts, data),
+        node_disk_bytes=memory.node_disk_bytes(run, facts, data),
         coordinator_memory_bytes=PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         coordinator_disk_bytes=SNAPSHOTS * 4.0 * facts.trained + beats * swarm.nodes * REPORT_BYTES + data.bytes,
         relay_bits_s=8 * step_bytes / 2 * swarm.nodes / found.seconds,

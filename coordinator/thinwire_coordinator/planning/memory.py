@@ -49,6 +49,6 @@ def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     return PROGRAM_BYTES + model + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 
-def node_disk_bytes(facts: ModelFacts, data: DataFacts) -> float:
+def node_disk_bytes(run: RunSpec, facts: ModelFacts, data: DataFacts) -> float:
     """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
-    return state_disk_bytes(facts.trained) + FROZEN_BYTES_A_PARAMETER * facts.frozen + data.bytes
+    return state_disk_bytes(run, facts.trained) + FROZEN_BYTES_A_PARAMETER * facts.frozen + data.bytes
