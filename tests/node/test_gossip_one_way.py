@@ -75,6 +75,12 @@ def test_ranks_that_end_after_different_numbers_of_steps_lose_no_mass(ranks: Fou
     assert sum(weight * bias for weight, bias in ends) / RANKS == pytest.approx(1.5, abs=1e-5)
 
 
+def test_equal_parameters_stay_as_they_are_with_every_codec(ranks: Found) -> None:
+    """Both ends expect what all begin with, so a codec does not have to encode it."""
+    for found in ranks:
+        assert max(found["starting"]) < 1e-9
+
+
 def test_after_a_kill_the_others_train_average_and_save(ranks: Found) -> None:
     living = [rank for rank in range(RANKS) if rank != KILLED]
     assert "killed" not in ranks[KILLED]

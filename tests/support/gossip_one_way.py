@@ -168,6 +168,20 @@ def ending_apart(rank: int) -> Any:
     return gossip._exchange.weight, model.out.bias.item()
 
 
+def starting(rank: int) -> Any:
+    """Equal parameters and a rate of 0. Returns for each codec the largest change of a parameter."""
+    found = []
+    for codec in ("dense", "bf16", "int8"):
+        model = Network(seed=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        before = values(model)
+        gossip = Gossip(model, optimizer, topology=EXPONENTIAL, codec=codec)
+        train(model, optimizer, rank, 0, 6)
+        gossip.finish()
+        found.append(distance(values(model), before))
+    return found
+
+
 def unlike(rank: int) -> Any:
     """A state of edges with both ends, and a damaged one, in a Gossip with one-way edges. Returns the errors."""
     model = Network(seed=0)
@@ -204,6 +218,7 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     averaging,
     skipping,
     ending_apart,
+    starting,
     unlike,
     killed,
 )

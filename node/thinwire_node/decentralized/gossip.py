@@ -131,7 +131,7 @@ class Gossip:
         self._run = int(run)
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
         self._codec = None if self.topology.is_directed else _codec(codec, self._layout, self._control)
-        turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else PushedTurns(self._layout, codec)
+        turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else self._one_way(codec)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
         self._before: Tensor | None = None  # the parameters before a step that is measured
@@ -148,6 +148,12 @@ class Gossip:
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
         _in_use.update(dict.fromkeys(self._trained(), True))
+
+    def _one_way(self, codec: str) -> PushedTurns:
+        rank, mixings = self._ranks.rank, self.topology.mixings
+        targets = {peer for mixing in mixings for peer in mixing.targets(rank)}
+        sources = {peer for mixing in mixings for peer in mixing.sources(rank)}
+        return PushedTurns(self._layout, codec, targets=targets, sources=sources)
 
     def _controlled(self, target: float, codec: str, every: int) -> ConsensusControl:
         ranks, name = self._ranks, f"thinwire.gossip.{self._run:016x}"

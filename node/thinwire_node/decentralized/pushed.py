@@ -35,11 +35,14 @@ HEAD = struct.Struct("<Q16s")
 class PushedTurns:
     """Turns of one-way edges, as `turns.Turns` describes them.
 
-    layout: of float32 parameters, alike on all ranks. codec: alike on all ranks, one of `push_sum.CODECS`. Raises
-    ConfigError for others.
+    layout: of float32 parameters, alike on all ranks. codec: alike on all ranks, one of `push_sum.CODECS`. targets,
+    sources: the peers of all iterations, whose parameters are now equal to those of this rank. Raises ConfigError for
+    other codecs.
     """
 
-    def __init__(self, layout: FlatLayout, codec: str) -> None:
+    def __init__(
+        self, layout: FlatLayout, codec: str, *, targets: Collection[int] = (), sources: Collection[int] = ()
+    ) -> None:
         if codec not in CODECS:
             raise ConfigError(f"a topology with one-way edges takes the codecs {', '.join(CODECS)}; this is {codec!r}")
         self._layout = layout
@@ -50,8 +53,10 @@ class PushedTurns:
         self._buffers = Buffers(layout.bytes, device=layout.device)
         self._known = self._parameters()  # a buffer of them as they were when mass was last brought up to date
         self._node = PushSumNode(self._values(self._known))
-        self._outgoing: dict[int, Outgoing] = {}  # by target
-        self._incoming: dict[int, Incoming] = {}  # by source
+        expected = self._node.usual_share() if targets or sources else None
+        numbers, device = self._node.mass.numel(), layout.device
+        self._outgoing = {peer: Outgoing(numbers, device, expected) for peer in targets}
+        self._incoming = {peer: Incoming(expected) for peer in sources}
         self._arrived: list[Arrived] = []  # in order
         self._iteration = -1  # the newest that was begun
         self._void = -1  # the last iteration whose messages count for nothing

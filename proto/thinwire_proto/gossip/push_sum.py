@@ -7,8 +7,8 @@ all shares since the beginning, and the receiver adds what is new in it (Hadjico
 Robust distributed average consensus via exchange of running sums, 2016). A running sum may be compressed like a copy:
 what the codec dropped stays in the difference (Taheri et al., Quantized decentralized stochastic learning over directed
 graphs, 2020). But a running sum grows by a whole share each time, and a codec's error is a part of what it is given. So
-both ends expect the share of the last time, and only the rest is encoded. The codec must keep nearly all of it: with
-`sign` or `topk` this diverges.
+both ends expect the share of the last time, and only the rest is encoded. At first they expect half of what all nodes
+begin with, where these are equal. The codec must keep nearly all of it: with `sign` or `topk` this diverges.
 
 Mass is counted in integers modulo 2⁶⁴, in units of 2⁻³². A share is rounded down and the rest stays with the sender, so
 no mass is ever lost or made, and a running sum may wrap around.
@@ -59,12 +59,12 @@ class Outgoing:
     """An arc at its source.
 
     rest: mass that was given to the arc and is in no message yet, int64 [parameters]. growth: of the public running sum
-    in the last message. weight, sequence: those of the last message.
+    in the last message; before the first, what is expected at both ends. weight, sequence: those of the last message.
     """
 
-    def __init__(self, parameters: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, parameters: int, device: torch.device | str = "cpu", expected: Tensor | None = None) -> None:
         self.rest = torch.zeros(parameters, dtype=torch.int64, device=device)
-        self.growth = torch.zeros_like(self.rest)
+        self.growth = torch.zeros_like(self.rest) if expected is None else expected.clone()
         self.weight = self.sequence = 0
 
     def push(self, codec: Codec) -> Push:
@@ -86,13 +86,13 @@ class Outgoing:
 class Incoming:
     """An arc at its target. Messages count in order, each once.
 
-    growth: of the running sum in the last message that counted; None before the first. weight, sequence: those of that
-    message.
+    growth: of the running sum in the last message that counted; before the first, what is expected at both ends, and
+    None for nothing. weight, sequence: those of that message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Tensor | None = None) -> None:
         self.sequence = self.weight = 0
-        self.growth: Tensor | None = None
+        self.growth = None if expected is None else expected.clone()
         self._early: dict[int, Push] = {}
 
     def receive(self, push: Push, codec: Codec, to: PushSumNode) -> int:
@@ -144,6 +144,10 @@ class PushSumNode:
         for part, mass in _parts(to, self.mass):
             part.copy_(mass.to(torch.float64).mul_(UNIT * WEIGHT_ONE / self.weight))
         return to
+
+    def usual_share(self) -> Tensor:
+        """What a message of this mass to one target is, int64 [parameters]."""
+        return self.mass >> 1
 
     def step(self, change: Tensor) -> None:
         """x ← x − change. Raises LocalError if the mass grows beyond its bound: training has diverged."""
