@@ -166,10 +166,14 @@ class Node:
         """Run one session. Returns whether the node is done; False means that it should connect again."""
         stopped = asyncio.ensure_future(stop.wait())
         session = asyncio.ensure_future(self._session())
+        failed = asyncio.ensure_future(self._iterations_failure())
         try:
-            await asyncio.wait({session, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({session, stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 await self._end(session)
+            elif failed.done() and not session.done():
+                await self._end(session)
+                failed.result()
             else:
                 await session
         except (LinkLost, PayloadError) as error:
@@ -188,7 +192,14 @@ class Node:
             return False
         finally:
             stopped.cancel()
+            failed.cancel()
         return True
+
+    async def _iterations_failure(self) -> None:
+        """Raise what has ended the iterations of a swarm without a centre, which go on while no session runs."""
+        if self.training is not None:
+            await self.training.failure()
+        await asyncio.Event().wait()
 
     def _count_replaced(self, error: Exception) -> None:
         """Raise UsageError if another process keeps taking this node's place."""

@@ -23,11 +23,12 @@ from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
 BEAT_MS = 2000
 NAMES = ("one", "two")
 AT = 4
-GOSSIP = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=20000)
+PATIENCE_MS = 20_000
 
 
-def run_of(steps: int, beat_ms: int) -> str:
-    return run_text(steps).replace("length_ms = 5000", f'length_ms = {beat_ms}\npace = "clock"') + GOSSIP
+def run_of(steps: int, beat_ms: int, patience_ms: int = PATIENCE_MS) -> str:
+    gossip = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=patience_ms)
+    return run_text(steps).replace("length_ms = 5000", f'length_ms = {beat_ms}\npace = "clock"') + gossip
 
 
 @pytest.fixture
@@ -102,3 +103,20 @@ def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
     assert full.popen.returncode == 1
     assert "the disk fails: [Errno 28] No space left on device" in full.text()
     assert "Traceback" not in full.text()
+
+
+def test_a_node_whose_disk_is_full_while_the_coordinator_is_away_says_so_and_ends(swarm: RealSwarm) -> None:
+    full = swarm.folder / "full"
+    coordinator = swarm.coordinator(run_of(10_000, BEAT_MS, patience_ms=500))
+    node, other = swarm.node("one", through=("full_journal.py", str(full))), swarm.node("two")
+    journal = swarm.folder / "one" / JOURNAL_FILE
+    until(journal.exists, "the first iteration", coordinator, node, other)
+    coordinator.tell(signal.SIGKILL)
+    coordinator.popen.wait()
+    before = journal.stat().st_mtime_ns
+    until(lambda: journal.stat().st_mtime_ns > before, "an iteration without the coordinator", node, other)
+    full.touch()
+    until(lambda: not node.running, "the end of the node", node, other)
+    assert node.popen.returncode == 1
+    assert "the disk fails: [Errno 28] No space left on device" in node.text()
+    assert "Traceback" not in node.text()

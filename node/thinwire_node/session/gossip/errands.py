@@ -13,7 +13,7 @@ class Errands:
 
     def __init__(self, stop_iterations: Callable[[str], None]) -> None:
         self._stop_iterations = stop_iterations
-        self._under_way: set[asyncio.Future[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self._failed = asyncio.Event()
 
@@ -24,9 +24,13 @@ class Errands:
     def begin(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(errand)
         self._under_way.add(task)
+        self.watch(task)
+
+    def watch(self, task: asyncio.Task[None]) -> None:
+        """Take what this task raises as if an errand had."""
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Future[None]) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
@@ -34,12 +38,12 @@ class Errands:
             self._stop_iterations(str(error))
 
     async def failure(self) -> None:
-        """Raise what an errand has raised, once one has."""
+        """Raise what an errand or the watched task has raised, once one has."""
         await self._failed.wait()
         self.check()
 
     def check(self) -> None:
-        """Raise what an errand has raised, if one has by now."""
+        """Raise what an errand or the watched task has raised, if one has by now."""
         if self._error is not None:
             raise self._error
 

@@ -97,7 +97,12 @@ class GossipTraining:
         """Start the iterations, unless they run already. The task ends when they do."""
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
+            self.errands.watch(self._running)
         return self._running
+
+    async def failure(self) -> None:
+        """Raise what has ended the iterations, once something has."""
+        await self.errands.failure()
 
     def use(self, prefetch: Prefetch, evaluation: Evaluation) -> None:
         """Take data from this prefetch, and parts to measure from this evaluation, from now on."""
