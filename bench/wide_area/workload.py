@@ -21,8 +21,9 @@ BASE_AGE = 1
 
 
 def round_samples(dilation: float) -> int:
-    """Samples of a node in a round, if a second of the machine's clock stands for 1/dilation seconds."""
-    return round(SAMPLES * dilation)
+    """Samples of a node in a round, if a second of the machine's clock stands for 1/dilation seconds: whole
+    micro-batches, as in the baseline."""
+    return round(SAMPLES * dilation / MICRO_BATCH) * MICRO_BATCH
 
 
 def run_toml(dilation: float, base_age: int = BASE_AGE) -> str:

@@ -282,8 +282,12 @@ class Stateless:
         refuse_running_statistics(model)
         self.model = model
         self._caller = _Caller(model)
-        places = {id(tensor): place for place, tensor in self._caller.named_parameters()}
-        self._place_of = {name: places[id(tensor)] for name, tensor in model.named_parameters()}
+        name_of = {id(tensor): name for name, tensor in model.named_parameters()}
+        self._places = [
+            (place, name_of[id(tensor)])
+            for place, tensor in self._caller.named_parameters(remove_duplicate=False)
+            if id(tensor) in name_of
+        ]
         _give_up_memory(model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -305,8 +309,9 @@ class Stateless:
     def _call(self, parameters: Mapping[str, Tensor], method: str, *arguments: object) -> Any:
         if self._caller.training != torch.is_grad_enabled():
             self._caller.train(torch.is_grad_enabled())
-        named = {self._place_of[name]: tensor for name, tensor in parameters.items()}
-        return torch.func.functional_call(self._caller, named, (method, *arguments))
+        named = {place: parameters[name] for place, name in self._places if name in parameters}
+        # all places of tied parameters are above; a search in each call takes a hundredth of a small model's pass
+        return torch.func.functional_call(self._caller, named, (method, *arguments), tie_weights=False)
 
 
 class _Caller(nn.Module):

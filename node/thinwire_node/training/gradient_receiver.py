@@ -9,6 +9,7 @@ spoiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -50,8 +51,8 @@ class GradientReceiver:
         for name, parameter in parameters.items():
             parameter.register_post_accumulate_grad_hook(partial(self._receive, name))  # type: ignore[no-untyped-call]
 
-    @torch.no_grad()
     def _receive(self, name: str, parameter: Tensor) -> None:
+        # a backward pass records nothing, so the sums need no `no_grad`
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         if self._sums is None:
@@ -60,7 +61,7 @@ class GradientReceiver:
             self._kept[name].copy_(gradient)
         elif name in self._sums:
             # the sum of a gradient carries what is not finite; one whose sum overflows is useless too
-            if not bool(gradient.sum().isfinite()):
+            if not math.isfinite(gradient.sum().item()):
                 raise NotFinite(spoils=bool(self.seen))
             self._sums[name].add_(gradient, alpha=self._weight)
             if self._largest is not None:
