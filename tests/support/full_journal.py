@@ -8,21 +8,20 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
-from typing import Any
 
 from thinwire_node import __main__
-from thinwire_node.storage.gossip_journal import GossipJournal
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
 
 
 def main() -> None:
     full, write = Path(sys.argv[1]), GossipJournal.write
 
-    def write_unless_full(journal: GossipJournal, *arguments: Any, **named: Any) -> Any:
+    def write_unless_full(journal: GossipJournal, entry: JournalEntry) -> None:
         if full.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(journal, *arguments, **named)
+        write(journal, entry)
 
-    GossipJournal.write = write_unless_full  # type: ignore[method-assign]
+    GossipJournal.write = write_unless_full  # type: ignore[method-assign, assignment]
     sys.argv = ["thinwire-node", *sys.argv[2:]]
     __main__.main()
 
