@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
+from thinwire_proto.gossip.push_sum import CODECS
 
 PATIENCE_MAX = timedelta(days=30)
 """gloo and threads count a wait in 64 bits of nanoseconds."""
@@ -68,8 +69,13 @@ def check_settings(
         raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
 
 
-def check_one_way(topology: str, *, gamma: float, consensus_target: float | None) -> None:
+def check_one_way(topology: str, *, codec: str, gamma: float, consensus_target: float | None) -> None:
     """Raises ConfigError for an argument that a topology with one-way edges does not take."""
+    if codec not in CODECS:
+        raise ConfigError(
+            f"topology {topology!r} has one-way edges, for which there are the codecs {', '.join(CODECS)}; "
+            f"this is {codec!r}"
+        )
     if gamma != 1:
         raise ConfigError(f"topology {topology!r} has one-way edges, where gamma must be 1; it is {gamma:g}")
     if consensus_target is not None:

@@ -113,7 +113,7 @@ class Gossip:
         per_host = _ranks_per_host(self._ranks.count) if per_host is None else per_host
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
-            check_one_way(self.topology.name, gamma=gamma, consensus_target=consensus_target)
+            check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
         self._settings = {
             "topology": self.topology.name,
             "ranks": self._ranks.count,
