@@ -113,6 +113,50 @@ async def test_a_slow_node_delays_only_its_own_line() -> None:
         assert sum(parcel.ByteSize() for parcel in stalled.waiting) <= 3 * PART_BYTES_MAX
 
 
+async def test_a_peer_that_begins_its_line_again_and_again_gets_few_messages_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with relayed_pair() as pair:
+        one, two = pair.one, pair.two
+        await pair.start()
+        await one.until(lambda: one.lines.present == (2,))
+        found: list[int] = []
+        present = one.present
+
+        def count(peer: int) -> None:
+            found.append(peer)
+            present(peer)
+
+        monkeypatch.setattr(one, "present", count)
+        one.send(2, message(1))
+        await two.until(lambda: len(two.messages) >= 1)
+        begins = pb.Parcel(node=bytes.fromhex(two.id), begins=True)
+        for _ in range(500):
+            one.lines._take_relayed(begins)
+        assert len(found) <= 1
+        await one.until(lambda: len(found) >= 1 and one.lines.present == (2,))  # the last one counts too
+        await two.until(lambda: len(two.messages) >= 2)
+        assert two.taken == [message(1)]
+        assert len(two.messages) <= 3
+
+
+async def test_parcels_that_cannot_be_read_are_logged_once_and_the_line_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with relayed_pair() as pair:
+        one, two = pair.one, pair.two
+        await pair.start()
+        await one.until(lambda: one.lines.present == (2,))
+        absences = len(one.absences)
+        wrong = pb.Parcel(node=bytes.fromhex(two.id), header=pb.PeerHeader(codec="sign", body_bytes=1 << 40))
+        for _ in range(500):
+            one.lines._take_relayed(wrong)
+        assert len(one.absences) == absences + 1
+        assert sum(record.getMessage().startswith("member 2:") for record in caplog.records) == 1
+        two.send(1, message(1))
+        await one.until(lambda: len(one.messages) >= 1)
+
+
 @pytest.fixture
 def framings() -> tuple[Framing, Framing, SecretKey]:
     """Both ends of a line, and the first one's key."""

@@ -48,9 +48,14 @@ class Line:
         """Whether the log knows that its messages use the relay, since the last direct connection."""
         self.timer: asyncio.TimerHandle | None = None
         """Begins the line on the relay, for the first time or again."""
+        self.finding: asyncio.TimerHandle | None = None
+        """Finds the line that the peer has begun too soon after the last time."""
+        self.deaf_until = 0.0
+        """When parcels of the peer that come through the relay are read again, after one that could not be."""
         self._free_at = 0.0  # when the peer may open the line next
         self._backoff = backoff
         self._found_at: float | None = None
+        self._last_found_at = float("-inf")
         self._waiting: deque[Message] = deque()  # a member has few messages that are not confirmed
         self._parcels: deque[pb.Parcel] = deque()  # of the message that is being sent
         self._begins: set[Way] = set()  # the next parcel begins the line there
@@ -97,15 +102,25 @@ class Line:
         """The line holds on its way: for the first time, again, or on another way. The owner sends again what is not
         confirmed."""
         self.stop_timer()
-        self.is_present, self._found_at = True, now
+        self.stop_finding()
+        self.is_present, self._found_at, self._last_found_at = True, now, now
         self._waiting.clear()
         self._parcels.clear()
 
-    def lose(self, now: float) -> float:
-        """The line is lost. Returns the pause before it is begun again, in seconds."""
+    def silence(self) -> None:
+        """Send nothing until the line is found: the peer has begun it anew."""
         self.is_present = False
         self._waiting.clear()
         self._parcels.clear()
+
+    def pause_before_find(self, now: float, least_s: float) -> float:
+        """Seconds until the line may be found again: the times are at least `least_s` apart."""
+        return max(0.0, self._last_found_at + least_s - now)
+
+    def lose(self, now: float) -> float:
+        """The line is lost. Returns the pause before it is begun again, in seconds."""
+        self.stop_finding()
+        self.silence()
         self._begins.clear()
         for framing in self.framings.values():
             framing.forget()
@@ -145,9 +160,15 @@ class Line:
             self.timer.cancel()
             self.timer = None
 
+    def stop_finding(self) -> None:
+        if self.finding is not None:
+            self.finding.cancel()
+            self.finding = None
+
     def end(self) -> None:
         """There is no such line any more."""
         self.stop_timer()
+        self.stop_finding()
         if self.dialling is not None:
             self.dialling.cancel()
         if self.stream is not None:

@@ -179,12 +179,25 @@ class PeerLines:
         line.find(asyncio.get_running_loop().time())
         self._listener.present(peer)
 
-    def _lose(self, peer: int, line: Line, why: str) -> None:
+    def _find_begun(self, peer: int, line: Line) -> None:
+        """Find a line that its peer has begun. Each time costs this node all messages that are not confirmed, so it is
+        done at most once in `first_s`."""
+        loop = asyncio.get_running_loop()
+        pause_s = line.pause_before_find(loop.time(), self._times.first_s)
+        if not pause_s:
+            self._find(peer, line)
+        elif line.finding is None:
+            line.silence()
+            line.finding = loop.call_later(pause_s, self._find, peer, line)
+
+    def _lose(self, peer: int, line: Line, why: str) -> float:
+        """Returns the pause before the line is begun again, in seconds."""
         loop = asyncio.get_running_loop()
         pause_s = line.lose(loop.time())
         if line.timer is None:
             line.timer = loop.call_later(pause_s, self._use_relay, peer, line)
         self._listener.absent(peer, why)
+        return pause_s
 
     # direct
 
@@ -308,11 +321,21 @@ class PeerLines:
             if line.stream is None:
                 self._lose(peer, line, clean_text(parcel.gone))
             return
+        now = asyncio.get_running_loop().time()
+        if now < line.deaf_until:
+            return
         try:
             self._take(peer, line, Way.RELAY, parcel)
         except PayloadError as error:
-            if line.stream is None:
-                self._lose(peer, line, str(error))
+            line.deaf_until = now + self._refuse(peer, line, str(error))
+
+    def _refuse(self, peer: int, line: Line, why: str) -> float:
+        """The relay has brought what cannot be. Returns the seconds until it is read again, because each such parcel is
+        logged. This end begins the line again then."""
+        if line.stream is not None:
+            return self._times.max_s
+        line.stop_timer()
+        return self._lose(peer, line, why)
 
     # both
 
@@ -335,7 +358,7 @@ class PeerLines:
                 else:
                     self._wake(line)
             if way is line.way and ((parcel.begins and way is Way.RELAY) or not line.is_present):
-                self._find(peer, line)
+                self._find_begun(peer, line)
             message, now = framing.read(parcel), asyncio.get_running_loop().time()
             if parcel.HasField("header"):
                 line.times.begin(len(parcel.data), now)

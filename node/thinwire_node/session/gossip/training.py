@@ -20,6 +20,7 @@ from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.confirmations import Confirmations
 from thinwire_node.session.gossip.errands import Errands
+from thinwire_node.session.gossip.presences import Presences
 from thinwire_node.session.gossip.reported_lines import seen_lines
 from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
@@ -81,6 +82,7 @@ class GossipTraining:
         self._running: asyncio.Task[None] | None = None
         self.errands = Errands(self._stop_iterations)
         self._confirmations = Confirmations(work.acknowledged)
+        self._presences = Presences(work, self.lines.send, self._note)
 
     @property
     def lease(self) -> Lease:
@@ -214,18 +216,13 @@ class GossipTraining:
 
     def present(self, peer: int) -> None:
         self._lost.discard(peer)
-        self.errands.begin(self._send_again(peer, self.work.present(peer)))
-
-    async def _send_again(self, peer: int, taking: asyncio.Future[list[Message]]) -> None:
-        for message in await taking:
-            self.lines.send(peer, message)
+        if (errand := self._presences.came(peer, is_present=True)) is not None:
+            self.errands.begin(errand)
 
     def absent(self, peer: int, why: str) -> None:
         self._lost.add(peer)
-        self.errands.begin(self._left_out(self.work.absent(peer)))
-
-    async def _left_out(self, taking: asyncio.Future[Mix | None]) -> None:
-        self._note(await taking)
+        if (errand := self._presences.came(peer, is_present=False)) is not None:
+            self.errands.begin(errand)
 
     def received_from(self, peer: int) -> int:
         return self._saved.confirmed.get(peer, 0)
