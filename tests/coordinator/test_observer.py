@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
+from thinwire_common.within import Within
 from thinwire_coordinator.round.contributions import Contribution
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm import observer
@@ -61,23 +63,22 @@ class Rounds:
         nonce = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
         assert nonce is not None
         await asyncio.shield(nonce.fingerprint)
-        sent = {letter: self._contribute(letter, payload) for letter, payload in payloads.items()}
+        sent = {letter: self.contribute(letter, payload) for letter, payload in payloads.items()}
         receipts = await asyncio.wait_for(asyncio.gather(*sent.values()), PATIENCE_S)
-        while self.bench.swarm.observer.busy:
-            await asyncio.sleep(0)
-        await self._next_round()
+        await self.settle()
         return dict(zip(sent, receipts, strict=True))
 
-    async def _contribute(self, letter: str, payload: bytes) -> Receipt:
+    async def settle(self) -> None:
+        """Wait until the votes of the round are compared, and the next one is open."""
+        while self.bench.swarm.observer.busy or self.bench.swarm.intake.current is None:
+            await asyncio.sleep(0)
+
+    async def contribute(self, letter: str, payload: bytes) -> Receipt:
         member = self.members[letter]
         base = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
         assert base is not None
         claim = self.bench.claim(member, payload, fingerprint=base.fingerprint.result())
         return await self.bench.swarm.contribute(member, claim, parts_of(payload))
-
-    async def _next_round(self) -> None:
-        while self.bench.swarm.intake.current is None:
-            await asyncio.sleep(0)
 
 
 async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_path: Path) -> None:
@@ -124,6 +125,45 @@ async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) 
     assert [one.verdict for one in rounds.judged] == [Verdict.SUSPECTED, Verdict.CLEARED]
     weights = {letter: bench.swarm.observer.trust_in(rounds.members[letter].node_id) for letter in [*HONEST, "f"]}
     assert weights["f"] < weights["a"] == 1
+    await bench.close()
+
+
+async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_path: Path) -> None:
+    """They come while the round is sealed, which a slow disk draws out. Their node puts them back."""
+    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed", update_topk=0), length_ms=60_000, min_contributions=1)
+    rounds = Rounds(bench)
+    await rounds.join(HONEST)
+    slow, go_on, put = rounds.members["e"].node_id, threading.Event(), bench.state.bodies.put
+
+    def put_slowly(data: bytes) -> bytes:
+        assert go_on.wait(PATIENCE_S)
+        return put(data)
+
+    object.__setattr__(bench.state.bodies, "put", put_slowly)
+    base = bench.swarm.registry.fingerprints.at(0)
+    assert base is not None
+    await asyncio.shield(base.fingerprint)
+    bench.swarm.driver.excuse(slow)
+    votes = {letter: bench.payload(ord(letter), K) for letter in HONEST}
+    others = [asyncio.ensure_future(rounds.contribute(letter, votes[letter])) for letter in HONEST if letter != "e"]
+    async with Within(PATIENCE_S):
+        while not bench.swarm.driver.sealing:
+            await asyncio.sleep(0.01)
+    assert (await rounds.contribute("e", votes["e"])).reason is Reason.LATE
+    go_on.set()
+    await asyncio.gather(*others)
+    await rounds.settle()
+    standing = bench.swarm.observer.trust.of(slow)
+    assert standing.counted == 0
+    base = bench.swarm.registry.fingerprints.at(1)
+    assert base is not None
+    await asyncio.shield(base.fingerprint)
+    sent = [rounds.contribute(letter, bench.payload(100 + ord(letter), K)) for letter in HONEST if letter != "e"]
+    *_, receipt = await asyncio.gather(*sent, rounds.contribute("e", votes["e"]))
+    await rounds.settle()
+    assert receipt.reason is Reason.COUNTED
+    assert standing.counted == 1
+    assert standing.evidence.get(Cause.REPEAT, 0.0) <= 0
     await bench.close()
 
 

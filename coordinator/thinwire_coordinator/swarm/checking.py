@@ -70,12 +70,14 @@ class Checker:
             votes, ballot = await self._workers.submit(Job.DECODE_VOTES, *decode)
             if current.round is not self._driver.round:
                 return over
-            self._observer.voted(contribution, ballot)
             if not contribution.weight:
+                self._observer.voted(contribution, ballot)
                 return Refusal(Reason.SUSPECTED, self._observer.why_not_merged(member.node_id))
 
             def accepted() -> None:
                 nonlocal merging
+                # not before: a node puts votes back that are late, and may send them again
+                self._observer.voted(contribution, ballot)
                 # the merge thread adds votes in the order of this queue; the seal comes after all of them
                 merging = self._workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
                 merging.add_done_callback(lambda _: self._room.release())

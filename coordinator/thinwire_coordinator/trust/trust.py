@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from thinwire_coordinator.trust.evidence import Audited, Cause, Decision, RoundEvidence, Shown, Verdict
 from thinwire_coordinator.trust.sequential import (
@@ -97,8 +97,14 @@ class Trust:
     # weights
 
     def weight(self, node: str) -> float:
-        """The trust in a node, 0 to 1. Somebody who was never seen is a newcomer."""
-        return self.weights.get(node, NEWCOMER if self.weights else 1.0)
+        """The trust in a node, 0 to 1. Somebody who was never seen is a newcomer. One that has been away keeps what is
+        known against it, and its full weight if it had earned that."""
+        if not self.weights or node in self.weights:
+            return self.weights.get(node, 1.0)
+        known = self._standings.get(node)
+        if known is not None and known.suspected:
+            return 0.0
+        return 1.0 if known is not None and known.counted >= FULL_AFTER else NEWCOMER
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -118,7 +124,7 @@ class Trust:
 
     def observe(self, evidence: RoundEvidence, now: float) -> tuple[Mapping[str, float], tuple[Decision, ...]]:
         """Add the evidence of a round. Returns the weights of the next round, by node, and the decisions."""
-        median = _median_agreement(evidence.shown, self.weights)
+        median = _median_agreement(evidence.shown, self.weight)
         self._round = max(self._round, evidence.round)
         touched: set[str] = set()
         self._observe_votes(evidence.shown, median)
@@ -225,12 +231,12 @@ class Trust:
             del self._standings[one.node]
 
 
-def _median_agreement(shown: Sequence[Shown], weights: Mapping[str, float]) -> float:
+def _median_agreement(shown: Sequence[Shown], weight: Callable[[str], float]) -> float:
     """The agreement of the median node that counts; 0 if that cannot be said."""
     found = [
         one.agreement
         for one in shown
-        if one.agreement is not None and not (one.copy_of or one.repeats) and weights.get(one.node, 1.0) > 0
+        if one.agreement is not None and not (one.copy_of or one.repeats) and weight(one.node) > 0
     ]
     return statistics.median(found) if len(found) >= 3 else 0.0
 
