@@ -36,6 +36,7 @@ from thinwire_coordinator.rpc.calls import (
 )
 from thinwire_coordinator.rpc.gossip_calls import GossipCalls
 from thinwire_coordinator.rpc.memory_bound import FILE_PART_BYTES, FILE_PARTS_MAX
+from thinwire_coordinator.rpc.other_run import other_run
 from thinwire_coordinator.rpc.relay import Relay, relay_parcels
 from thinwire_coordinator.rpc.request_bounds import join_too_large
 from thinwire_coordinator.rpc.traffic import SERVICE
@@ -49,7 +50,6 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_proto.clean_text import clean_name
-from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
@@ -299,16 +299,8 @@ class Service(GossipCalls):
         ours = self._swarm.view.contract
         if request.contract in (b"", ours.written):
             return
-        try:
-            theirs = parse_contract(request.contract)
-        except ContractError as error:
-            await refuse(context, str(error))
-        names = f"the hash: {ours.hash.hex()[:16]} here, {theirs.hash.hex()[:16]} there"
-        found = differences(ours, theirs) or [names]  # two runs may have contracts with equal fields
         await refuse(
-            context,
-            f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
-            "start the node with another --state-dir to take part in this run",
+            context, await self._swarm.workers.submit(Job.COMPARE_CONTRACTS, other_run, ours, request.contract)
         )
 
     async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:

@@ -38,6 +38,8 @@ class Job(Enum):
     READ_UPDATE = "read update"
     READ_STATUS = "read status"
     READ_HISTORY = "read history"
+    COMPARE_CONTRACTS = "compare contracts"
+    """Say how the contract of a joining node differs."""
     MEASURE_DISKS = "measure disks"
     WEIGH_SNAPSHOT = "weigh snapshot"
     """Check whether the updates since the newest snapshot are as large as it is."""
@@ -75,7 +77,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
         Job.READ_ROW,
     ),
     "fetch": (Job.READ_UPDATE,),
-    "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS),
+    "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS, Job.COMPARE_CONTRACTS),
     "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
     "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.FREEZE_REPLICA),
     "copy": (Job.WRITE_COPY,),
@@ -88,7 +90,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
 seal: writes that a round cannot end without; once the swarm exists, this worker does nothing else.
 query: reads that a joining or waiting node needs an answer from; none is long.
 fetch: updates for nodes that catch up; they may come from a remote store.
-watch: reads for status, page and metrics, which may be long.
+watch: reads for status, page and metrics, which may be long, and contracts of other runs.
 snapshot: writes beside the run, and deletions.
 replica: all access to the parameters.
 copy: files of the replica. An update that is to be applied waits for them, so nothing else may hold them up.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import FailFast, Field, PrivateAttr, model_validator
 
 from thinwire_proto.contract.run import UNIONS, RunSpec
 from thinwire_proto.contract.sections import Parameter, Section, canonical_json
@@ -31,7 +31,7 @@ class Contract(RunSpec):
 
     version: Literal[1, 2] = FORMAT
     requires: str = Field("", pattern=f"^({PATTERN})?$")
-    parameters: tuple[Parameter, ...] = Field(min_length=1, max_length=1 << 16, strict=False)
+    parameters: Annotated[tuple[Parameter, ...], FailFast()] = Field(min_length=1, max_length=1 << 16, strict=False)
 
     _written: bytes | None = PrivateAttr(None)
 
