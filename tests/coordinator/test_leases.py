@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.round.leases import Leases, SampleRange
+from thinwire_coordinator.round.leases import TRAINED_RUNS_MAX, Leases, SampleRange
 from thinwire_proto.errors import LedgerError
 
 
@@ -68,6 +68,21 @@ def test_a_restarted_node_trains_again_on_positions_that_it_did_not_save() -> No
     assert leases.granted("a") == (SampleRange(3, 5),)
     leases.resume("a", None)
     assert leases.granted("a") == (SampleRange(0, 8),)
+
+
+def test_what_a_node_that_is_never_counted_has_trained_on_is_bounded() -> None:
+    leases = Leases()
+    for step in range(TRAINED_RUNS_MAX + 50):
+        for node in ("a", "never counted"):
+            last = leases.grant(node, 4, step)[-1]
+            leases.report(node, last.start + last.count - 1)
+        leases.settle("a")
+    size = len(leases.packed())
+    last = leases.grant("never counted", 4, 0)[-1]
+    leases.report("never counted", last.start + last.count - 1)
+    assert len(leases.packed()) <= size + 8
+    leases.take_back("never counted")
+    assert leases.grant("b", 4, 0) == (SampleRange(50 * 8 + 4, 4),)  # its newest are free again, in order
 
 
 def test_nodes_that_were_away_for_long_are_listed() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
-from thinwire_coordinator.round.announcements import RoundAnnouncement
+from thinwire_common.within import Within
+from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
 from thinwire_coordinator.swarm.joining import OfferedMomentum
@@ -238,6 +241,45 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.registry.leases.granted(key_of(letter).public.node_id)[0].start == start
+    await bench.close()
+
+
+async def test_no_grant_is_announced_before_it_is_on_disk(tmp_path: Path) -> None:
+    """A round opens, and extends leases, while the disk still writes the leases of the round before."""
+    bench = Bench(tmp_path, length_ms=60_000, min_contributions=1)
+    one, two = bench.join("a"), bench.join("b")
+    await anext(await bench.attend(one))
+    gates, writes = [threading.Event(), threading.Event()], list[bytes]()
+    record, first = bench.state.ledger.record_leases, bench.current.round
+
+    def record_slowly(packed: bytes) -> None:
+        writes.append(packed)
+        assert all(gate.wait(PATIENCE_S) for gate in gates[: len(writes)])
+        record(packed)
+
+    async def next_round(stream: AsyncIterator[Announcement]) -> RoundAnnouncement:
+        return await anext(found async for found in stream if isinstance(found, RoundAnnouncement))
+
+    object.__setattr__(bench.state.ledger, "record_leases", record_slowly)
+    stream = await bench.attend(two)  # its grant is on its way to the disk
+    leases = bench.swarm.registry.leases
+    for member in (one, two):
+        bench.swarm.driver.excuse(member.node_id, has_nothing=True)
+        last = leases.granted(member.node_id)[-1]
+        leases.report(member.node_id, last.start + last.count - 1)
+    async with Within(PATIENCE_S):
+        while bench.swarm.intake.current is None or bench.current.round is first:
+            await asyncio.sleep(0.01)
+        gates[0].set()
+        while len(writes) < 2:
+            await asyncio.sleep(0.01)
+        announced = asyncio.ensure_future(next_round(stream))
+        await asyncio.wait({announced}, timeout=0.1)
+        is_early = announced.done()
+        gates[1].set()
+        lease = (await announced).lease
+    assert not is_early
+    assert lease == bench.state.reading_ledger.leases().granted(two.node_id)
     await bench.close()
 
 

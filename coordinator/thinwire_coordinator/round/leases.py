@@ -29,6 +29,9 @@ import msgpack
 
 from thinwire_proto.errors import Damaged
 
+TRAINED_RUNS_MAX = 1024
+"""Ranges of a node that are trained and not settled. A node that is never counted, such as a suspected one, reports one
+more in each round. The oldest then count as settled: they are in its momentum."""
 
 @dataclass(frozen=True)
 class SampleRange:
@@ -136,7 +139,7 @@ class Leases:
         held = self._to_change(node)
         if held is not None:
             before, held.granted = _split(held.granted, trained_through)
-            held.trained = _joined(held.trained + before)
+            held.trained = _joined(held.trained + before)[-TRAINED_RUNS_MAX:]
 
     def resume(self, node: str, trained_through: int | None) -> None:
         """Roll a returning node's lease back to the position that its momentum includes.

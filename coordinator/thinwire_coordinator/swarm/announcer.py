@@ -74,7 +74,8 @@ class Announcer:
             self._writing = False
             if written.cancelled() or written.exception() is not None:
                 return  # what is not on disk is not announced; `must_succeed` ends the run
-            self._announce(announced)
+            # who has been granted more meanwhile gets it all with the next write
+            self._announce([node for node in announced if node not in self._granted])
             if self._granted:
                 self._write_leases()
 
