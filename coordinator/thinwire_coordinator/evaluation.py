@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -21,9 +21,9 @@ from thinwire_coordinator.generation import (
     text_of,
     tokenizer_of,
 )
-from thinwire_proto.blobs import Blobs
+from thinwire_proto.blobs import Blob, Blobs, blob_of
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource, HeldOutSet, Stateless, task_of
 
@@ -71,6 +71,8 @@ class HeldOut:
 
     def __init__(self, contract: Contract, data: DataSource, blobs: Blobs, samples: int = SAMPLES) -> None:
         self._data = data
+        self._blobs = blobs
+        self._whole: set[Blob] = set()  # blobs of held-out samples that are as their name says
         self.samples = samples
         self._model = Stateless(task_of(contract.model).model("cpu", blobs))
         self._stopped = threading.Event()
@@ -99,12 +101,14 @@ class HeldOut:
         return None if self._stopped.is_set() else text, time.thread_time() - began
 
     def measure(self, replica: Replica, held_out: HeldOutSet) -> float:
-        """Return the mean loss on a set's fixed samples, in nats per token for text models; NaN if stopped."""
+        """Return the mean loss on a set's fixed samples, in nats per token for text models; NaN if stopped. Raises
+        Damaged, with the file's name, if the samples are not what they were when the run was created."""
         return self.measure_part(replica, held_out.name, held_out.spread(self.samples))
 
     @torch.no_grad()
     def measure_part(self, replica: Replica, name: str, samples: Sequence[int]) -> float:
         """The same for these samples of the set `name`."""
+        self._check(self._data.held_out_needs(name, samples))
         total = 0.0
         for start in range(0, len(samples), BATCH):
             if self._stopped.is_set():
@@ -114,3 +118,11 @@ class HeldOut:
             with replica.in_use():
                 total += float(self._model.loss(replica.tensors, batch)) * len(part)
         return total / len(samples)
+
+    def _check(self, blobs: Iterable[Blob]) -> None:
+        """Compare blobs with their names, each once: damage would give another loss, or numbers that no model takes."""
+        for blob in blobs:
+            if blob not in self._whole and (found := blob_of(path := self._blobs.path(blob))) != blob:
+                text = f"it has {found.size} bytes with the hash {found.hash[:16]}…"
+                raise Damaged(f"{path} is damaged: {text}; restore it from the newest copy that you have")
+            self._whole.add(blob)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Sequence
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.evaluation import HeldOut
@@ -18,6 +19,7 @@ from thinwire_coordinator.swarm.evaluations import Result
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.errors import Damaged
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import HeldOutSet
 
@@ -55,6 +57,7 @@ class Upkeep:
         self._by_each = by_each
         self._samples = SampleBudget() if samples else None
         self._held_out = held_out
+        self._damaged: set[str] = set()  # held-out sets that could not be read the last time
         if (found := len(swarm.state.data.held_out_sets())) > SETS_MAX:
             log.warning("there are %d held-out sets; the loss is measured on the first %d", found, SETS_MAX)
 
@@ -148,10 +151,11 @@ class Upkeep:
         if isinstance(action, MeasureHere):
             part = action.part
             numbers = sets[part.name].spread(part.spread)[part.start : part.start + part.count]
-            work = self._held_out.measure_part, copy, part.name, numbers
-            loss = await self._workers.submit(Job.MEASURE_LOSS, *work)
-            self._swarm.evaluations.measured_here(result.measurement, part, loss)
+            loss = await self._measure(copy, part.name, numbers)
+            self._swarm.evaluations.measured_here(result.measurement, part, math.nan if loss is None else loss)
             return
+        if action.name in self._damaged and not math.isfinite(action.loss):
+            return  # it is the coordinator's own part
         await self._record(action.step, sets[action.name], action.loss, action.measured_by)
         if result.measurement.complete and self._swarm.evaluations.results.empty():
             self._swarm.registry.measured_step = max(self._swarm.registry.measured_step, action.step)
@@ -162,12 +166,25 @@ class Upkeep:
         """Measure the loss on each held-out set, and generate a sample text if none has diverged."""
         finite, step = True, self._step_of(copy)
         for held_out in self._state.held_out_sets:
-            loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy, held_out)
-            await self._record(step, held_out, loss, "coordinator")
-            finite = finite and math.isfinite(loss)
+            loss = await self._measure(copy, held_out.name, held_out.spread(self._held_out.samples))
+            if loss is not None:
+                await self._record(step, held_out, loss, "coordinator")
+            finite = finite and loss is not None and math.isfinite(loss)
         self._swarm.registry.measured_step = step
         if finite and copy.step:
             await self._sample(copy)
+
+    async def _measure(self, copy: Replica, name: str, samples: Sequence[int]) -> float | None:
+        """The loss on these samples. None if they are damaged: the run goes on without this measurement."""
+        try:
+            loss: float = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure_part, copy, name, samples)
+        except Damaged as error:
+            self._damaged.add(name)
+            text = f"the held-out loss on {name!r} is not measured: {error}"
+            tell(log, logging.ERROR, "coordinator.not_measured", text, set=name, reason=str(error))
+            return None
+        self._damaged.discard(name)
+        return loss
 
     async def _record(
         self, step: int, held_out: HeldOutSet, loss: float, measured_by: MeasuredBy, of: str = ""

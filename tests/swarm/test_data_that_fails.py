@@ -125,3 +125,19 @@ def test_a_node_that_is_killed_in_mid_download_continues_it(data: Data) -> None:
     assert ended(third) == 0, third.text()
     assert [name for name, _ in server.asked if name in shards].count(name) <= 2
     coordinator.end(10)
+
+
+def test_damaged_held_out_samples_are_named_and_the_run_goes_on(swarm: RealSwarm, tmp_path: Path) -> None:
+    folder, tokens = tmp_path / "prepared", CONTEXT * SAMPLES + 1
+    manifest = write_tokens(folder, {"text": [tokens] * SHARDS}, {"text": [tokens]})
+    data = f'[data]\nkind = "tokens"\nfolder = "{folder}"\n'
+    swarm.coordinator(run_text(100_000, model=f"vocabulary = {VOCABULARY}") + data).end(10)
+    damaged = swarm.state / "blobs" / manifest.sources[0].held_out[0].hash
+    flip_byte(damaged)
+    coordinator, node = swarm.coordinator(None, "--evaluate-every", "1"), swarm.node("one")
+    until(lambda: len(coordinator.events("coordinator.not_measured")) > 2, "measurements", coordinator, node)
+    swarm.reached(swarm.status().step + 3)
+    assert {str(damaged) in event["reason"] for event in coordinator.events("coordinator.not_measured")} == {True}
+    node.end(10)
+    coordinator.end(10)
+    assert "Traceback" not in coordinator.text()

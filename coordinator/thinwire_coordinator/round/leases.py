@@ -33,6 +33,7 @@ TRAINED_RUNS_MAX = 1024
 """Ranges of a node that are trained and not settled. A node that is never counted, such as a suspected one, reports one
 more in each round. The oldest then count as settled: they are in its momentum."""
 
+
 @dataclass(frozen=True)
 class SampleRange:
     """A range of `count` positions that begins at `start`."""
