@@ -19,10 +19,13 @@ from thinwire_common.units import human_bytes
 from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
+from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import (
+    CACHE_BYTES_MIN,
     FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
+    Trained,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,
@@ -34,8 +37,6 @@ SHARE_OF_MACHINE = 0.9
 or with a full disk."""
 GPU_PROGRAM_BYTES = 2_000_000_000
 """The program with CUDA's or ROCm's libraries in memory."""
-CACHE_BYTES_MIN = 64 << 20
-"""Beside the state, a node needs room for one shard of the data."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def _windows_memory_bytes() -> int:
 
 def declared_needs(contract: Contract) -> Needs:
     """The needs as far as the contract declares them. Builds nothing."""
-    trained = sum(_elements(parameter.shape) for parameter in contract.parameters)
+    layout = layout_of(contract.parameters)
+    trained = Trained(layout.parameters, layout.matrix_tiles, layout.vector_tiles)
     kind = data_kind_of(contract.data)
     base = sum(blob.size for blob in task_of(contract.model).blobs())
     return Needs(
@@ -129,7 +131,7 @@ def declared_needs(contract: Contract) -> Needs:
         activations=0,
         state_disk=state_disk_bytes(contract, trained),
         base_disk=base,
-        data_disk=kind.file_bytes_max(contract.data),
+        data_disk=kind.file_bytes_max(contract.data) + (CACHE_BYTES_MIN if kind.has_blobs else 0),
     )
 
 
@@ -154,12 +156,12 @@ def measured_needs(contract: Contract) -> Needs:
 
 def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) -> None:
     """Raise LocalError, with the figures and what to do, if a contract does not fit into the room."""
-    if needs.disk + CACHE_BYTES_MIN > room.disk_bytes:
+    if needs.disk > room.disk_bytes:
         raise LocalError(
-            f"this run needs {human_bytes(needs.disk + CACHE_BYTES_MIN)} of disk space (state "
-            f"{human_bytes(needs.state_disk)}, base {human_bytes(needs.base_disk)}, data "
-            f"{human_bytes(needs.data_disk + CACHE_BYTES_MIN)}); the node may use {human_bytes(room.disk_bytes)} "
-            f"({room.disk_from}): free some space, or give a larger --disk-max or another --state-dir"
+            f"this run needs {human_bytes(needs.disk)} of disk space (state {human_bytes(needs.state_disk)}, base "
+            f"{human_bytes(needs.base_disk)}, data {human_bytes(needs.data_disk)}); the node may use "
+            f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --disk-max or "
+            "another --state-dir"
         )
     state = {"parameters and momentum": needs.trained, "frozen": needs.frozen}
     samples = samples_at_once(contract, micro_batch)
@@ -190,13 +192,6 @@ def _check_memory(needs: Needs, held: dict[str, int], what: str, room_bytes: int
         f"{human_bytes(room_bytes)} ({room_from}): {smaller}take part with a larger machine, or raise --memory-max if "
         "you know better"
     )
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
 
 
 def _size_of(folder: Path) -> int:

@@ -3,14 +3,23 @@ coordinator that plans a run and for a node that is asked to take part in one. N
 
 from __future__ import annotations
 
-from thinwire_proto.contract import RunSpec
+from dataclasses import dataclass
+
+from thinwire_proto.contract import TILE_EDGE, RunSpec
 from thinwire_proto.gossip.lingering import LINGERING_MAX
 
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
-NODE_BYTES_A_PARAMETER = 24
-"""Above the measured peak (docs/log/speed.md): parameters, sum of gradients, momentum, second moment, and on a card, or
-while a snapshot is taken up, one more set of tensors."""
+NODE_BYTES_A_PARAMETER = 17
+"""With what follows, above the measured peak (docs/log/speed.md): parameters, sum of gradients, second moment, and on a
+card, or while a snapshot is taken up, one more set of tensors."""
+MOMENTUM_BYTES_A_COMPONENT = 4
+"""Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than parameters."""
+SENT_BYTES_A_COMPONENT = 40
+"""For each component of a contribution: its votes, what extracting and encoding take meanwhile, and a copy that waits
+for its outcome."""
+UPDATE_BYTES_A_COMPONENT = 28
+"""For each component of an update, while it is decoded and applied."""
 LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 LOCAL_ADAMW_BYTES_A_PARAMETER = 8
@@ -20,23 +29,47 @@ GOSSIP_BYTES_A_PARAMETER = 60
 EDGE_BYTES_A_PARAMETER = 24
 """An edge's two copies, a third while turns are open, and the same in the journal while it is written."""
 FROZEN_BYTES_A_PARAMETER = 4
-STATE_BYTES_A_PARAMETER = 12
-"""The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
+STATE_BYTES_A_PARAMETER = 8
+STATE_BYTES_A_COMPONENT = 4
+STATE_BYTES_A_SENT_COMPONENT = 24
+"""The files of a node: parameters and second moment in float32, the momentum, and two contributions without an outcome.
+Twice that while it replaces them."""
 JOURNAL_BYTES_A_PARAMETER = 16
 """Without a centre, the journal in its place: x, the first parameters and both moments."""
 JOURNAL_EDGE_BYTES_A_PARAMETER = 12
 """In it for each edge: two copies, and messages that are not confirmed or whose turn is open."""
 SNAPSHOT_BYTES_A_PARAMETER = 4
+CACHE_BYTES_MIN = 64 << 20
+"""Room for one shard of the data, beside the state, where the data have shards."""
 
 
-def trained_bytes(run: RunSpec, trained: int) -> int:
+@dataclass(frozen=True)
+class Trained:
+    """The size of what a node trains. parameters: without padding. matrix_tiles, vector_tiles: of their tensors."""
+
+    parameters: int
+    matrix_tiles: int
+    vector_tiles: int
+
+    @property
+    def components(self) -> int:
+        return self.chosen(TILE_EDGE**2)
+
+    def chosen(self, k: int) -> int:
+        """The most components of all tiles, if each has at most k."""
+        return self.matrix_tiles * min(k, TILE_EDGE**2) + self.vector_tiles * min(k, TILE_EDGE)
+
+
+def trained_bytes(run: RunSpec, trained: Trained) -> int:
     """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them."""
     if run.exchange.kind == "gossip":
-        return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained
+        return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained.parameters
     each = NODE_BYTES_A_PARAMETER
     each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
     each += LOCAL_ADAMW_BYTES_A_PARAMETER if run.rule.kind == "local_adamw" else 0
-    return each * trained
+    kept = run.demo.update_topk or run.demo.k * (run.round.nodes_max if run.demo.k_policy == "fixed" else 1)
+    travelling = SENT_BYTES_A_COMPONENT * trained.chosen(run.demo.k) + UPDATE_BYTES_A_COMPONENT * trained.chosen(kept)
+    return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components + travelling
 
 
 def edges_of_a_node(run: RunSpec) -> int:
@@ -56,9 +89,12 @@ def samples_at_once(run: RunSpec, micro_batch: int) -> int:
     return min(run.rule.micro_batch_max(micro_batch), run.rule.samples_at_most(run.round.samples))
 
 
-def state_disk_bytes(run: RunSpec, trained: int) -> int:
+def state_disk_bytes(run: RunSpec, trained: Trained) -> int:
     """Disk space for a node's own state: its files while they are replaced, and a snapshot that arrives."""
-    each = STATE_BYTES_A_PARAMETER
     if run.exchange.kind == "gossip":
         each = JOURNAL_BYTES_A_PARAMETER + JOURNAL_EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)
-    return (2 * each + SNAPSHOT_BYTES_A_PARAMETER) * trained
+        files = each * trained.parameters
+    else:
+        files = STATE_BYTES_A_PARAMETER * trained.parameters + STATE_BYTES_A_COMPONENT * trained.components
+        files += STATE_BYTES_A_SENT_COMPONENT * trained.chosen(run.demo.k)
+    return 2 * files + SNAPSHOT_BYTES_A_PARAMETER * trained.parameters

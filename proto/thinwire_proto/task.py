@@ -223,7 +223,9 @@ class Made:
 
 
 class DataKind(Protocol):
-    """Creates, bounds and reads data of one kind."""
+    """Creates, bounds and reads data of one kind. has_blobs: whether nodes fetch more than the data file."""
+
+    has_blobs: bool = True
 
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         """Make the data of a new run.

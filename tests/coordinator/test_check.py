@@ -214,7 +214,7 @@ def a_plan(run: RunSpec | None = None, model: ModelSpec | None = None, nodes: in
     """A plan that has no warnings, and what differs from it. model: its facts only."""
     run = run or RunSpec(schedule=LONG)
     swarm = SwarmFacts(nodes, other.get("up", 10e6), other.get("down", 50e6), other.get("tokens_s", 10_000.0))
-    data = DataFacts({"text": int(other.get("tokens", 1e8))}, 10**8, int(other.get("vocabulary", 256)))
+    data = DataFacts({"text": int(other.get("tokens", 1e8))}, 10**8, vocabulary=int(other.get("vocabulary", 256)))
     return plan_of(run, facts_once(model or DecoderSpec()), data, swarm, other.get("memory", 16e9))
 
 

@@ -28,7 +28,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
 
 MODEL = PRESETS["byte-1m"]
-DATA = DataFacts({"text": 10**8}, 10**8, 256)
+DATA = DataFacts({"text": 10**8}, 10**8, vocabulary=256)
 
 
 @lru_cache

@@ -89,7 +89,7 @@ def swarm(nodes: int = 4, up: float = 10e6, down: float = 50e6, tokens_s: float 
 
 SMALL = ModelFacts(885_888, 216, 18, 256)
 LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
-DATA = DataFacts({"text": 10**9}, 2 * 10**9, 256)
+DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 
 def chosen(facts: ModelFacts, of: SwarmFacts, *, tokens: float | None = None, steps: int | None = None) -> RunSpec:
@@ -126,7 +126,7 @@ def test_the_run_trains_the_wanted_tokens() -> None:
 
 
 def test_little_data_are_passed_over_four_times_at_most() -> None:
-    few = DataFacts({"text": 10**6}, 2 * 10**6, 256)
+    few = DataFacts({"text": 10**6}, 2 * 10**6, vocabulary=256)
     run = choose(PRESETS["byte-1m"], CorpusSpec(), SMALL, few, swarm())
     assert 3.5 < forecast(run, SMALL, few, swarm()).passes <= 4
 
@@ -192,7 +192,7 @@ def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path:
 
 
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:
-    of, few = swarm(), DataFacts({"text": 10**6}, 2 * 10**6, 256)
+    of, few = swarm(), DataFacts({"text": 10**6}, 2 * 10**6, vocabulary=256)
     scratch, tuned, adapter = SMALL, replace(SMALL, begins=True), replace(SMALL, frozen=10**9)
     runs = [choose(PRESETS["byte-1m"], CorpusSpec(), facts, few, of) for facts in (scratch, tuned, adapter)]
     rates = [run.schedule.learning_rate for run in runs]

@@ -21,7 +21,7 @@ from thinwire_proto.data.text import CorpusText
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.reports import MISSED_MAX
-from thinwire_proto.needs import SNAPSHOT_BYTES_A_PARAMETER, state_disk_bytes
+from thinwire_proto.needs import SNAPSHOT_BYTES_A_PARAMETER, Trained, state_disk_bytes
 
 STEPS, SAMPLES = 3, 2
 PATIENCE_S = 0.5
@@ -138,7 +138,9 @@ async def test_the_journal_is_no_larger_than_the_disk_space_that_is_asked_for(tm
     for number, training in enumerate(trainings):
         await nodes.close(number, training)
     three = CONTRACT.model_copy(update={"round": CONTRACT.round.model_copy(update={"nodes_max": 3})})
-    parameters = trainings[0].work.layout.parameters
-    asked_for = state_disk_bytes(three, parameters) - SNAPSHOT_BYTES_A_PARAMETER * parameters
+    layout = trainings[0].work.layout
+    parameters = layout.parameters
+    trained = Trained(parameters, layout.matrix_tiles, layout.vector_tiles)
+    asked_for = state_disk_bytes(three, trained) - SNAPSHOT_BYTES_A_PARAMETER * parameters
     journal = sum(path.stat().st_size for path in (tmp_path / "0").rglob("gossip.safetensors"))
     assert 12 * parameters < journal < asked_for / 2

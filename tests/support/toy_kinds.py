@@ -83,6 +83,8 @@ class Slopes(DataSource):
 
 
 class SlopesKind(DataKind):
+    has_blobs = False
+
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         return Made(run.data)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
 from thinwire_coordinator.planning.footprint import facts_of
@@ -10,6 +10,7 @@ from thinwire_coordinator.planning.prepared import sizes_of_manifest
 from thinwire_proto.contract import ModelSpec, RunSpec
 from thinwire_proto.data.manifest import Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
+from thinwire_proto.needs import CACHE_BYTES_MIN
 from thinwire_proto.task import Made, complete_model, data_kind_of
 
 
@@ -34,8 +35,10 @@ def complete(run: RunSpec) -> Completed:
         errors.append(("model", str(error)))
     run = run.model_copy(update={"model": model})
     try:
-        made = data_kind_of(run.data).make(run, lambda: None)
-        sizes = sizes_of(made)
+        kind = data_kind_of(run.data)
+        made = kind.make(run, lambda: None)
+        cache = CACHE_BYTES_MIN if kind.has_blobs else 0
+        sizes = replace(sizes_of(made), node_bytes_min=kind.file_bytes_max(made.spec) + cache)
         made.spec.check(model)
         made.spec.check_complete(model)
     except (ConfigError, ContractError, ValueError) as error:
@@ -57,4 +60,4 @@ def sizes_of(made: Made) -> DataFacts:
     except PayloadError:  # data of a kind that has no manifest
         train_bytes = getattr(made.spec, "train_bytes", 0)
         tokens = {made.spec.kind: train_bytes} if train_bytes else {}
-        return DataFacts(tokens, len(made.file), 256 if train_bytes else 0)
+        return DataFacts(tokens, len(made.file), vocabulary=256 if train_bytes else 0)

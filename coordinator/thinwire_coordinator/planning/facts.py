@@ -51,10 +51,11 @@ class ModelFacts:
 @dataclass(frozen=True)
 class DataFacts:
     """Sizes of training data. tokens: by source, held-out ones not included. bytes: of all files that nodes may
-    fetch. unused: sources without a weight."""
+    fetch. node_bytes_min: the room that a node asks for before it fetches any. unused: sources without a weight."""
 
     tokens: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
+    node_bytes_min: int = 0
     vocabulary: int = 0
     unused: tuple[str, ...] = ()
 

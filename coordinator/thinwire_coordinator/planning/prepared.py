@@ -7,6 +7,7 @@ from pathlib import Path
 from thinwire_coordinator.planning.facts import DataFacts
 from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.needs import CACHE_BYTES_MIN
 
 PREPARE = "make one with `thinwire-coordinator prepare`"
 
@@ -29,6 +30,7 @@ def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = Non
     return DataFacts(
         tokens={source.name: sum(shard.tokens for shard in source.train) for source in used},
         bytes=sum(shard.size for shard in shards),
+        node_bytes_min=CACHE_BYTES_MIN,
         vocabulary=manifest.vocabulary,
         unused=tuple(source.name for source in manifest.sources if source not in used),
     )

@@ -58,6 +58,8 @@ def _batch_of(rows: np.ndarray) -> Batch:
 class CorpusKind(DataKind):
     """A `DataKind`. A new run uses the corpus of the coordinator's own Python."""
 
+    has_blobs = False
+
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         spec, corpus, context = corpus_of(run.data), make_corpus(go_on), run.model.context
         if spec.corpus_hash not in ("", corpus.hash):
