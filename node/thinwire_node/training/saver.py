@@ -7,13 +7,17 @@ written before it is sent. Names leave the list only once a newer momentum is on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from thinwire_common.logs import tell
 from thinwire_node.storage.state import KeptMomentum, NodeState, Written
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import save_every_s
+
+log = logging.getLogger("thinwire.node")
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,18 @@ class Saver:
             self._saving = asyncio.ensure_future(self._publish(write()))
 
     async def save(self, write: WriteState) -> None:
-        """Write the state, sync it to disk, then shorten the list of sent contributions."""
+        """Write the state, sync it to disk, then shorten the list of sent contributions. A save in the background that
+        failed is made good by this one. Raises OSError if this one fails, or if the head could not be written."""
+        earlier = self._saving
+        if earlier is not None:
+            await asyncio.wait({earlier})  # both write the same temporary files
+            self._saving = None
+        failure = earlier.exception() if earlier is not None and not earlier.cancelled() else None
         await self._publish(write())
+        if failure is not None:
+            text = f"a save failed, but a later one succeeded: {failure}"
+            tell(log, logging.WARNING, "node.saved_again", text, reason=str(failure))
+        await self.finish()
 
     async def _publish(self, written: Awaitable[Passing | None]) -> None:
         passing = await written

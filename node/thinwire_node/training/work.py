@@ -321,7 +321,7 @@ class Work:
 
     async def save(self) -> None:
         """Save momentum and replica now, when the node leaves or catches up."""
-        await self.finish_jobs()
+        await self.run(NodeJob.DRAIN, lambda: None)  # a save that failed earlier must not keep the node from this one
         await self._saver.save(self._write)
 
     async def save_if_due(self) -> None:
