@@ -54,6 +54,7 @@ class FullState(NodeState):
 
 
 STEP = 20
+SAVE_IS_DUE = 1e6  # seconds after which any state is saved
 
 
 class Contributing:
@@ -63,14 +64,13 @@ class Contributing:
         rounds = {"pace": "clock", "samples": 4}
         self.contract = small_contract(schedule={"learning_rate": 0.01, "steps": 100}, round=rounds)
         trainer = small_trainer(self.contract, random_replica(self.contract, step=STEP))
-        self._now, self._number = 0.0, 0
+        self.now, self._number = 0.0, 0
         self.state = state
-        self.work = Work(self.contract, state, trainer, threads, lambda: self._now, None)
+        self.work = Work(self.contract, state, trainer, threads, lambda: self.now, None)
         self.work.lease.renew([range(100)])
 
     async def contribute(self) -> None:
-        """Train four samples and contribute them, so late that a save is due."""
-        self._now += 1000.0
+        """Train four samples and contribute them."""
         self._number += 1
         await self.work.train(4)
         round_ = AnnouncedRound(
@@ -166,10 +166,11 @@ async def test_a_head_that_cannot_be_written_is_told_with_the_next_one(tmp_path:
 async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp_path: Path, threads: Threads) -> None:
     state = FullState(tmp_path / "node")
     node = Contributing(state, threads)
-    state.is_full = True
+    state.is_full, node.now = True, SAVE_IS_DUE
     await node.contribute()
     with pytest.raises(OSError, match="No space left"):
         await node.work.finish_jobs()
+    node.now += SAVE_IS_DUE
     with pytest.raises(OSError, match="No space left"):
         await node.contribute()  # which ends the node
     with pytest.raises(OSError, match="No space left"):
@@ -187,7 +188,7 @@ async def test_a_save_that_makes_an_earlier_one_good_says_so(
 ) -> None:
     state = FullState(tmp_path / "node")
     node = Contributing(state, threads)
-    state.is_full = True
+    state.is_full, node.now = True, SAVE_IS_DUE
     await node.contribute()
     with pytest.raises(OSError, match="No space left"):
         await node.work.finish_jobs()
@@ -195,4 +196,22 @@ async def test_a_save_that_makes_an_earlier_one_good_says_so(
     await node.work.save()
     assert [record.event for record in caplog.records] == ["node.saved_again"]  # type: ignore[attr-defined]
     await node.work.finish_jobs()
+    state.close()
+
+
+async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Path, threads: Threads) -> None:
+    state = NodeState(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.work.save()
+    await node.contribute()
+    node.work.replica = None  # `Bootstrap.drop_replica`
+    await node.work.save()
+    assert node.kept is not None
+    assert node.kept.trained_through == node.work.trained_through_at_extraction == 3
+    for name, tensor in node.work.trainer.rule.state().items():
+        assert node.kept.momentum[name].equal(tensor), name
+    assert state.sent() == []
+    replica = state.replica(node.contract)
+    assert replica is not None  # the one before: no newer than the momentum, so what was sealed since is replayed
+    assert replica.step == STEP
     state.close()

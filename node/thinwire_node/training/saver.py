@@ -31,8 +31,8 @@ class Passing:
     pending: bytes | None
 
 
-WriteState = Callable[[], Awaitable[Passing | None]]
-"""Queues a job for the compute thread that writes the state, or returns None if there is none to write."""
+WriteState = Callable[[], Awaitable[Passing]]
+"""Queues a job for the compute thread that writes the state."""
 
 
 class Saver:
@@ -55,14 +55,16 @@ class Saver:
         """Whether it is time for the next save."""
         return self._now() - self._saved_at > save_every_s(self._round_s, self._save_s)
 
-    def write(self, replica: Replica, momentum: KeptMomentum) -> Passing:
-        """Write the state to temporary files. Runs on the compute thread, so nothing changes meanwhile, and no copy of
-        it is needed in memory. The time until the next save starts here."""
+    def write(self, replica: Replica | None, momentum: KeptMomentum) -> Passing:
+        """Write the state to temporary files; without a replica, the momentum alone. Runs on the compute thread, so
+        nothing changes meanwhile, and no copy of it is needed in memory. The time until the next save starts here."""
         self._saved_at = began = self._now()
-        files = self._state.write_momentum(momentum), self._state.write_replica(replica)
+        files = [self._state.write_momentum(momentum)]
+        if replica is not None:
+            files.append(self._state.write_replica(replica))
         self._write_s = self._now() - began
         pending = momentum.pending.hash if momentum.pending is not None else None
-        return Passing(files, self._sent_since[-1] if self._sent_since else None, pending)
+        return Passing(tuple(files), self._sent_since[-1] if self._sent_since else None, pending)
 
     async def note_sent(self, contribution: bytes) -> None:
         """Write the name of a contribution to disk. The contribution may be sent once this returns."""
@@ -105,10 +107,8 @@ class Saver:
             tell(log, logging.WARNING, "node.saved_again", text, reason=str(failure))
         await self.finish()
 
-    async def _publish(self, written: Awaitable[Passing | None]) -> None:
+    async def _publish(self, written: Awaitable[Passing]) -> None:
         passing = await written
-        if passing is None:
-            return
         began = self._now()
         await self._threads.saver.run(NodeJob.SAVE, self._state.publish, *passing.files)
         self._save_s = self._write_s + self._now() - began

@@ -309,18 +309,17 @@ class Work:
 
     # saving
 
-    def _write(self) -> asyncio.Future[Passing | None]:
+    def _write(self) -> asyncio.Future[Passing]:
         return self.run(NodeJob.COPY, self._write_state)
 
-    def _write_state(self) -> Passing | None:
-        if self.replica is None:
-            return None
+    def _write_state(self) -> Passing:
+        """Amid a resync the momentum is saved alone: it outlives the replica, on disk as in memory."""
         rule, mark = self.trainer.rule, self._trained_through_at_extraction
         momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
         return self._saver.write(self.replica, momentum)
 
     async def save(self) -> None:
-        """Save momentum and replica now, when the node leaves or catches up."""
+        """Save the momentum, and the replica if there is one, now, when the node leaves or catches up."""
         await self.run(NodeJob.DRAIN, lambda: None)  # a save that failed earlier must not keep the node from this one
         await self._saver.save(self._write)
 
