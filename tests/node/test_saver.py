@@ -215,3 +215,16 @@ async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Pat
     assert replica is not None  # the one before: no newer than the momentum, so what was sealed since is replayed
     assert replica.step == STEP
     state.close()
+
+
+async def test_a_node_that_dropped_its_momentum_claims_no_samples(tmp_path: Path, threads: Threads) -> None:
+    state = NodeState(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.contribute()
+    assert node.work.trained_through_at_extraction == 3
+    await node.work.forget()
+    assert node.work.trained_through_at_extraction is None
+    await node.work.save()
+    assert node.kept is not None
+    assert node.kept.trained_through is None
+    state.close()

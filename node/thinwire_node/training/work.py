@@ -296,6 +296,7 @@ class Work:
         self._on_the_way = []
         self._awaited.clear()
         self.lease = Lease()
+        self._trained_through_at_extraction = None  # those samples are in no momentum any more
         self._saver.forget_sent()
 
     def interrupt(self) -> None:
