@@ -132,7 +132,7 @@ class Alone:
     async def outcome(self, contribution: bytes) -> Outcome:
         return Outcome(Reason.UNKNOWN, "it never came")
 
-    async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+    async def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         for step in range(replica.step, STEPS):
             while step >= self._swarm.step:
                 self._changed.clear()

@@ -228,3 +228,19 @@ async def test_a_node_that_dropped_its_momentum_claims_no_samples(tmp_path: Path
     assert node.kept is not None
     assert node.kept.trained_through is None
     state.close()
+
+
+async def test_a_save_during_the_catch_up_says_how_long_it_took(tmp_path: Path, threads: Threads) -> None:
+    class TakesAMinute(NodeState):
+        def write_momentum(self, kept: KeptMomentum) -> Written:
+            node.now += 60.0
+            return super().write_momentum(kept)
+
+    state = TakesAMinute(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.work.save_if_due()
+    assert node.work.saved_s == 0
+    node.now = SAVE_IS_DUE
+    await node.work.save_if_due()
+    assert node.work.saved_s == 60
+    state.close()

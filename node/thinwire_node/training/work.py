@@ -95,6 +95,8 @@ class Work:
         self._reported_s = 0.0
         self.apply_s = 0.0
         """Seconds that the newest update took on the compute thread."""
+        self.saved_s = 0.0
+        """Seconds for which saves have held up a catch-up."""
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
         self._keep_step: int | None = None
@@ -325,8 +327,11 @@ class Work:
         await self._saver.save(self._write)
 
     async def save_if_due(self) -> None:
+        """Save during the catch-up, which waits meanwhile."""
         if self._saver.is_due:
+            began = self._now()
             await self.save()
+            self.saved_s += self._now() - began
 
     @property
     def trained_through_at_extraction(self) -> int | None:
