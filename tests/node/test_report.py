@@ -162,6 +162,14 @@ def test_a_narrow_terminal_shows_every_figure_whole(
         assert Counter(filter(str.isdecimal, shown[columns])) == Counter(filter(str.isdecimal, shown["200"]))
 
 
+@pytest.mark.parametrize("columns", range(1, 20))
+def test_a_terminal_narrower_than_the_table_shows_the_exact_counts(columns: int) -> None:
+    text = _plain(byte_lines(REPORT, columns))
+    assert "1,701,000" in text
+    assert "4,500,000" in text
+    assert all(line.cell_len <= columns for line in lines(REPORT, columns))
+
+
 @pytest.mark.parametrize(
     ("doing", "state"),
     [
