@@ -239,7 +239,7 @@ class Work:
         sent, samples, loss = trainer.extract(round_.k)
         payload = encode_votes(sent.votes(), replica.layout)
         name = contribution_hash(self.contract.hash, round_.term, round_.number, self._state.node_id, payload)
-        self.pending = Pending(name, sent, round_.step)
+        self.pending = Pending(name, sent, round_.step, samples)
         self._on_the_way.append(self.pending)
         self._awaited.add(self.pending)
         self._trained_through_at_extraction = trained_through
