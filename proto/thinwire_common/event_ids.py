@@ -218,6 +218,7 @@ NODE = {
     "node.training": EventType("The node is ready to train.", ("device", "threads")),
     "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
+    "node.saved_again": EventType("A save of the node's state failed, and a later one succeeded.", ("reason",)),
     "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
     "node.topology": EventType("The node has a new topology of a swarm without a centre.", ("topology", "peers")),

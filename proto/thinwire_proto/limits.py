@@ -47,7 +47,7 @@ SHUTDOWN_GRACE_S = ROUND_TRIP_MAX_S
 SUSPENDED_S = ROUND_TRIP_MAX_S / 2
 """After a longer sleep, a machine measures its clock offset again."""
 KEEPING_UP_S = HEARTBEAT_S
-"""A node that catches up for so long without getting closer is on a link that is too slow."""
+"""Shortest window in which a node that catches up must get closer. After two in a row without, its link is too slow."""
 LOOK_AGAIN_S = ROUND_TRIP_MAX_S
 """A waiting node checks again after so long, even if nothing was reported."""
 FILE_WAIT_S = ROUND_TRIP_MAX_S / 2

@@ -127,12 +127,18 @@ class Alone:
             raise LinkLost(reason)
         outcome = self._swarm.seal(self._node_id, claim, payload, self._now())
         self._changed.set()
+        if reason := self._swarm.loses_receipt:
+            self._swarm.loses_receipt = ""
+            raise LinkLost(reason)
         return outcome
 
     async def outcome(self, contribution: bytes) -> Outcome:
+        for sealed in self._swarm.sealed:
+            if contribution in sealed.row.contributions:
+                return Outcome(Reason.COUNTED, step=sealed.row.step)
         return Outcome(Reason.UNKNOWN, "it never came")
 
-    async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+    async def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         for step in range(replica.step, STEPS):
             while step >= self._swarm.step:
                 self._changed.clear()
@@ -149,13 +155,13 @@ class Alone:
 
 class SwarmOfOne:
     """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives.
-    `breaks_off`: the same for the next snapshot."""
+    `loses_receipt`: the same after it has arrived. `breaks_off`: the same for the next snapshot."""
 
     def __init__(self) -> None:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = self.breaks_off = ""
+        self.loses_connection = self.loses_receipt = self.breaks_off = ""
         self.left = 0
 
     @property
@@ -218,6 +224,20 @@ async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_pa
     assert node.work.replica is not None
     assert node.work.replica.state_hash() == swarm.replica.state_hash()
     assert swarm.left == 1
+
+
+async def test_a_contribution_whose_receipt_was_lost_is_counted_with_its_tokens(tmp_path: Path) -> None:
+    settings_ = settings(tmp_path, "alone:5")
+    swarm = SWARMS["alone:5"]
+    swarm.loses_receipt = "the cable was pulled"
+    kept = NodeState(settings_.state_dir)
+    kept.write("contract.json", CONTRACT.written)
+    kept.close()
+    node = Node(settings_)
+    await node.run(asyncio.Event())
+    record = node.record
+    assert (record.counted, record.not_counted, record.sessions_lost) == (STEPS, 0, 1)
+    assert record.tokens == STEPS * SAMPLES * CONTRACT.model.context
 
 
 class Introduced(RealMachine):

@@ -91,6 +91,26 @@ def test_as_many_held_out_samples_are_measured_as_there_is_time_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "samples"),
+    [
+        ({}, 64),
+        ({"sample_s": 0.1}, 25),  # a quarter of a round, as a micro-batch
+        ({"sample_s": 0.1, "measure_s": 0.5}, 5),
+        ({"measure_s": 0.02}, 64),
+        ({"measure_s": 30.0}, 1),  # at least one, however slow the machine is
+        ({"sample_s": 0.0}, 1),  # nothing is known yet about how long it takes
+    ],
+)
+@pytest.mark.parametrize("waits", [{"round": None}, {"leased": 0, "contributed": True}], ids=["no round", "no lease"])
+def test_a_node_that_waits_measures_for_no_longer_than_it_would_train(
+    waits: dict[str, Any], changes: dict[str, Any], samples: int
+) -> None:
+    found = decide(replace(VIEW, to_measure=99, micro_batch=64, **waits, **changes), spec())
+    assert isinstance(found, Measure)
+    assert found.samples == samples
+
+
+@pytest.mark.parametrize(
     "changes",
     [{}, {"to_measure": 9}, {"to_measure": 9, "round": None, "base_step": None, "samples": 0}, {"contributed": True}],
 )

@@ -24,7 +24,7 @@ from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
-from thinwire_node.observe.report import Edge, Peers, Report
+from thinwire_node.observe.report import TAKES_PART, Edge, Peers, Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
 from thinwire_node.options import NodeOptions
@@ -160,6 +160,33 @@ def test_a_narrow_terminal_shows_every_figure_whole(
         assert "…" not in shown[columns]
         assert max(map(len, shown[columns].splitlines())) <= int(columns)
         assert Counter(filter(str.isdecimal, shown[columns])) == Counter(filter(str.isdecimal, shown["200"]))
+
+
+@pytest.mark.parametrize("columns", range(1, 20))
+def test_a_terminal_narrower_than_the_table_shows_the_exact_counts(columns: int) -> None:
+    text = _plain(byte_lines(REPORT, columns))
+    assert "1,701,000" in text
+    assert "4,500,000" in text
+    assert all(line.cell_len <= columns for line in lines(REPORT, columns))
+
+
+@pytest.mark.parametrize(
+    ("doing", "state"),
+    [
+        ("starting", "starting"),
+        ("connecting", "connecting"),
+        ("fetching the weights of the base", "fetching"),
+        ("taking up the replica", "starting"),
+        ("left", "left"),
+    ],
+)
+def test_a_node_without_a_session_takes_no_part(doing: str, state: str) -> None:
+    """So /readyz does not say 200 while the model is loaded."""
+    node = Node(NodeSettings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
+    node.doing = doing
+    report = Reporter(node).report()
+    assert (report.state, report.words) == (state, doing)
+    assert report.state not in TAKES_PART
 
 
 def test_a_node_that_has_not_joined_has_a_view() -> None:

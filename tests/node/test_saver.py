@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.small import random_replica, small_contract
+from support.small import random_replica, small_contract, small_trainer
+from thinwire_node.exchange.port import AnnouncedRound
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
+from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.saver import Passing, Saver
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
+from thinwire_node.training.work import Work
 
 SHAPES = {"momentum": (2,)}
 
@@ -36,6 +40,48 @@ class SlowState(NodeState):
         assert self.may_write.wait(timeout=30)
         super().write_head()
         self.heads_written += 1
+
+
+class FullState(NodeState):
+    """A state directory on a disk without room while `is_full` is set."""
+
+    is_full = False
+
+    def write_momentum(self, kept: KeptMomentum) -> Written:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write_momentum(kept)
+
+
+STEP = 20
+SAVE_IS_DUE = 1e6  # seconds after which any state is saved
+
+
+class Contributing:
+    """A node whose contributions are all counted, in a swarm that stays at one step."""
+
+    def __init__(self, state: NodeState, threads: Threads) -> None:
+        rounds = {"pace": "clock", "samples": 4}
+        self.contract = small_contract(schedule={"learning_rate": 0.01, "steps": 100}, round=rounds)
+        trainer = small_trainer(self.contract, random_replica(self.contract, step=STEP))
+        self.now, self._number = 0.0, 0
+        self.state = state
+        self.work = Work(self.contract, state, trainer, threads, lambda: self.now, None)
+        self.work.lease.renew([range(100)])
+
+    async def contribute(self) -> None:
+        """Train four samples and contribute them."""
+        self._number += 1
+        await self.work.train(4)
+        round_ = AnnouncedRound(
+            term=1, number=self._number, step=STEP, deadline=1e9, k=8, nonces=(5,), lease=(), upcoming=(), evaluate=()
+        )
+        assert await self.work.contribution(round_) is not None
+        await self.work.settle(True)
+
+    @property
+    def kept(self) -> KeptMomentum | None:
+        return self.state.momentum(shapes_kept(self.contract))
 
 
 @pytest.fixture
@@ -114,4 +160,87 @@ async def test_a_head_that_cannot_be_written_is_told_with_the_next_one(tmp_path:
         await saver.finish()
     with pytest.raises(OSError, match=r"head\.json\.part"):
         saver.note_head()
+    state.close()
+
+
+async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp_path: Path, threads: Threads) -> None:
+    state = FullState(tmp_path / "node")
+    node = Contributing(state, threads)
+    state.is_full, node.now = True, SAVE_IS_DUE
+    await node.contribute()
+    with pytest.raises(OSError, match="No space left"):
+        await node.work.finish_jobs()
+    node.now += SAVE_IS_DUE
+    with pytest.raises(OSError, match="No space left"):
+        await node.contribute()  # which ends the node
+    with pytest.raises(OSError, match="No space left"):
+        await node.work.save()
+    state.is_full = False
+    await node.work.save()
+    assert node.kept is not None
+    assert node.kept.trained_through == node.work.trained_through_at_extraction
+    assert state.sent() == []
+    state.close()
+
+
+async def test_a_save_that_makes_an_earlier_one_good_says_so(
+    tmp_path: Path, threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = FullState(tmp_path / "node")
+    node = Contributing(state, threads)
+    state.is_full, node.now = True, SAVE_IS_DUE
+    await node.contribute()
+    with pytest.raises(OSError, match="No space left"):
+        await node.work.finish_jobs()
+    state.is_full = False
+    await node.work.save()
+    assert [record.event for record in caplog.records] == ["node.saved_again"]  # type: ignore[attr-defined]
+    await node.work.finish_jobs()
+    state.close()
+
+
+async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Path, threads: Threads) -> None:
+    state = NodeState(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.work.save()
+    await node.contribute()
+    node.work.replica = None  # `Bootstrap.drop_replica`
+    await node.work.save()
+    assert node.kept is not None
+    assert node.kept.trained_through == node.work.trained_through_at_extraction == 3
+    for name, tensor in node.work.trainer.rule.state().items():
+        assert node.kept.momentum[name].equal(tensor), name
+    assert state.sent() == []
+    replica = state.replica(node.contract)
+    assert replica is not None  # the one before: no newer than the momentum, so what was sealed since is replayed
+    assert replica.step == STEP
+    state.close()
+
+
+async def test_a_node_that_dropped_its_momentum_claims_no_samples(tmp_path: Path, threads: Threads) -> None:
+    state = NodeState(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.contribute()
+    assert node.work.trained_through_at_extraction == 3
+    await node.work.forget()
+    assert node.work.trained_through_at_extraction is None
+    await node.work.save()
+    assert node.kept is not None
+    assert node.kept.trained_through is None
+    state.close()
+
+
+async def test_a_save_during_the_catch_up_says_how_long_it_took(tmp_path: Path, threads: Threads) -> None:
+    class TakesAMinute(NodeState):
+        def write_momentum(self, kept: KeptMomentum) -> Written:
+            node.now += 60.0
+            return super().write_momentum(kept)
+
+    state = TakesAMinute(tmp_path / "node")
+    node = Contributing(state, threads)
+    await node.work.save_if_due()
+    assert node.work.saved_s == 0
+    node.now = SAVE_IS_DUE
+    await node.work.save_if_due()
+    assert node.work.saved_s == 60
     state.close()

@@ -22,11 +22,14 @@ from thinwire_proto.exact.votes import Merged, Signs
 
 @dataclass(frozen=True)
 class Pending:
-    """A contribution whose outcome is open: its hash, what it removed from the momentum, and the step of its round."""
+    """A contribution whose outcome is open: its hash, what it removed from the momentum, and the step of its round.
+
+    samples: that it was trained on; 0 if an earlier process trained them."""
 
     hash: bytes
     sent: Sent
     step: int = 0
+    samples: int = 0
 
 
 def dropped_part(sent: Sent, merged: Merged, layout: TileLayout, update_topk: int) -> Sent | None:

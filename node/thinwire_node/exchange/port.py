@@ -286,8 +286,9 @@ class Exchange(Entrance, Protocol):
     async def outcome(self, contribution: bytes) -> Outcome:
         """The outcome of an earlier contribution, by its hash. For use after a lost connection or a crash."""
 
-    def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+    def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         """Yield the updates that follow the replica's step, each checked against its row, and the row's signature.
 
+        saved_s: seconds that the caller has spent on saves since it began, which say nothing about its speed.
         Raises NotGenuine if the signature is not the coordinator's, PayloadError if an update is malformed,
         ReplicaError if it differs from its row, and LocalError if this machine cannot catch up."""

@@ -91,7 +91,9 @@ def _state(node: Node, session: SessionState | None, gossip: GossipState | None)
         words = gossip.words
     elif session is not None:
         words = _in_session(node, session)
-    return next((state for state in STATES if words.startswith(state)), "waiting"), words
+    in_session = session is not None or gossip is not None
+    # without a session, a node does not take part in rounds, whatever it does
+    return next((state for state in STATES if words.startswith(state)), "waiting" if in_session else "starting"), words
 
 
 def _in_session(node: Node, session: SessionState) -> str:

@@ -158,7 +158,7 @@ def byte_lines(report: Report, width: int) -> list[Text]:
     rows += [("payload", sum(passed.sent.values()), sum(passed.received.values()))]
     if passed.wire_sent is not None:
         rows += [("wire", passed.wire_sent, passed.wire_received)]
-    column = min(COUNT_WIDTH, (width - LABEL_WIDTH) // 2) - 1
+    column = max(1, min(COUNT_WIDTH, (width - LABEL_WIDTH) // 2) - 1)
     heading = Text(f"{'bytes':{LABEL_WIDTH}} {'sent':>{column}} {'received':>{column}}", style="dim")
     return [
         heading,

@@ -21,7 +21,7 @@ CATCH_UP_REPORT_STEPS = 100
 async def follow_updates(exchange: Exchange, work: Work, record: Record, situation: Situation) -> None:
     """Apply updates until the exchange ends. Raises ReplicaError if the parameters differ from the swarm's."""
     assert work.replica is not None
-    async with aclosing(exchange.updates(work.replica)) as updates:
+    async with aclosing(exchange.updates(work.replica, lambda: work.saved_s)) as updates:
         async for sealed in updates:
             await work.apply(sealed)
             record.phases["apply"].add(work.apply_s)

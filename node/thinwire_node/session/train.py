@@ -54,8 +54,9 @@ class TrainingLoop:
     async def run(self) -> None:
         """Train until the run is complete, enough rounds are done, or the node leaves."""
         work, situation = self._work, self._situation
-        if work.pending is not None:  # a lost session or an earlier process did not learn the outcome
-            await self._delivery.settle(await self._exchange.outcome(work.pending.hash), tokens=0)
+        if (pending := work.pending) is not None:  # a lost session or an earlier process did not learn the outcome
+            outcome = await self._exchange.outcome(pending.hash)
+            await self._delivery.settle(outcome, pending.samples * work.contract.model.context)
         while not self._done():
             if situation.leaving:
                 await work.settled()

@@ -17,7 +17,8 @@ from thinwire_proto.limits import margin_s, unmeasured_tail_s
 
 MEASURED_KEPT = 8
 BATCHES_A_ROUND = 4
-"""A micro-batch is at most this fraction of a round long, because updates are applied between micro-batches."""
+"""A micro-batch, or a batch of held-out samples, is at most this fraction of a round long, because updates are applied
+between them."""
 
 
 class Tail:
@@ -148,12 +149,19 @@ def _while_working(view: PacingView, spec: RoundSpec) -> Decision:
     """The decision of a machine that need not rest."""
     decision = _decide(view, spec)
     if view.to_measure:
-        samples = min(view.to_measure, view.micro_batch)
+        samples = min(view.to_measure, _measured_at_once(view, spec))
         if isinstance(decision, Wait):
             return Measure(samples, f"besides, {decision.why}")
         if isinstance(decision, Train) and (fitting := min(samples, _measurable(view, spec))) > 0:
             return Measure(fitting, "the round has time for it")
     return decision
+
+
+def _measured_at_once(view: PacingView, spec: RoundSpec) -> int:
+    """The largest batch of held-out samples: the volunteer's limit, or fewer if that would take longer than a
+    micro-batch may, because updates wait for it too. One if nobody knows yet how long it takes."""
+    sample_s = view.measure_s or view.sample_s
+    return max(1, min(view.micro_batch, _at_once(sample_s, spec))) if sample_s > 0 else 1
 
 
 def _measurable(view: PacingView, spec: RoundSpec) -> int:
@@ -229,13 +237,18 @@ def _share_is_trained(view: PacingView, spec: RoundSpec) -> bool:
     return spec.pace == "barrier" and view.samples >= spec.samples
 
 
+def _at_once(sample_s: float, spec: RoundSpec) -> int:
+    """The samples that may be computed before an update has its turn."""
+    return int(spec.length_s / BATCHES_A_ROUND / sample_s)
+
+
 def _size(view: PacingView, current: RoundView, spec: RoundSpec) -> int:
     """The samples of the next micro-batch: the volunteer's limit, or fewer if that would take too long."""
     size = min(view.micro_batch, view.leased, view.ready)
     if spec.pace == "barrier" and not _share_is_trained(view, spec):
         size = min(size, spec.samples - view.samples)
     if view.sample_s > 0:
-        size = min(size, int(spec.length_s / BATCHES_A_ROUND / view.sample_s))
+        size = min(size, _at_once(view.sample_s, spec))
         left = extract_at(view, current, spec) - view.now
         if not view.contributed and not view.out and left > 0:
             size = min(size, int(left / view.sample_s))

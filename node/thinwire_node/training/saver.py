@@ -7,13 +7,17 @@ written before it is sent. Names leave the list only once a newer momentum is on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from thinwire_common.logs import tell
 from thinwire_node.storage.state import KeptMomentum, NodeState, Written
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import save_every_s
+
+log = logging.getLogger("thinwire.node")
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Passing:
     pending: bytes | None
 
 
-WriteState = Callable[[], Awaitable[Passing | None]]
-"""Queues a job for the compute thread that writes the state, or returns None if there is none to write."""
+WriteState = Callable[[], Awaitable[Passing]]
+"""Queues a job for the compute thread that writes the state."""
 
 
 class Saver:
@@ -51,14 +55,16 @@ class Saver:
         """Whether it is time for the next save."""
         return self._now() - self._saved_at > save_every_s(self._round_s, self._save_s)
 
-    def write(self, replica: Replica, momentum: KeptMomentum) -> Passing:
-        """Write the state to temporary files. Runs on the compute thread, so nothing changes meanwhile, and no copy of
-        it is needed in memory. The time until the next save starts here."""
+    def write(self, replica: Replica | None, momentum: KeptMomentum) -> Passing:
+        """Write the state to temporary files; without a replica, the momentum alone. Runs on the compute thread, so
+        nothing changes meanwhile, and no copy of it is needed in memory. The time until the next save starts here."""
         self._saved_at = began = self._now()
-        files = self._state.write_momentum(momentum), self._state.write_replica(replica)
+        files = [self._state.write_momentum(momentum)]
+        if replica is not None:
+            files.append(self._state.write_replica(replica))
         self._write_s = self._now() - began
         pending = momentum.pending.hash if momentum.pending is not None else None
-        return Passing(files, self._sent_since[-1] if self._sent_since else None, pending)
+        return Passing(tuple(files), self._sent_since[-1] if self._sent_since else None, pending)
 
     async def note_sent(self, contribution: bytes) -> None:
         """Write the name of a contribution to disk. The contribution may be sent once this returns."""
@@ -88,13 +94,21 @@ class Saver:
             self._saving = asyncio.ensure_future(self._publish(write()))
 
     async def save(self, write: WriteState) -> None:
-        """Write the state, sync it to disk, then shorten the list of sent contributions."""
+        """Write the state, sync it to disk, then shorten the list of sent contributions. A save in the background that
+        failed is made good by this one. Raises OSError if this one fails, or if the head could not be written."""
+        earlier = self._saving
+        if earlier is not None:
+            await asyncio.wait({earlier})  # both write the same temporary files
+            self._saving = None
+        failure = earlier.exception() if earlier is not None and not earlier.cancelled() else None
         await self._publish(write())
+        if failure is not None:
+            text = f"a save failed, but a later one succeeded: {failure}"
+            tell(log, logging.WARNING, "node.saved_again", text, reason=str(failure))
+        await self.finish()
 
-    async def _publish(self, written: Awaitable[Passing | None]) -> None:
+    async def _publish(self, written: Awaitable[Passing]) -> None:
         passing = await written
-        if passing is None:
-            return
         began = self._now()
         await self._threads.saver.run(NodeJob.SAVE, self._state.publish, *passing.files)
         self._save_s = self._write_s + self._now() - began

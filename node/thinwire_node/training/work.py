@@ -95,6 +95,8 @@ class Work:
         self._reported_s = 0.0
         self.apply_s = 0.0
         """Seconds that the newest update took on the compute thread."""
+        self.saved_s = 0.0
+        """Seconds for which saves have held up a catch-up."""
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
         self._keep_step: int | None = None
@@ -237,7 +239,7 @@ class Work:
         sent, samples, loss = trainer.extract(round_.k)
         payload = encode_votes(sent.votes(), replica.layout)
         name = contribution_hash(self.contract.hash, round_.term, round_.number, self._state.node_id, payload)
-        self.pending = Pending(name, sent, round_.step)
+        self.pending = Pending(name, sent, round_.step, samples)
         self._on_the_way.append(self.pending)
         self._awaited.add(self.pending)
         self._trained_through_at_extraction = trained_through
@@ -296,6 +298,7 @@ class Work:
         self._on_the_way = []
         self._awaited.clear()
         self.lease = Lease()
+        self._trained_through_at_extraction = None  # those samples are in no momentum any more
         self._saver.forget_sent()
 
     def interrupt(self) -> None:
@@ -309,24 +312,26 @@ class Work:
 
     # saving
 
-    def _write(self) -> asyncio.Future[Passing | None]:
+    def _write(self) -> asyncio.Future[Passing]:
         return self.run(NodeJob.COPY, self._write_state)
 
-    def _write_state(self) -> Passing | None:
-        if self.replica is None:
-            return None
+    def _write_state(self) -> Passing:
+        """Amid a resync the momentum is saved alone: it outlives the replica, on disk as in memory."""
         rule, mark = self.trainer.rule, self._trained_through_at_extraction
         momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
         return self._saver.write(self.replica, momentum)
 
     async def save(self) -> None:
-        """Save momentum and replica now, when the node leaves or catches up."""
-        await self.finish_jobs()
+        """Save the momentum, and the replica if there is one, now, when the node leaves or catches up."""
+        await self.run(NodeJob.DRAIN, lambda: None)  # a save that failed earlier must not keep the node from this one
         await self._saver.save(self._write)
 
     async def save_if_due(self) -> None:
+        """Save during the catch-up, which waits meanwhile."""
         if self._saver.is_due:
+            began = self._now()
             await self.save()
+            self.saved_s += self._now() - began
 
     @property
     def trained_through_at_extraction(self) -> int | None:

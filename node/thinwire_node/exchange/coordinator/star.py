@@ -43,20 +43,21 @@ class Star(Entrance):
     async def outcome(self, contribution: bytes) -> Outcome:
         return messages.outcome(await self._link.ask_receipt(contribution))
 
-    async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+    async def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when
-        it has replayed the last one, so the time between is the replay time."""
+        it has replayed the last one, so the time between, without that of a save, is the replay time."""
         now = self._clocks.now
         keeping_up = KeepingUp(replica.step, self._head_step, now())
         asked_at = now()
         async with aclosing(self._link.updates(replica.step, replica)) as updates:
             async for sealed in updates:
-                came_at = now()
+                came_at, saved_before_s = now(), saved_s()
                 yield sealed
                 step = sealed.row.step + 1
                 if step < self._head_step:
-                    fetch_s, replay_s = came_at - asked_at, now() - came_at
-                    cannot = keeping_up.applied(sealed.size, fetch_s, replay_s, step, sealed.head_step, now())
+                    fetch_s, save_s = came_at - asked_at, saved_s() - saved_before_s
+                    replay_s, head_step = now() - came_at - save_s, sealed.head_step
+                    cannot = keeping_up.applied(sealed.size, fetch_s, replay_s, save_s, step, head_step, now())
                     if cannot:
                         raise LocalError(cannot)
                     if self._catching_up:
