@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.small import small_contract
-from thinwire_proto.contract import differences, parse_contract, parse_run
+from thinwire_proto.contract import canonical_json, differences, parse_contract, parse_run
 from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.models import check_manifest
 
@@ -114,6 +114,14 @@ def test_bytes_that_are_not_a_contract_are_refused() -> None:
     for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.written[:-5], b" " * (2 << 20)):
         with pytest.raises(ContractError):
             parse_contract(data)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("hf", "config"), ("timm", "options")])
+def test_nested_json_in_a_model_is_refused_as_a_contract(kind: str, key: str) -> None:
+    nested = '{"a":' + "[" * 2000 + "]" * 2000 + "}"
+    document = json.loads(small_contract().written) | {"model": {"kind": kind, key: nested}}
+    with pytest.raises(ContractError, match=rf"model\.{key}: recursion limit exceeded"):
+        parse_contract(canonical_json(document))
 
 
 def test_a_manifest_that_differs_from_our_model_names_the_tensor() -> None:
