@@ -72,7 +72,7 @@ def _environment() -> SandboxedEnvironment:
 def _config(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--chat: the tokenizer's {CONFIG_FILE} is not JSON: {error}") from None
     return found if isinstance(found, dict) else {}
 

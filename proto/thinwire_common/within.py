@@ -13,7 +13,8 @@ from types import TracebackType
 
 
 class Within:
-    """`async with Within(seconds):` raises TimeoutError after so long. `end` ends the block at once in the same way.
+    """`async with Within(seconds):` raises asyncio.TimeoutError after so long. `end` ends the block at once in the same
+    way.
 
     seconds: None for no limit.
     """

@@ -22,6 +22,7 @@ from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -256,3 +257,12 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
         spec = DecoderSpec.model_validate({"width": 64, "heads": 2, "layers": 1, "hidden": 96, "context": 32} | other)
         with pytest.raises(ConfigError, match=word):
             task_of(spec).load(tmp_path)
+
+
+def test_a_model_is_written_although_the_config_of_its_tokenizer_is_nested_json(tmp_path: Path) -> None:
+    class Nested(ByteTokenizer):
+        def files(self) -> dict[str, bytes]:
+            return {"tokenizer_config.json": b"[" * 100_000}
+
+    write_model(HuggingFaceModel({"bos_token_id": 1}, {"x": torch.ones(1)}), Nested(), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["bos_token_id"] is None

@@ -166,3 +166,6 @@ def test_a_refused_import_does_not_stand_in_the_way_and_another_tokenizer_is_tol
         imported(monkeypatch, weights, run_file(tmp_path, hidden=97), tmp_path / "state")
     imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "state")
     assert "warning: the folder's tokenizer is not that of the run's data" in capsys.readouterr().out
+    (weights / "tokenizer.json").write_bytes(b"[" * 100_000)
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "another")
+    assert "warning: the folder's tokenizer is not that of the run's data" in capsys.readouterr().out

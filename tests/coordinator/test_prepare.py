@@ -202,6 +202,14 @@ def test_a_tokenizer_folder_is_handed_on_whole(tmp_path: Path, tokenizer: Path) 
     assert kept == {name: (folder / name).read_bytes() for name in ("tokenizer_config.json", "chat_template.jinja")}
 
 
+def test_a_tokenizer_folder_with_nested_json_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_bytes(b"[" * 100_000)
+    source = write_lines(tmp_path / "a.jsonl", TEXTS)
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: is not JSON"):
+        prepared(tmp_path / "out", source, tokenizer=str(tmp_path))
+
+
 def test_a_tokenizer_that_does_not_name_its_end_is_refused(tmp_path: Path, tokenizer: Path) -> None:
     document = json.loads(tokenizer.read_text().replace(END_WORD, "<stop>"))
     other = tmp_path / "tokenizer.json"

@@ -75,6 +75,15 @@ def test_the_star_adds_up_at_age_0_and_takes_the_longer_at_age_1() -> None:
     assert seconds("star, base age 1, by the clock", where) == pytest.approx(max(where.mean_s + own, exchange))
 
 
+@pytest.mark.parametrize(("slow", "computing_s"), [(1.0, 0.5), (0.1, 5 / 9.1), (0.01, 5 / 9.01)])
+def test_by_the_clock_a_slow_node_helps_as_much_as_it_can(slow: float, computing_s: float) -> None:
+    """Nine nodes of 0.5 s compute ten gradients in 5/9 s, so a tenth one can only make that shorter."""
+    where = setting(10, rate=1e10, speeds=(1.0,) * 9 + (slow,))
+    own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
+    assert seconds("star, base age 1, by the clock", where) == pytest.approx(computing_s + own)
+    assert sum(computing_s / 0.5 * speed for speed in where.speeds) == pytest.approx(10)
+
+
 def test_an_update_of_more_nodes_has_more_bytes_unless_they_are_given() -> None:
     assert [setting(nodes).update_bytes for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
     assert setting(32).update_bytes == pytest.approx((0.0736 + 0.0799) / 2)

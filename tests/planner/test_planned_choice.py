@@ -106,6 +106,16 @@ def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family
     assert all(change.taken != "star" for change in plan.changes)
 
 
+def test_by_the_clock_the_plan_says_what_slow_nodes_do() -> None:
+    where = setting(10, 20, 50)
+    plan = make_plan(replace(where, speeds=(1.0,) * 9 + (0.01,)))
+    assert plan.taken.name == "star, base age 1, by the clock"
+    words = "\n".join(plan.reasons)
+    assert "of which computing takes all nodes together 0.466 s" in words
+    assert "a slow node contributes fewer samples and weighs less; round.samples must be" in words
+    assert "weighs less" not in "\n".join(make_plan(where).reasons)
+
+
 def test_on_one_host_a_line_is_no_reason_against_gossip() -> None:
     network = Network.uniform(4, 1e7, 0.02, per_host=4)
     where = Setting(1_000_000, ComputeTimes.around(1.0, 0.1), network, (1.0,) * 4, 1e9, 1e9)

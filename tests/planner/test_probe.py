@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import struct
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from thinwire_planner.__main__ import main
+from thinwire_planner.probe import answer
 from thinwire_planner.probe.answer import CONNECTIONS_MAX, answering
 from thinwire_planner.probe.line import MeasuredLine, measure_line
 from thinwire_planner.probe.machine import STEPS_MIN, exact_rates, steps_of
@@ -50,6 +52,23 @@ async def test_more_connections_than_allowed_are_closed_at_once_and_others_still
         assert [await one.readexactly(10) for one, _ in idle] == [bytes(10)] * CONNECTIONS_MAX
         for _, one in idle:
             one.close()
+
+
+async def test_whoever_says_nothing_is_noted_and_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before Python 3.11, asyncio's error is a class of its own."""
+    monkeypatch.setattr(asyncio, "TimeoutError", type("TimeoutError", (Exception,), {}))
+    monkeypatch.setattr(answer, "PLAN_PROBE_S", 0.0)
+    caplog.set_level(logging.INFO)
+    async with answering(HOST, 0) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await reader.read() == b""
+        writer.close()
+    assert [record.message for record in caplog.records if record.name != "asyncio"] == [
+        "a probe was not answered: TimeoutError()"
+    ]
+    assert [record for record in caplog.records if record.name == "asyncio" and record.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize(("direction", "size"), [(0, 10), (3, 10), (1, 0), (2, SIZE_BYTES_MAX + 1)])

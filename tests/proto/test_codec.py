@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, random_votes, shapes_contract
-from thinwire_proto.contract import Magnitude, Parameter
+from thinwire_proto.contract import Magnitude, Parameter, ScheduleSpec
+from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact import schedule as rates
 from thinwire_proto.exact.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
@@ -344,6 +346,24 @@ def test_invalid_rates_are_refused() -> None:
             decode_update(payload(0, *bits, *ONE, b"\x01", 1, packed(b"\x00"), packed(b"")), LAYOUT)
     with pytest.raises(ValueError, match="not a float32"):
         encode_update(Update(0, 0.1, 1.0, nothing), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"learning_rate": RATE_MIN, "warmup_steps": 2, "steps": 10},
+        {"learning_rate": 2e-37, "floor": 0.0, "warmup_steps": 0, "steps": 100},
+        {"learning_rate": 1.0, "floor": 1e-40, "warmup_steps": 0, "steps": 10},
+        {"learning_rate": 0.1, "weight_decay": 9.9999998, "warmup_steps": 0, "steps": 10},
+    ],
+)
+def test_nodes_can_read_every_rate_of_a_valid_schedule(section: dict[str, float]) -> None:
+    schedule = ScheduleSpec.model_validate(section)
+    nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
+    for step in range(schedule.steps + 1):
+        rate, decay = rates.learning_rate(schedule, step), rates.decay(schedule, step)
+        read = decode_update(encode_update(Update(step, rate, decay, nothing), LAYOUT), LAYOUT)
+        assert (read.learning_rate, read.decay) == (rate, decay)
 
 
 @pytest.mark.parametrize("shape", [(640, 640), (64,)])

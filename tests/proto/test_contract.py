@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.small import small_contract
-from thinwire_proto.contract import differences, parse_contract, parse_run
+from thinwire_proto.contract import canonical_json, differences, parse_contract, parse_run
 from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.models import check_manifest
 
@@ -69,6 +69,9 @@ def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:
         ({"schedule": {"steps": 5, "warmup_steps": 5}}, "warmup_steps must be less than steps; 5 is not less than 5"),
         ({"schedule": {"learning_rate": float("nan")}}, "schedule.learning_rate"),
         ({"schedule": {"learning_rate": 0.5, "weight_decay": 2.0}}, "learning_rate · weight_decay must be less than 1"),
+        ({"schedule": {"learning_rate": 0.3, "weight_decay": 3.3333333}}, "learning_rate · weight_decay must be less"),
+        ({"schedule": {"learning_rate": 0.7, "weight_decay": 1 / 0.7}}, "learning_rate · weight_decay must be less"),
+        ({"schedule": {"learning_rate": 1e-38}}, "learning_rate must be at least 1.175e-38, the smallest normal"),
         ({"round": {"nodes_max": 8000, "weight_max": 8}}, "nodes_max · weight_max must be at most 32767"),
         ({"round": {"nodes_max": 2, "min_contributions": 3}}, "min_contributions must be at most nodes_max"),
         ({"model": {"width": 100, "heads": 3}}, "width must be a multiple of 2·heads; 100 is not one of 6"),
@@ -111,6 +114,14 @@ def test_bytes_that_are_not_a_contract_are_refused() -> None:
     for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.written[:-5], b" " * (2 << 20)):
         with pytest.raises(ContractError):
             parse_contract(data)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("hf", "config"), ("timm", "options")])
+def test_nested_json_in_a_model_is_refused_as_a_contract(kind: str, key: str) -> None:
+    nested = '{"a":' + "[" * 2000 + "]" * 2000 + "}"
+    document = json.loads(small_contract().written) | {"model": {"kind": kind, key: nested}}
+    with pytest.raises(ContractError, match=rf"model\.{key}: recursion limit exceeded"):
+        parse_contract(canonical_json(document))
 
 
 def test_a_manifest_that_differs_from_our_model_names_the_tensor() -> None:

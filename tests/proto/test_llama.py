@@ -140,6 +140,7 @@ NORM = "model.norm.weight"
         (lambda folder: (folder / "model.safetensors").unlink(), r"has neither model\.safetensors nor .* convert"),
         (lambda folder: (folder / "config.json").unlink(), r"config\.json: cannot be read: No such file"),
         (lambda folder: (folder / "config.json").write_text("{"), r"config\.json: is not JSON"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), r"config\.json: is not JSON"),
         (change_config(num_attention_heads=8), "num_attention_heads is 8; the model of this run has 4"),
         (change_config(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), "rope_parameters is .*500000"),
         (change_config(rope_parameters=None, rope_theta=5e5), "rope_parameters is .*500000"),

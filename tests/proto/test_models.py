@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from support.small import small_contract
+from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
@@ -73,3 +74,10 @@ def test_the_schedule_warms_up_and_ends_at_the_floor() -> None:
     assert learning_rate(schedule, 100) == pytest.approx(1e-3)
     assert decay(schedule, 10) == pytest.approx(1 - 1e-2 * 0.5)
     assert all(float(torch.tensor(rate, dtype=torch.float32)) == rate for rate in rates)
+
+
+def test_a_rate_that_would_be_subnormal_is_0() -> None:
+    rates = {"steps": 4, "warmup_steps": 2, "learning_rate": RATE_MIN, "floor": 0.0}
+    schedule = small_contract(schedule=rates).schedule
+    assert [learning_rate(schedule, step) for step in range(5)] == [0, 0, RATE_MIN, 0, 0]
+    assert [decay(schedule, step) for step in range(5)] == [1] * 5

@@ -47,5 +47,5 @@ def _has_other_tokenizer(weights: Path, ours: Tokenizer | None) -> bool:
 def _vocabulary(tokenizer: bytes) -> object:
     try:
         return json.loads(tokenizer)["model"]["vocab"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -46,7 +46,7 @@ def _special_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str
     ends, end = config.get("eos_token_id"), tokenizer.end
     try:
         words = json.loads(tokenizer.files()[TOKENIZER_CONFIG])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         words = {}
     return {
         "bos_token_id": config.get("bos_token_id") if words.get("bos_token") else None,

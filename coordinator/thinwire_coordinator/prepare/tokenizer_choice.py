@@ -61,7 +61,7 @@ def _configured_end(files: TokenizerFiles) -> str | None:
         return None
     try:
         config: Any = json.loads(files.files[CONFIG_FILE])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{files.path.parent / CONFIG_FILE}: is not JSON: {error}") from None
     word = config.get("eos_token") if isinstance(config, dict) else None
     word = word.get("content") if isinstance(word, dict) else word

@@ -10,6 +10,7 @@ from thinwire_planner.choosing.gain import ALL_REDUCE, Gain, gain_of
 from thinwire_planner.choosing.thresholds import Change, changes
 from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
 from thinwire_planner.methods.method import Setting, all_variants
+from thinwire_planner.methods.star import BY_THE_CLOCK
 
 AXES = {"rate": "a rate of {} Mbit/s", "round trip": "a round trip of {} ms", "nodes": "{} nodes"}
 AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
@@ -81,10 +82,17 @@ def _reasons(
     by_loss: bool,
 ) -> list[str]:
     reasons = list(to_the_loss)
+    shares = taken.name == BY_THE_CLOCK and len(set(setting.speeds)) > 1
+    computing_s, who = (setting.together_s, "all nodes together") if shares else (setting.mean_s, "a node")
     reasons.append(
-        f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes a node "
-        f"{seconds_in_words(setting.mean_s)}"
+        f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes {who} "
+        f"{seconds_in_words(computing_s)}"
     )
+    if shares:
+        reasons.append(
+            "by the clock, a slow node contributes fewer samples and weighs less; round.samples must be as many as the "
+            "fastest node computes in a round"
+        )
     if gain is not None:
         reasons.append(_gain_in_words(gain))
     reasons += _against_the_star(setting, families, taken)

@@ -1,7 +1,7 @@
 """The interface of a method: it makes variants for a setting, and each variant predicts the time of a step.
 
 A kind is a function from a setting to its variants. `register_method` adds it under a name. Everything is computed for
-the same work: in each step, each node computes one gradient.
+the same work: in each step, the nodes compute as many gradients as there are nodes.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ class Setting:
     def mean_s(self) -> float:
         """E[C], over all nodes."""
         return self.compute.mean_s * sum(1 / speed for speed in self.speeds) / self.nodes
+
+    @property
+    def together_s(self) -> float:
+        """n/Σ 1/E[C]: seconds in which all nodes together compute n gradients, if none waits for another."""
+        return self.compute.mean_s * self.nodes / sum(self.speeds)
 
     @property
     def affordable_bytes(self) -> float:

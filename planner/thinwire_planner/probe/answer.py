@@ -33,7 +33,7 @@ async def answering(host: str, port: int) -> AsyncIterator[tuple[str, int]]:
         try:
             async with Within(PLAN_PROBE_S):
                 await _answer(reader, writer)
-        except (PayloadError, OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+        except (PayloadError, OSError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
             log.info("a probe was not answered: %r", error)
         finally:
             open_connections.discard(writer)

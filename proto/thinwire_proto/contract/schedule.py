@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from thinwire_proto.contract.sections import Section, unit
+
+RATE_MIN = float(np.finfo(np.float32).tiny)
+"""The smallest rate of an update above 0, 2⁻¹²⁶: smaller float32 numbers are subnormal, and nodes refuse them."""
 
 
 class ScheduleSpec(Section):
@@ -24,6 +28,9 @@ class ScheduleSpec(Section):
     def _relations(self) -> ScheduleSpec:
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps must be less than steps; {self.warmup_steps} is not less than {self.steps}")
-        if self.learning_rate * self.weight_decay >= 1:
+        sent = float(np.float32(self.learning_rate))  # nodes get the rate as a float32, which can be larger
+        if sent < RATE_MIN:
+            raise ValueError(f"learning_rate must be at least {RATE_MIN:.4g}, the smallest normal float32")
+        if max(sent, self.learning_rate) * self.weight_decay >= 1:
             raise ValueError("learning_rate · weight_decay must be less than 1, or parameters change their sign")
         return self

@@ -10,6 +10,7 @@ import math
 import struct
 
 from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.contract.schedule import RATE_MIN
 
 
 def to_float32(value: float) -> float:
@@ -18,12 +19,18 @@ def to_float32(value: float) -> float:
 
 
 def learning_rate(schedule: ScheduleSpec, step: int) -> float:
-    """η of the update that leads from θ_step to θ_{step+1}; linear warm-up, then cosine to the floor. A float32."""
+    """η of the update that leads from θ_step to θ_{step+1}; linear warm-up, then cosine to the floor. A float32,
+    and 0 where it would be subnormal, because nodes refuse a subnormal rate."""
+    rate = to_float32(_rate(schedule, step))
+    return rate if rate >= RATE_MIN else 0.0
+
+
+def _rate(schedule: ScheduleSpec, step: int) -> float:
     if step < schedule.warmup_steps:
-        return to_float32(schedule.learning_rate * (step + 1) / (schedule.warmup_steps + 1))
+        return schedule.learning_rate * (step + 1) / (schedule.warmup_steps + 1)
     progress = min(1.0, (step - schedule.warmup_steps) / (schedule.steps - schedule.warmup_steps))
     share = schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * progress))
-    return to_float32(schedule.learning_rate * share)
+    return schedule.learning_rate * share
 
 
 def decay(schedule: ScheduleSpec, step: int) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > JSON_BYTES_MAX:
             raise ConfigError(f"{path}: is larger than {JSON_BYTES_MAX:,} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(path.read_text(encoding="utf-8"))  # bounds the nesting, unlike json
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -6,11 +6,11 @@ model without bounds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import from_json
 
 from thinwire_proto.contract.sections import canonical_json
 
@@ -46,7 +46,7 @@ def check_config_json(text: str) -> None:
     """Raise ValueError if this is not the canonical JSON of a config that may be built."""
     if len(text) > CONFIG_BYTES_MAX:
         raise ValueError(f"has {len(text):,} bytes; a config has at most {CONFIG_BYTES_MAX:,}")
-    config = json.loads(text)
+    config = from_json(text)  # json raises RecursionError for nested text, which is no ValueError
     if not isinstance(config, dict) or canonical_json(config).decode() != text:
         raise ValueError("is not canonical JSON of a table")
     if not isinstance(config.get("model_type"), str):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import from_json
 
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.sections import canonical_json, unit
@@ -31,7 +31,7 @@ def read_options(given: object) -> object:
     if isinstance(given, str):
         if len(given) > OPTIONS_BYTES_MAX:
             raise ValueError(f"has more than {OPTIONS_BYTES_MAX:,} bytes")
-        options = json.loads(given)
+        options = from_json(given)  # json raises RecursionError for nested text, which is no ValueError
         if not isinstance(options, dict) or canonical_json(options).decode() != given:
             raise ValueError("is not canonical JSON of a table")
     elif isinstance(given, dict):
