@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract import ModelSpec
 from thinwire_proto.freed_memory import give_back
-from thinwire_proto.task import Batch, Task
+from thinwire_proto.task import Batch, Model, Task
 
 log = logging.getLogger("thinwire")
 
@@ -61,7 +62,7 @@ def _kept_bytes_without_memory(task: Task, spec: ModelSpec) -> int:
 
 def _kept_bytes(task: Task, spec: ModelSpec, most: int | None) -> int:
     """most: raise _KeepsMuch beyond so many bytes."""
-    model, total = task.model("cpu"), 0
+    model, total = _model(task), 0
     # it holds them, so that their addresses are not used again; detached, because the graph holds `keep`
     known: dict[int, Tensor] = {tensor.untyped_storage()._cdata: tensor for _, tensor in model.named_parameters()}
 
@@ -77,6 +78,16 @@ def _kept_bytes(task: Task, spec: ModelSpec, most: int | None) -> int:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda _: torch.empty(0)):
         model.loss(*_sample(spec))
     return total
+
+
+def _model(task: Task) -> Model:
+    """The model with memory. Its values do not matter: those of a base may not be here yet."""
+    try:
+        return task.model("cpu")
+    except BlobMissing:
+        model = task.model("meta")
+        cast(nn.Module, model).to_empty(device="cpu")
+        return model
 
 
 def _sample(spec: Any) -> Batch:

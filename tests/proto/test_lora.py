@@ -16,14 +16,15 @@ from support.two_nodes import Counting, TwoNodes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.ledger.state_directory import create_state, keep_blobs
-from thinwire_proto.blobs import BlobFolder, BlobMissing
+from thinwire_proto import activations
+from thinwire_proto.blobs import BlobFolder, BlobMissing, Blobs
 from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import load_replica
-from thinwire_proto.models.lora import LoraTask
+from thinwire_proto.models.lora import Adapted, LoraTask
 from thinwire_proto.models.transformers_models import build, canonical_config
-from thinwire_proto.task import Stateless, complete_model
+from thinwire_proto.task import NO_BLOBS, Stateless, complete_model
 
 CONFIG: dict[str, Any] = {
     **{"model_type": "qwen3", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -59,6 +60,29 @@ def made(base: Path, blobs: Path, **keys: Any) -> tuple[LoraTask, Contract, Blob
     task = LoraTask(spec)
     contract = Contract.model_validate(run | {"model": spec, "parameters": task.manifest()})
     return task, contract, keep_blobs(blobs, paths, lambda: None)
+
+
+class Loaded(LoraTask):
+    """The task on a machine that has the base."""
+
+    def __init__(self, spec: LoraSpec, blobs: BlobFolder) -> None:
+        super().__init__(spec)
+        self._here = blobs
+
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Adapted:
+        return super().model(device, self._here)
+
+
+@pytest.mark.parametrize("multiplications", [0, activations.SMALL_MULTIPLICATIONS], ids=["without memory", "really"])
+def test_the_memory_of_samples_is_known_before_the_base_is_here(
+    multiplications: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task, contract, blobs = made(base_folder(tmp_path / "base"), tmp_path / "blobs")
+    spec = contract.model
+    assert isinstance(spec, LoraSpec)
+    real = activations.activation_bytes(Loaded(spec, blobs), spec)
+    monkeypatch.setattr(activations, "SMALL_MULTIPLICATIONS", multiplications)
+    assert activations.activation_bytes(task, spec) == real > 100_000
 
 
 @torch.no_grad()
