@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract import ModelSpec
 from thinwire_proto.freed_memory import give_back
 from thinwire_proto.task import Batch, Model, Task
@@ -36,7 +35,7 @@ def activation_bytes(task: Task, spec: ModelSpec) -> int:
     try:
         if _is_small(task, spec):
             with suppress(_KeepsMuch):
-                return _kept_bytes(task, spec, KEPT_BYTES_MAX)
+                return _kept_bytes(_model(task), spec, KEPT_BYTES_MAX)
         return _kept_bytes_without_memory(task, spec)
     except Exception as error:  # noqa: BLE001 - the models are of other libraries, which raise anything
         log.debug("the activations cannot be measured: %r", error)
@@ -56,13 +55,14 @@ def _kept_bytes_without_memory(task: Task, spec: ModelSpec) -> int:
     # imported here, because it loads torch's compiler: over a second of processor time, and 155 MB
     from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
+    base = task.model("meta") if task.blobs() else None  # peft cannot build one in this mode
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return _kept_bytes(task, spec, None)
+        return _kept_bytes(task.model("cpu") if base is None else _with_memory(base), spec, None)
 
 
-def _kept_bytes(task: Task, spec: ModelSpec, most: int | None) -> int:
+def _kept_bytes(model: Model, spec: ModelSpec, most: int | None) -> int:
     """most: raise _KeepsMuch beyond so many bytes."""
-    model, total = _model(task), 0
+    total = 0
     # it holds them, so that their addresses are not used again; detached, because the graph holds `keep`
     known: dict[int, Tensor] = {tensor.untyped_storage()._cdata: tensor for _, tensor in model.named_parameters()}
 
@@ -81,13 +81,13 @@ def _kept_bytes(task: Task, spec: ModelSpec, most: int | None) -> int:
 
 
 def _model(task: Task) -> Model:
-    """The model with memory. Its values do not matter: those of a base may not be here yet."""
-    try:
-        return task.model("cpu")
-    except BlobMissing:
-        model = task.model("meta")
-        cast(nn.Module, model).to_empty(device="cpu")
-        return model
+    """The model with memory. Its values do not matter: those of a base are not here yet."""
+    return _with_memory(task.model("meta")) if task.blobs() else task.model("cpu")
+
+
+def _with_memory(model: Model) -> Model:
+    cast(nn.Module, model).to_empty(device="cpu")
+    return model
 
 
 def _sample(spec: Any) -> Batch:

@@ -82,7 +82,7 @@ def test_the_memory_of_samples_is_known_before_the_base_is_here(
     assert isinstance(spec, LoraSpec)
     real = activations.activation_bytes(Loaded(spec, blobs), spec)
     monkeypatch.setattr(activations, "SMALL_MULTIPLICATIONS", multiplications)
-    assert activations.activation_bytes(task, spec) == real > 100_000
+    assert 100_000 < real <= activations.activation_bytes(task, spec) < 1.2 * real
 
 
 @torch.no_grad()
