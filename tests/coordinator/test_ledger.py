@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from support.sealed_run import COLUMNS, make_run, signed, verified
 from support.small import MODEL
+from thinwire_coordinator.ledger import state_directory
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
@@ -199,6 +201,33 @@ def test_remains_of_a_run_are_not_taken_for_a_new_run(folder: Path, lost: str) -
         with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing; restore it from the newest"):
             open_state(folder)
     assert (folder / "snapshots" / "0.safetensors").exists()
+
+
+@pytest.mark.parametrize("what", ["body", "snapshot"])
+def test_either_bodies_or_a_later_snapshot_show_that_the_ledger_is_lost(folder: Path, what: str) -> None:
+    if what == "body":
+        (folder / "snapshots" / "2.safetensors").unlink()
+    else:
+        shutil.rmtree(folder / "updates")
+    (folder / "ledger.sqlite").unlink()
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"ledger\.sqlite is missing; restore it from the newest"):
+            open_state(folder)
+
+
+def test_a_new_run_that_died_before_it_had_a_ledger_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_state(tmp_path, parse_run({"model": MODEL}, "test"))
+
+    def dies(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state_directory, "Ledger", dies)
+        with pytest.raises(OSError, match="No space left"):
+            open_state(tmp_path)
+    state = open_state(tmp_path)
+    assert replica_at_head(state).step == 0
+    state.close()
 
 
 def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
