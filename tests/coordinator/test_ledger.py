@@ -22,12 +22,14 @@ from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state
+from thinwire_coordinator.ledger.state_directory import RunState, create_state, keep_blobs, lock_state, open_state
+from thinwire_proto.blobs import blob_of
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
 
 STEPS = 4
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -238,6 +240,34 @@ def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
     state = open_state(tmp_path)
     assert replica_at_head(state).step == 0
     state.close()
+
+
+@contextmanager
+def not_root(folder: Path) -> Iterator[None]:
+    """Inside, modes of files hold, for root too. Paths are relative to the folder: those above may be root's alone."""
+    before, user = Path.cwd(), os.geteuid()
+    os.chdir(folder)
+    if user == 0:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        os.chdir(before)
+
+
+def test_read_only_shards_of_an_archive_are_kept(tmp_path: Path) -> None:
+    shard = tmp_path / "shard"
+    shard.write_bytes(b"tokens")
+    shard.chmod(0o444)
+    blob = blob_of(shard)
+    with not_root(tmp_path):
+        kept = keep_blobs(Path("blobs"), {blob: Path("shard")}, lambda: None)
+        assert [path.name for path in kept.folder.iterdir()] == [blob.hash]
+        assert kept.path(blob).read_bytes() == b"tokens"
+    assert shard.stat().st_nlink == 2  # linked, not copied
 
 
 def test_a_malformed_database_page_is_an_error(folder: Path) -> None:
