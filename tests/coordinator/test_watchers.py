@@ -14,9 +14,15 @@ from prometheus_client import generate_latest
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
 from thinwire_coordinator.access.organizer_proof import organizer_proof
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.monitoring import Monitoring
+from thinwire_coordinator.observe import node_names
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
 from thinwire_coordinator.swarm.workers import JOBS, Job
 from thinwire_coordinator.web.live import Live
@@ -146,6 +152,24 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     for known in (Known(SESSION, joined[1]), organizer):
         told = await asyncio.wait_for(ask(request, known), PATIENCE_S)  # type: ignore[arg-type]
         assert (told.step, told.fingerprint) == (0, bench.replica.fingerprint(0))
+    await bench.close()
+
+
+async def test_names_are_kept_for_the_model_card_without_a_page_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_names, "NAMES_EVERY_S", 0.0)
+    bench = Bench(tmp_path)
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http=None)
+    monitoring = Monitoring(settings, bench.workers)
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
+    member = bench.join("a")
+    await bench.attend(member)
+    while not (names := bench.state.ledger.names(10)):
+        await asyncio.sleep(0)
+    assert names == {member.node_id: "a"}
+    await monitoring.close()
     await bench.close()
 
 
