@@ -10,6 +10,7 @@ from thinwire_coordinator.access.organizer_secret import OrganizerSecret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.node_names import NodeNames
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.observe.sinks.sinks import Sinks
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
@@ -38,6 +39,7 @@ class Monitoring:
         self._sinks = Sinks(settings.sinks, settings.state_dir)
         self._exposition.metrics.registry.register(self._sinks)
         self._page = Page(self.readiness)
+        self._names: NodeNames | None = None
         self._web: WebServer | None = None
         self._organizer: Organizer | None = None
 
@@ -65,6 +67,7 @@ class Monitoring:
     async def begin(self, swarm: Swarm, access: AccessStore, run: ReplayedRun, worker: StartWorker) -> None:
         """Start to watch the swarm."""
         settings = self._settings
+        self._names = NodeNames(swarm)
         if self._web is not None or self._sinks.reads_metrics:
             self._exposition.begin(swarm, settings.keep, run.needs, run.losses)
         if self._organizer is not None:
@@ -85,6 +88,8 @@ class Monitoring:
 
     async def close(self) -> None:
         await self._sinks.close()
+        if self._names is not None:
+            self._names.close()
         if self._web is not None:
             self._page.close()
             await self._web.stop()

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from deploy.local_swarm.daemon_log import events
 from deploy.local_swarm.processes import BIN, JSON_LOG, Process, SwarmError, left_with
-from thinwire_coordinator.cli.status_client import open_channel
+from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -118,7 +118,8 @@ class Swarm:
 
     def _status(self, *, fingerprint: bool = False) -> StatusReply:
         with open_channel(self._address) as channel:
-            return SwarmStub(channel).Status(StatusRequest(fingerprint=fingerprint), timeout=60)
+            request, metadata = StatusRequest(fingerprint=fingerprint), as_organizer(self.state)
+            return SwarmStub(channel).Status(request, timeout=60, metadata=metadata)
 
     def _until(self, holds: Callable[[StatusReply], bool]) -> None:
         """Wait until a condition on the status holds. Raises SwarmError if a process ends meanwhile."""

@@ -122,6 +122,10 @@ COORDINATOR = {
     "coordinator.blob_damaged": EventType(
         "A file of data or of a base is damaged, and is not served until it is restored.", ("place", "reason")
     ),
+    "coordinator.blob_unreadable": EventType(
+        "A file of data or of a base cannot be read now; it is tried again when a node asks for it.",
+        ("place", "reason"),
+    ),
     "coordinator.snapshot_written": EventType("A snapshot was written.", ("step",)),
     "coordinator.snapshot_set_aside": EventType("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
     "coordinator.snapshot_unsound": EventType("A snapshot cannot be read, so older ones are not deleted.", ("step",)),

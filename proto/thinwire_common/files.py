@@ -40,6 +40,7 @@ def _written(path: Path, data: bytes) -> Path:
 
 
 def _rename_whole(temporary: Path, path: Path) -> None:
-    with temporary.open("r+b") as file:  # Windows can sync only files that are open for writing
+    # Windows can sync only files that are open for writing; elsewhere the file may be read-only, as one of an archive
+    with temporary.open("r+b" if os.name == "nt" else "rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

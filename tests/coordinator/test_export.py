@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from support.sealed_run import make_run, node_key
 from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.export.export import export_file, export_folder
 from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
 from thinwire_coordinator.export.model_files import write_model
@@ -24,7 +26,7 @@ from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import HELD_OUT
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.task import HuggingFaceModel, task_of
 
@@ -89,6 +91,33 @@ def test_the_command_writes_any_step_to_a_folder_or_to_a_file(
     assert json.loads((tmp_path / "folder" / "thinwire.json").read_text())["step"] == 1
     assert "step 1: " in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"1.safetensors", "3.safetensors", "folder"}
+
+
+def test_a_step_is_replayed_from_an_earlier_snapshot_if_the_newest_cannot_be_used(
+    run: tuple[RunState, Replica], tmp_path: Path
+) -> None:
+    state, head = run
+    folder = tmp_path / "run"
+    shutil.copytree(state.folder, folder)
+    first, newest = (folder / "snapshots" / f"{step}.safetensors" for step in (0, 2))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    assert replica_at(folder, STEPS).state_hash() == head.state_hash()
+    first_state = replica_at(folder, 0)
+    first_state.step = 2
+    first_state.save(newest)  # whole, and not of this ledger
+    assert replica_at(folder, STEPS).state_hash() == head.state_hash()
+    newest.write_bytes(whole[:-1])
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(Damaged, match=r"no snapshot can be used: .*2\.safetensors .*; .*0\.safetensors .*restore one"):
+        replica_at(folder, STEPS)
+    first.unlink()
+    with pytest.raises(ConfigError, match="step 1 is no longer kept: the oldest snapshot is that of step 2"):
+        replica_at(folder, 1)
+    newest.unlink()
+    for step in (None, 0, STEPS):
+        with pytest.raises(Damaged, match="no snapshot can be used: none exists"):
+            replica_at(folder, step)
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else_is(run: tuple[RunState, Replica], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -16,16 +17,19 @@ import pytest
 
 from support.sealed_run import COLUMNS, make_run, signed, verified
 from support.small import MODEL
+from thinwire_coordinator.ledger import state_directory
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state
+from thinwire_coordinator.ledger.state_directory import RunState, create_state, keep_blobs, lock_state, open_state
+from thinwire_proto.blobs import blob_of
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
 
 STEPS = 4
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -201,6 +205,33 @@ def test_remains_of_a_run_are_not_taken_for_a_new_run(folder: Path, lost: str) -
     assert (folder / "snapshots" / "0.safetensors").exists()
 
 
+@pytest.mark.parametrize("what", ["body", "snapshot"])
+def test_either_bodies_or_a_later_snapshot_show_that_the_ledger_is_lost(folder: Path, what: str) -> None:
+    if what == "body":
+        (folder / "snapshots" / "2.safetensors").unlink()
+    else:
+        shutil.rmtree(folder / "updates")
+    (folder / "ledger.sqlite").unlink()
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"ledger\.sqlite is missing; restore it from the newest"):
+            open_state(folder)
+
+
+def test_a_new_run_that_died_before_it_had_a_ledger_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_state(tmp_path, parse_run({"model": MODEL}, "test"))
+
+    def dies(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state_directory, "Ledger", dies)
+        with pytest.raises(OSError, match="No space left"):
+            open_state(tmp_path)
+    state = open_state(tmp_path)
+    assert replica_at_head(state).step == 0
+    state.close()
+
+
 def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
     run = parse_run({"model": MODEL}, "test")
     create_state(tmp_path, run)
@@ -209,6 +240,34 @@ def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
     state = open_state(tmp_path)
     assert replica_at_head(state).step == 0
     state.close()
+
+
+@contextmanager
+def not_root(folder: Path) -> Iterator[None]:
+    """Inside, modes of files hold, for root too. Paths are relative to the folder: those above may be root's alone."""
+    before, user = Path.cwd(), os.geteuid()
+    os.chdir(folder)
+    if user == 0:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        os.chdir(before)
+
+
+def test_read_only_shards_of_an_archive_are_kept(tmp_path: Path) -> None:
+    shard = tmp_path / "shard"
+    shard.write_bytes(b"tokens")
+    shard.chmod(0o444)
+    blob = blob_of(shard)
+    with not_root(tmp_path):
+        kept = keep_blobs(Path("blobs"), {blob: Path("shard")}, lambda: None)
+        assert [path.name for path in kept.folder.iterdir()] == [blob.hash]
+        assert kept.path(blob).read_bytes() == b"tokens"
+    assert shard.stat().st_nlink == 2  # linked, not copied
 
 
 def test_a_malformed_database_page_is_an_error(folder: Path) -> None:

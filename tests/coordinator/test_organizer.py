@@ -138,6 +138,16 @@ async def test_the_secret_logs_in_and_out_again(site: httpx.AsyncClient, clock: 
     assert (await site.get("/organizer/state", headers=kept)).status_code == 401
 
 
+@pytest.mark.parametrize("other", ["user@host=1", "a/b=1", "u(1)={}", "=x", ";;", '"'])
+async def test_cookies_of_other_pages_on_the_host_do_not_matter(site: httpx.AsyncClient, other: str) -> None:
+    """A browser sends the cookies of a host to all of its ports, whatever their names are."""
+    assert (await site.get("/organizer/state", headers={"cookie": other})).status_code == 401
+    token = (await log_in(site)).cookies[COOKIE]
+    site.cookies.clear()
+    for ours in (f"{other}; {COOKIE}={token}", f"{COOKIE}={token}; {other}"):
+        assert (await site.get("/organizer/state", headers={"cookie": ours})).status_code == 503  # known
+
+
 async def test_a_login_ends_by_itself(site: httpx.AsyncClient, clock: Clock) -> None:
     await log_in(site)
     clock.now = LOGIN_S - 1

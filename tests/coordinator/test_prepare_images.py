@@ -113,6 +113,22 @@ def test_a_file_that_is_no_image_is_counted(pictures: Path, tmp_path: Path, caps
     assert not (tmp_path / "strict" / MANIFEST_FILE).exists()
 
 
+def test_an_image_of_a_kind_that_pillow_does_not_know_is_counted(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "with an odd one"
+    shutil.copytree(pictures, folder)
+    odd = folder / "red" / "odd.dds"
+    Image.new("RGB", (8, 8)).save(odd)
+    content = bytearray(odd.read_bytes())
+    content[80:84] = bytes(4)  # the flags of the pixel format: none
+    odd.write_bytes(content)
+    with pytest.raises(NotImplementedError):
+        Image.open(odd)
+    assert made(folder, tmp_path / "out").bad == 1
+    assert "skipped: red/odd.dds: is not an image that can be read: Unknown pixel format" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must have a sub-folder for each class, at least two; it has 0"):
         made(pictures / "red", tmp_path / "flat")

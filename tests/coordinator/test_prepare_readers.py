@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
@@ -19,8 +20,12 @@ import zstandard
 
 from support.prepared import all_texts, prepared
 from support.stalling_server import serving
-from thinwire_coordinator.prepare.problems import SourceFailed, TooManyProblems
+from thinwire_coordinator.prepare.problems import Problems, SourceFailed, TooManyProblems
+from thinwire_coordinator.prepare.readers.json_lines import read_json
+from thinwire_coordinator.prepare.readers.opening import BUFFER_BYTES
+from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.readers.text import PART_BYTES
+from thinwire_coordinator.prepare.sources import SourceFile
 from thinwire_coordinator.prepare.tokenizer_training import train_tokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import MANIFEST_FILE
@@ -154,6 +159,37 @@ def test_a_json_file_without_lines_of_text_is_one_document(tmp_path: Path, token
         write(tmp_path / f"in/{name}.json", content.encode())
     expected = ['[{"text": "z"}]', '{\n "text": "y"\n}', '{"name": "x"}']
     assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == expected
+
+
+def test_a_long_first_line_is_heard_of_while_it_comes_and_counted_once() -> None:
+    """A slow line of 100 MB was given up as a source that had stalled."""
+    text = "x" * (4 * BUFFER_BYTES)
+    content = json.dumps({"text": text}).encode()
+    silent_bytes, heard = 0, []
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal silent_bytes
+            data = super().read(size)
+            silent_bytes += len(data)
+            assert silent_bytes <= BUFFER_BYTES
+            return data
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            return b"".join(iter(lambda: self.read(BUFFER_BYTES), b""))
+
+    class Store:
+        def open(self, path: str, mode: str) -> Slow:
+            return Slow(content)
+
+    def hear(count: int) -> None:
+        nonlocal silent_bytes
+        silent_bytes = 0
+        heard.append(count)
+
+    reading = Reading("text", None, 256, Problems(0, print), hear)
+    assert list(read_json(SourceFile("a.json", "a.json", Store(), len(content), ""), reading)) == [text]
+    assert sum(heard) == len(content)
 
 
 def test_bad_json_lines_are_skipped_and_named(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from thinwire_coordinator.swarm import served_blobs
 from thinwire_coordinator.swarm.served_blobs import ServedBlobs
 
 DATA = bytes(range(256)) * 40
@@ -68,3 +71,49 @@ async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     name = "cd" * 32
     (tmp_path / name).mkdir()
     assert "is damaged" in (await ServedBlobs(tmp_path).find(name))[1]
+
+
+@pytest.mark.parametrize("call", ["open", "stat"])
+async def test_a_blob_that_cannot_be_read_for_a_while_is_served_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Such as too many open files, or a network disk that is away: nothing is damaged, so nothing is to be restored."""
+    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
+
+    def failing(*_: object, **__: object) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, call, failing)
+        problems = {(await blobs.find(name))[1] for _ in range(3)}
+    assert problems == {f"this coordinator cannot read its copy of the blob {name[:16]}… now: Too many open files"}
+    assert said(caplog) == [
+        f"{tmp_path / name} cannot be read now: Too many open files; it is tried again when a node next asks for it"
+    ]
+    assert (await blobs.find(name))[1] == ""
+
+
+def test_a_coordinator_that_ends_does_not_wait_for_the_hash_of_a_large_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, pieces = write(tmp_path, DATA), 0
+    monkeypatch.setattr(served_blobs, "PIECE_BYTES", 1)
+    monkeypatch.setattr(served_blobs, "CHUNK_BYTES", 1)
+    hash_piece = served_blobs._hash_piece
+
+    async def ends_amid_the_hash() -> None:
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def counted(*given: Any) -> bool:
+            nonlocal pieces
+            pieces += 1
+            loop.call_soon_threadsafe(begun.set)
+            return hash_piece(*given)
+
+        monkeypatch.setattr(served_blobs, "_hash_piece", counted)
+        call = asyncio.ensure_future(ServedBlobs(tmp_path).find(name))
+        await begun.wait()
+        assert not call.done()
+
+    asyncio.run(ends_amid_the_hash())  # joins the threads of the loop
+    assert 0 < pieces < len(DATA) // 2

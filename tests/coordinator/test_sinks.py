@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import threading
@@ -325,4 +326,37 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     assert counts["tensorboard", "written"] == counts["otlp", "written"] == 0
     assert "tensorboard cannot be written" in caplog.text
     assert not bench.swarm.failed.done()
+    await bench.close()
+
+
+async def test_a_push_that_fails_is_told_and_the_next_ones_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, receiver: OtlpReceiver
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
+    bench, looks, goes_on = Bench(tmp_path), 0, asyncio.Event()
+    exposition = Exposition(Readiness(), bench.workers)
+    look = exposition.look
+
+    def broken() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def fails_at_first() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            broken()
+        elif looks > 2:
+            goes_on.set()
+        await look()
+
+    monkeypatch.setattr(exposition, "look", fails_at_first)
+    sinks = Sinks(SinkSettings(otlp=receiver.url), tmp_path)
+    sinks.begin(bench.swarm, {}, Totals(), exposition)
+    await asyncio.wait_for(goes_on.wait(), PATIENCE_S)
+    assert "a watcher failed: pushing metrics: OSError(24, 'Too many open files')" in caplog.text
+    assert bench.swarm.events.failures == 1
+    monkeypatch.setattr(exposition, "collect", broken)
+    await sinks.close()  # the last push fails too, and what waits is written all the same
+    assert bench.swarm.events.failures >= 2
+    assert receiver.pushes
     await bench.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,21 @@ import pytest
 from prometheus_client import generate_latest
 
 from support.prometheus import parsed, value
-from support.swarm_bench import PATIENCE_S, Bench, Busy
+from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
+from thinwire_coordinator.access.organizer_proof import organizer_proof
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.monitoring import Monitoring
+from thinwire_coordinator.observe import node_names
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
 from thinwire_coordinator.swarm.workers import JOBS, Job
 from thinwire_coordinator.web.live import Live
+from thinwire_proto.wire.metadata import ORGANIZER, SESSION
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.service_pb2 import StatusRequest
 
@@ -114,8 +123,54 @@ async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) 
 class Strange:
     """The context of a stranger's call."""
 
-    def invocation_metadata(self) -> tuple[()]:
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
+
+
+class Known(Strange):
+    """The context of the call of a node, or of the organizer."""
+
+    def __init__(self, key: str, proof: str) -> None:
+        self._metadata = (key, proof)
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (self._metadata,)
+
+
+async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: Path) -> None:
+    """It takes seconds for a large model, in which no round ends."""
+    bench = Bench(tmp_path)
+    joined = bench.swarm.registry.members.join(key_of("a").public, "a")
+    assert joined is not None
+    ask, request = Service(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)
+    with Busy(bench, Job.FINGERPRINT):
+        forged = Known(ORGANIZER, organizer_proof(key_of("a"), time.time()))
+        for stranger in (Strange(), Known(SESSION, "x" * 32), forged):
+            told = await asyncio.wait_for(ask(request, stranger), PATIENCE_S / 2)  # type: ignore[arg-type]
+            assert not told.HasField("fingerprint")
+    organizer = Known(ORGANIZER, organizer_proof(bench.state.key, time.time()))
+    for known in (Known(SESSION, joined[1]), organizer):
+        told = await asyncio.wait_for(ask(request, known), PATIENCE_S)  # type: ignore[arg-type]
+        assert (told.step, told.fingerprint) == (0, bench.replica.fingerprint(0))
+    await bench.close()
+
+
+async def test_names_are_kept_for_the_model_card_without_a_page_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_names, "NAMES_EVERY_S", 0.0)
+    bench = Bench(tmp_path)
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http=None)
+    monitoring = Monitoring(settings, bench.workers)
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
+    member = bench.join("a")
+    await bench.attend(member)
+    while not (names := bench.state.ledger.names(10)):
+        await asyncio.sleep(0)
+    assert names == {member.node_id: "a"}
+    await monitoring.close()
+    await bench.close()
 
 
 async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Path) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
-from thinwire_coordinator.ledger.replay import replay, replica_at_head
+from thinwire_coordinator.ledger.replay import no_snapshot, replica_at_head, replica_at_step
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:
-    """The replica at a step (None: at the head), replayed from the newest snapshot at or before that step.
+    """The replica at a step (None: at the head), replayed from the newest usable snapshot at or before that step.
 
-    Raises ConfigError if the step does not exist or is no longer kept.
+    Raises ConfigError if the step does not exist or is no longer kept, or LedgerError.
     """
     return replica_of(open_state(folder, read_only=True), step)
 
@@ -28,12 +28,11 @@ def replica_of(state: RunState, step: int | None) -> Replica:
     if not 0 <= step <= state.ledger.step:
         raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
     snapshots = state.snapshot_steps()
+    if not snapshots:
+        raise no_snapshot(state)
     if step < snapshots[0]:
         raise ConfigError(f"step {step} is no longer kept: the oldest snapshot is that of step {snapshots[0]}")
-    replica = state.load_snapshot(max(snapshot for snapshot in snapshots if snapshot <= step))
-    for _ in replay(state, replica, step):
-        pass
-    return replica
+    return replica_at_step(state, step)
 
 
 def _final_mean(state: RunState, step: int | None) -> Replica:

@@ -43,8 +43,13 @@ def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = a
     set_aside: rename damaged snapshots, so that they are not sent to new nodes. go_on: called after each row.
     """
     check_length(state)
+    return replica_at_step(state, None, set_aside=set_aside, go_on=go_on)
+
+
+def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
+    """The same at a step that the ledger holds (the head, if None), from the newest usable snapshot at or before it."""
     problems = []
-    for step in reversed(state.snapshot_steps()):
+    for step in reversed([found for found in state.snapshot_steps() if stop is None or found <= stop]):
         try:
             replica = state.load_own_snapshot(step)
         except ReplicaError as error:
@@ -59,7 +64,7 @@ def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = a
                 )
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
-        for _ in replay(state, replica):
+        for _ in replay(state, replica, stop):
             go_on()
         return replica
     if not problems:

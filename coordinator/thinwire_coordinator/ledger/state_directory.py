@@ -315,12 +315,13 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
 
 def _how_lost(ledger: Path, bodies_url: str) -> str:
     """How a run with sealed updates has lost its ledger, in a word; nothing if it is there, or if the run is new."""
-    if not ledger.exists():
-        return "missing" if (ledger.parent / "updates").exists() or Bodies(bodies_url).names() else ""
-    if ledger.stat().st_size:
+    exists = ledger.exists()
+    if exists and ledger.stat().st_size:
         return ""
     later = any(path.stem != "0" for path in (ledger.parent / "snapshots").glob("*.safetensors"))
-    return "empty" if later or Bodies(bodies_url).names() else ""
+    if not later and not Bodies(bodies_url).names():  # it makes the folder, which says nothing
+        return ""
+    return "empty" if exists else "missing"
 
 
 def _read_contract(path: Path) -> Contract:

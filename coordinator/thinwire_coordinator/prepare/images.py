@@ -143,14 +143,20 @@ def _read(
 
 
 def _record(file: SourceFile, classes: dict[str, int], size: int, library: Any) -> Encoded | str:
+    unreadable = "is not an image that can be read"
     try:
         with file.open() as opened:
             content = opened.read()
+    except (OSError, ValueError) as error:
+        return f"{unreadable}: {error}"
+    try:
         with library.Image.open(io.BytesIO(content)) as image:
             upright = library.ImageOps.exif_transpose(image).convert("RGB")
             square = library.ImageOps.fit(upright, (size, size), library.Image.Resampling.BICUBIC)
-    except (OSError, SyntaxError, ValueError, library.Image.DecompressionBombError) as error:
-        return f"is not an image that can be read: {error}"
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Pillow raises any, such as NotImplementedError; --bad-max bounds them
+        return f"{unreadable}: {error}"
     label = classes[file.name.partition("/")[0]].to_bytes(LABEL_BYTES, "little")
     record = np.frombuffer(label + square.tobytes(), np.uint8)
     key = hashlib.sha256(content).digest()[: KEY_BYTES - LABEL_BYTES] + label

@@ -7,16 +7,26 @@ node could only say that the coordinator's bytes are wrong.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import stat
 from pathlib import Path
+from typing import IO, Protocol
 
 from thinwire_common.logs import tell
-from thinwire_proto.blobs import blob_of
+from thinwire_proto.blobs import CHUNK_BYTES
 
 log = logging.getLogger("thinwire.coordinator")
 
+PIECE_BYTES = 1 << 24
+"""Hashed at once on a thread. A coordinator that ends waits for the piece on its way, not for the rest of the file."""
+
 Version = tuple[int, int]
 """Time of the last change in nanoseconds, and size. A file is read again when they change."""
+
+
+class Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
 
 
 class ServedBlobs:
@@ -26,28 +36,62 @@ class ServedBlobs:
         self._folder = folder
         # by name; a check outlives the call in which it began, or that of a large blob would never end
         self._checks: dict[str, tuple[Version, asyncio.Task[str]]] = {}
+        self._unreadable: set[str] = set()
+        """Names that the log has told of, until they can be read again."""
 
     async def find(self, name: str) -> tuple[Path, str]:
         """A blob's file, and why it cannot be served, in words for nodes; empty if it can."""
         path = self._folder / name
         try:
             found = await asyncio.to_thread(path.stat)
-        except OSError:
+        except FileNotFoundError:
             return path, f"this coordinator does not have the blob {name[:16]}…"
+        except OSError as error:
+            return path, self._not_now(path, error)
         version = found.st_mtime_ns, found.st_size
         known = self._checks.get(name)
         if known is None or known[0] != version:
-            known = self._checks[name] = version, asyncio.ensure_future(self._problem(path))
+            check = self._problem(path, is_file=stat.S_ISREG(found.st_mode))
+            known = self._checks[name] = version, asyncio.ensure_future(check)
         return path, await asyncio.shield(known[1])
 
-    async def _problem(self, path: Path) -> str:
+    async def _problem(self, path: Path, *, is_file: bool) -> str:
         try:
-            found = await asyncio.to_thread(blob_of, path)
-            reason = "" if found.hash == path.name else "its bytes do not match its hash"
-        except OSError as error:
-            reason = f"it cannot be read: {error.strerror}"
-        if not reason:
+            whole = is_file and await _hash_of(path) == path.name
+        except OSError as error:  # it may pass, such as too many open files, so the next call tries again
+            if (known := self._checks.get(path.name)) is not None and known[1] is asyncio.current_task():
+                del self._checks[path.name]  # of this version: a newer one has a check of its own
+            return self._not_now(path, error)
+        self._unreadable.discard(path.name)
+        if whole:
             return ""
+        reason = "its bytes do not match its hash" if is_file else "it is not a file"
         text = f"{path} is damaged: {reason}; restore it from the newest copy that you have, and start again"
         tell(log, logging.ERROR, "coordinator.blob_damaged", text, place=str(path), reason=reason)
         return f"this coordinator's copy of the blob {path.name[:16]}… is damaged; its organizer must restore it"
+
+    def _not_now(self, path: Path, error: OSError) -> str:
+        reason = error.strerror or str(error)
+        if path.name not in self._unreadable:
+            self._unreadable.add(path.name)
+            text = f"{path} cannot be read now: {reason}; it is tried again when a node next asks for it"
+            tell(log, logging.ERROR, "coordinator.blob_unreadable", text, place=str(path), reason=reason)
+        return f"this coordinator cannot read its copy of the blob {path.name[:16]}… now: {reason}"
+
+
+async def _hash_of(path: Path) -> str:
+    """Read a file piece by piece, so that a cancelled task stops reading it. A thread cannot be cancelled."""
+    digest, file = hashlib.sha256(), await asyncio.to_thread(path.open, "rb")
+    with file:
+        while await asyncio.to_thread(_hash_piece, file, digest):
+            pass
+    return digest.hexdigest()
+
+
+def _hash_piece(file: IO[bytes], digest: Digest) -> bool:
+    """Hash the next PIECE_BYTES. Returns whether there were any."""
+    read = 0
+    while read < PIECE_BYTES and (chunk := file.read(CHUNK_BYTES)):
+        digest.update(chunk)
+        read += len(chunk)
+    return read > 0

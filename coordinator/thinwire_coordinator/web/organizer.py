@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from http.cookies import SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -193,8 +192,7 @@ async def _pardon(said: NodeWish, panel: Panel) -> Any:
 
 
 def _token(request: Request) -> str:
-    cookie = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
-    return cookie.value if cookie is not None else ""
+    return request.cookies.get(COOKIE, "")
 
 
 def _refuse_origin(request: Request) -> Response | None:

@@ -41,7 +41,6 @@ POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
 ROWS = 15
 """Default number of nodes in one answer."""
 KEPT_S = 0.5
-NAMES_EVERY_S = 1.0
 CONTRACT_DIGITS = 16
 """Digits of the contract's hash in the name of a downloaded file."""
 KINDS = {
@@ -66,9 +65,6 @@ class Page:
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
         self._kept = KeptAnswers(KEPT_S)
-        self._new_names: dict[str, str] = {}
-        self._names_timer: asyncio.TimerHandle | None = None
-        self._record: Callable[[dict[str, str]], None] | None = None
         self._remembering: asyncio.Task[None] | None = None
         self.routes: list[BaseRoute] = [
             Route("/", self._index),
@@ -88,13 +84,10 @@ class Page:
         self._history = History(view.counts, step, view.now, names, rows=swarm.state.watch_ledger.step)
         events = swarm.events
         self._live = Live(self._message, events.failed)
-        self._record = partial(_record_names, swarm)
         events.watchers += [self._history.watch, self._know_name, self._live.wake]
         self._remembering = events.keep("reading the history", self._remember(swarm, self._history))
 
     def close(self) -> None:
-        if self._names_timer is not None:
-            self._names_timer.cancel()
         if self._remembering is not None:
             self._remembering.cancel()
         if self._live is not None:
@@ -120,23 +113,13 @@ class Page:
             self._live.wake()
 
     def _know_name(self, event: Event) -> None:
-        """Store the names of nodes on disk, so that nodes that have left are still thanked by name."""
+        """Keep the names of nodes, so that nodes that have left are still thanked by name."""
         swarm, history = self._swarm, self._history
         if not isinstance(event, NodeCame) or swarm is None or history is None:
             return
         member = swarm.members.get(event.node_id)
-        if member is None or history.names.get(event.node_id) == member.name:
-            return
-        history.know_name(event.node_id, member.name)
-        if self._names_timer is None:
-            self._names_timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._record_names)
-        self._new_names[event.node_id] = member.name
-
-    def _record_names(self) -> None:
-        """Write all names that have arrived since the last write, because a thousand nodes may rejoin at once."""
-        names, self._new_names, self._names_timer = self._new_names, {}, None
-        if self._record is not None:
-            self._record(names)
+        if member is not None:
+            history.know_name(event.node_id, member.name)
 
     def _message(self) -> bytes:
         assert self._swarm is not None
@@ -221,11 +204,6 @@ class Page:
 
     def _unavailable(self, state: str) -> Response:
         return JSONResponse({"state": state}, 503, {**SAFETY, "retry-after": "2"})
-
-
-def _record_names(swarm: Swarm, names: dict[str, str]) -> None:
-    work = swarm.workers.submit(Job.WRITE_NAMES, swarm.state.upkeep_ledger.record_names, names)
-    swarm.events.look_at("writing the names of nodes", work)
 
 
 class _File:

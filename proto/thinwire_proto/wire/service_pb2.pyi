@@ -885,7 +885,9 @@ class StatusRequest(_message.Message):
 
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     fingerprint: _builtins.bool
-    """Also compute the fingerprint of the coordinator's replica. It costs one pass over the parameters per step."""
+    """Also compute the fingerprint of the coordinator's replica. It costs one pass over the parameters per step, so only
+    the organizer and nodes of the swarm are told it; others get the status without it.
+    """
     def __init__(
         self,
         *,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from thinwire_coordinator.observe.sinks.port import Point, Sink
 from thinwire_coordinator.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.observe.sinks.wandb import WeightsAndBiases, check_login
 from thinwire_coordinator.observe.sinks.worker import SinkWorker
+from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract
@@ -34,6 +35,7 @@ MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", OTLP: "opentelemetry.expo
 """The package that each sink needs. The extras have the names of the sinks."""
 OUTCOMES = ("written", "dropped", "failed")
 CONTRACT_DIGITS = 16
+PUSHING = "pushing metrics"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Sinks(Collector):
         self._curves: list[SinkWorker[Point]] = []
         self._pusher: SinkWorker[Scrape] | None = None
         self._exposition: Exposition | None = None
+        self._events: Events | None = None
         self._pushing: asyncio.Task[None] | None = None
         self._began_ns = time.time_ns()
 
@@ -105,9 +108,9 @@ class Sinks(Collector):
             swarm.events.watchers.append(Fold(swarm.view.counts, before, self._give).watch)
         if settings.otlp is not None:
             instance = contract.hash.hex()[:CONTRACT_DIGITS]
-            self._exposition = exposition
+            self._exposition, self._events = exposition, swarm.events
             self._pusher = SinkWorker(OTLP, Otlp(endpoint_of(settings.otlp), instance, self._began_ns))
-            self._pushing = swarm.events.keep("pushing metrics", self._push(self._pusher, exposition))
+            self._pushing = swarm.events.keep(PUSHING, self._push(self._pusher, exposition))
         for worker in self._workers():
             worker.start()
 
@@ -116,7 +119,8 @@ class Sinks(Collector):
         if self._pushing is not None:
             self._pushing.cancel()
         if self._pusher is not None and self._exposition is not None:
-            self._pusher.offer(Scrape(time.time_ns(), self._exposition.collect()))
+            with self._failing():
+                self._pusher.offer(Scrape(time.time_ns(), self._exposition.collect()))
         workers, deadline = self._workers(), time.monotonic() + limits.SINKS_CLOSE_S
         for worker in workers:
             worker.close()
@@ -141,9 +145,19 @@ class Sinks(Collector):
     async def _push(self, worker: SinkWorker[Scrape], exposition: Exposition) -> None:
         pause_s = every_s()
         while True:
-            await exposition.look()
-            worker.offer(Scrape(time.time_ns(), exposition.collect()))
+            with self._failing():
+                await exposition.look()
+                worker.offer(Scrape(time.time_ns(), exposition.collect()))
             await asyncio.sleep(pause_s)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Tell of a push that fails, such as while too many files are open: the next one may succeed."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no single push may end them all
+            if self._events is not None:
+                self._events.failed(PUSHING, error)
 
 
 def _is_installed(module: str) -> bool:

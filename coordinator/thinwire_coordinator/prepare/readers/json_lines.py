@@ -27,7 +27,8 @@ def read_json_lines(file: SourceFile, reading: Reading) -> Iterator[Document]:
 def read_json(file: SourceFile, reading: Reading) -> Iterator[Document]:
     """A file that may be one document, such as a configuration, or lines: then its first line is a whole object with
     the text."""
-    with file.open() as content:
+    # 0 bytes, because the documents' reader counts them: a long line of a slow source has not stalled while it comes
+    with opened(file, lambda _: reading.advance(0)) as content:
         first = content.readline(LINE_BYTES_MAX)
     return (read_json_lines if _has_text(first, reading.text_key) else read_text)(file, reading)
 
