@@ -244,6 +244,16 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
     await bench.close()
 
 
+async def test_a_node_that_waits_is_told_when_another_has_come(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_contributions=3)
+    stream = await bench.attend(bench.join("a"))
+    texts = [(await asyncio.wait_for(anext(stream), PATIENCE_S)).text]  # type: ignore[union-attr] # it is idle
+    await bench.attend(bench.join("b"))
+    texts.append((await asyncio.wait_for(anext(stream), PATIENCE_S)).text)  # type: ignore[union-attr]
+    assert texts == ["waiting for 2 more nodes", "waiting for 1 more node"]
+    await bench.close()
+
+
 async def test_no_grant_is_announced_before_it_is_on_disk(tmp_path: Path) -> None:
     """A round opens, and extends leases, while the disk still writes the leases of the round before."""
     bench = Bench(tmp_path, length_ms=60_000, min_contributions=1)

@@ -13,6 +13,8 @@ from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
 
+IDLE_EVERY_S = 1.0
+
 
 class Announcer:
     def __init__(self, shared: Shared, view: SwarmView, intake: Intake, evaluations: Evaluations) -> None:
@@ -26,6 +28,7 @@ class Announcer:
         self._tasks = shared.tasks
         self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
+        self._telling: asyncio.TimerHandle | None = None
 
     def grant_and_announce(self, nodes: Iterable[str]) -> None:
         """Grant samples to nodes, and announce the round to them once the leases are on disk.
@@ -53,6 +56,17 @@ class Announcer:
             self._granted |= dict.fromkeys(nodes)  # their leases may not be on disk yet
         else:
             self._announce(nodes)
+
+    def tell_idle_soon(self) -> None:
+        """While no round is open, tell all nodes what the swarm waits for now: who came first waits for fewer. Once in
+        IDLE_EVERY_S, because a thousand nodes may come together."""
+        if self._intake.current is None and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(IDLE_EVERY_S, self._tell_idle)
+
+    def _tell_idle(self) -> None:
+        self._telling = None
+        if self._intake.current is None:
+            self.announce_to_all()
 
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""

@@ -113,6 +113,7 @@ class Swarm:
             if before is not None and self.intake.current is before:
                 # the node came in the middle of a round and may still contribute in time
                 self._announcer.grant_and_announce([member.node_id])
+            self._announcer.tell_idle_soon()
             while (announcement := await mine.get()) is not None:
                 yield announcement
         finally:
@@ -122,6 +123,7 @@ class Swarm:
                 self.evaluations.left(member.node_id)
                 self.registry.leases.seen(member.node_id, self.driver.step)
                 self.driver.depart(member.node_id)
+                self._announcer.tell_idle_soon()
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """Handle an orderly departure: the node keeps its momentum, and the rest of its lease becomes free."""
