@@ -16,8 +16,11 @@ import pytest
 from thinwire_common.program import INTERRUPTED, UNREAD, ending_signals, run_program
 from thinwire_coordinator import __main__ as coordinator
 from thinwire_node import __main__ as node
+from thinwire_node.storage.enrolment import FILE, keep
+from thinwire_node.storage.state import OF_COORDINATORS
 from thinwire_planner import __main__ as planner
 from thinwire_proto.errors import ConfigError, UsageError
+from thinwire_proto.identity.invite import Invite
 
 PROGRAMS = {"thinwire-coordinator": coordinator, "thinwire-node": node, "thinwire": planner}
 
@@ -90,12 +93,21 @@ def test_ctrl_c_ends_each_program_without_a_traceback(
         ["an-invite"],
         ["twi1_mistyped"],
         ["example.org:7700"],
+        ["@nosuch"],
+        ["@empty"],
+        ["--state-dir", "a-coordinator's"],
+        ["--state-dir", "of-another"],
     ],
 )
 def test_a_wrong_option_of_a_node_ends_it_for_good(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("")
+    Path("a-coordinator's").mkdir()
+    Path("a-coordinator's", OF_COORDINATORS).touch()
+    Path("of-another").mkdir()
+    keep(Path("of-another"), Invite("example.org:7700", bytes(32), bytes(16)))
     place = ["127.0.0.1:9"] if "--" in arguments[0] and "not/enrolled" not in arguments else []
     home = [] if "not/enrolled" in arguments else ["--state-dir", "home"]
     monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", *place, *home, *arguments])
@@ -116,7 +128,8 @@ def test_a_wrong_option_of_the_coordinator_ends_it_with_the_status_of_a_wrong_co
 def test_what_may_be_mended_elsewhere_is_worth_another_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", f"@{tmp_path / 'invite'}"])
+    (tmp_path / FILE).write_text("damaged")
+    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", "127.0.0.1:9", "--state-dir", str(tmp_path)])
     assert ended(capsys, node.main)[0] == 1
 
 
