@@ -29,6 +29,8 @@ log = logging.getLogger("thinwire.node")
 
 GOSSIP = "gossip"
 """The exchange of a swarm without a centre."""
+NOTHING_TRAINED = MomentumClaim(None)
+"""The claim of a node that has extracted nothing yet, such as one that only waited. To drop its momentum is no loss."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ class Bootstrap:
         return None
 
     async def _drop_momentum(self, why: str) -> None:
-        tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
+        if self._claim() != NOTHING_TRAINED:
+            tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
         self._kept = None
         if self.work is not None:
             await self.work.forget()

@@ -90,7 +90,8 @@ class Alone:
 
     async def join(self, applicant: Applicant) -> Admission:
         self._node_id = applicant.key.public.node_id
-        return Admission(CONTRACT, self._swarm.step, take_snapshot=applicant.replica_step != self._swarm.step)
+        why = self._swarm.drops_momentum if applicant.momentum is not None else ""
+        return Admission(CONTRACT, self._swarm.step, applicant.replica_step != self._swarm.step, why)
 
     async def corpus(self, contract: Contract) -> bytes:
         return small_corpus().pack()
@@ -149,13 +150,13 @@ class Alone:
 
 class SwarmOfOne:
     """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives.
-    `breaks_off`: the same for the next snapshot."""
+    `breaks_off`: the same for the next snapshot. `drops_momentum`: why nodes must drop theirs."""
 
     def __init__(self) -> None:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = self.breaks_off = ""
+        self.loses_connection = self.breaks_off = self.drops_momentum = ""
         self.left = 0
 
     @property
@@ -267,9 +268,9 @@ def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
 
 
-async def train_once(told: NodeSettings) -> None:
-    """One contribution, and then the node leaves and keeps its momentum."""
-    once = replace(told, options=NodeOptions("a", SAMPLES, 1))
+async def train_once(told: NodeSettings, rounds: int = 1) -> None:
+    """So many contributions, and then the node leaves and keeps its momentum."""
+    once = replace(told, options=NodeOptions("a", SAMPLES, rounds))
     await Node(once, Introduced(once)).run(asyncio.Event())
     assert (told.state_dir / "momentum.safetensors").exists()
 
@@ -303,3 +304,15 @@ async def test_a_momentum_is_kept_if_the_list_of_sent_contributions_is_known(
     told = settings(tmp_path, "alone:4")
     await train_once(told)
     assert "node.momentum_taken_up" in await events_of_the_next_life(told, caplog)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_only_a_momentum_that_something_was_trained_into_is_said_to_be_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
+    told = settings(tmp_path, "alone:5")
+    await train_once(told, rounds)
+    SWARMS["alone:5"].drops_momentum = "it is too old"
+    events = await events_of_the_next_life(told, caplog)
+    assert ("node.momentum_dropped" in events) == bool(rounds)
+    assert "node.momentum_taken_up" not in events
