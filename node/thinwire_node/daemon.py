@@ -121,7 +121,7 @@ class Node:
                 self._startup()
                 await self._main_loop(stop)
             finally:
-                await self._shutdown()
+                await self._shutdown(told_to_stop=stop.is_set())
         except PermissionError as error:
             raise LocalError(f"{self.settings.state_dir}: {error}; {MEND_OWNER}") from None
         except OSError as error:
@@ -312,7 +312,7 @@ class Node:
         with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
             await session
 
-    async def _shutdown(self) -> None:
+    async def _shutdown(self, *, told_to_stop: bool) -> None:
         taken = self.work or self.training
         try:
             self.doing = "leaving"
@@ -326,7 +326,8 @@ class Node:
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
-            tell_totals(self.record)
+            if told_to_stop or self.record.sessions:  # else an error at the start follows, and all totals are 0
+                tell_totals(self.record)
 
     async def _leave(self, work: Work) -> None:
         await work.save()

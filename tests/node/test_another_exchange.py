@@ -32,13 +32,14 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -242,6 +243,13 @@ async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_
     await node.run(asyncio.Event())
     assert machine.kinds == ["star", "alone"]
     assert node.record.counted == STEPS
+
+
+async def test_a_node_that_cannot_start_has_no_totals_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small = replace(settings(tmp_path, "alone:6"), limits=ResourceLimits(None, 1))
+    with caplog.at_level(logging.INFO), pytest.raises(LocalError, match="of disk space"):
+        await Node(small, Introduced(small)).run(asyncio.Event())
+    assert "node.totals" not in {getattr(record, "event", None) for record in caplog.records}
 
 
 NO_ANSWER, PULLED = "Stream removed (ping timeout)", "the cable was pulled"
