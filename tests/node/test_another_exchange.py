@@ -236,13 +236,19 @@ class Introduced(RealMachine):
         return super().connect("alone", traffic)
 
 
-async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_path: Path) -> None:
+async def test_a_node_without_a_contract_learns_the_kind_and_connects_again_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings_ = settings(tmp_path, "alone:2")
     machine = Introduced(settings_)
     node = Node(settings_, machine)
-    await node.run(asyncio.Event())
+    with caplog.at_level(logging.INFO):
+        await node.run(asyncio.Event())
     assert machine.kinds == ["star", "alone"]
-    assert node.record.counted == STEPS
+    assert (node.record.counted, node.record.sessions, node.record.sessions_lost) == (STEPS, 1, 0)
+    events = [getattr(record, "event", None) for record in caplog.records]
+    assert events.count("node.joined") == 1
+    assert not {"node.no_session", "node.retrying"} & set(events)
 
 
 async def test_a_node_that_cannot_start_has_no_totals_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
