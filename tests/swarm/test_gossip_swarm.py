@@ -81,6 +81,7 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
             assert ended(node) == 0, node.tail(30)
         for node in nodes.values():
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
+            assert node.text().count("the run is complete") == 1
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         told = parsed(read(f"http://{here}/metrics"))
         assert value(told, "thinwire_coordinator_beats") == len(beats_of(swarm))
