@@ -166,6 +166,14 @@ def test_characters_that_the_output_cannot_have_are_replaced(monkeypatch: pytest
     assert [file.getvalue() for file in files] == [b"3 ? 4\n", b"thinwire-x: is ?4?\n"]
 
 
+def ended_alone(code: str, *arguments: str, modules: str = "") -> tuple[int, str, str]:
+    """The exit status of a process of its own, and what it wrote. modules: a folder with more of them."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([modules, *sys.path])}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 SWALLOWS = """
 import os, signal
 from thinwire_common.program import run_program
@@ -183,11 +191,51 @@ def test_ctrl_c_in_an_import_that_swallows_it_ends_the_program(tmp_path: Path) -
     """torch catches whatever the import of numpy raises."""
     (tmp_path / "swallows.py").write_text("try:\n    import interrupted\nexcept BaseException:\n    pass\n")
     (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWS], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
+    assert ended_alone(SWALLOWS, modules=str(tmp_path)) == (INTERRUPTED, "", "")
+
+
+INTERRUPTED_AT_ITS_BEGINNING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "thinwire_common.logs":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from {module} import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize("name", ["thinwire-coordinator", "thinwire-node"])
+def test_ctrl_c_while_a_program_begins_prints_no_traceback(name: str) -> None:
+    code = INTERRUPTED_AT_ITS_BEGINNING.format(module=PROGRAMS[name].__name__)
+    assert ended_alone(code, "status", "--state-dir", "/nowhere") == (INTERRUPTED, "", "")
+
+
+INTERRUPTED_AT_ITS_END = """
+import os, signal, sys
+from thinwire_common.program import run_program
+
+class Last:
+    def __del__(self, interrupt=signal.raise_signal, number=signal.SIGINT):
+        interrupt(number)
+
+def command():
+    if len(sys.argv) > 1:
+        raise KeyboardInterrupt
+
+last = Last()
+run_program("thinwire-x", command)
+"""
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize(("arguments", "status"), [((), 0), (("interrupted",), INTERRUPTED)])
+def test_another_ctrl_c_while_the_interpreter_ends_changes_nothing(arguments: tuple[str, ...], status: int) -> None:
+    assert ended_alone(INTERRUPTED_AT_ITS_END, *arguments) == (status, "", "")
 
 
 def test_a_hang_up_ends_a_daemon_unless_it_was_started_to_ignore_that() -> None:
