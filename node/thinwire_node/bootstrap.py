@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
+from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.gossip.training import GossipTraining
@@ -164,6 +165,7 @@ class Bootstrap:
     async def _adopt(self, contract: Contract, data: DataSource, replica: Replica) -> Work:
         work = self.work
         if work is None:
+            self._tell_unused_options()
             work = self.work = await self._machine.make_work(contract, self._state, data, replica, self._kept)
             if self._kept is not None:
                 tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
@@ -171,6 +173,13 @@ class Bootstrap:
             await work.adopt(self._machine.place(replica))
         self._replica = self._kept = None
         return work
+
+    def _tell_unused_options(self) -> None:
+        options = self._settings.options
+        given = (("--peers", options.peers != PeerSettings()), ("--archive-messages", options.archives_messages))
+        for flag, is_given in given:
+            if is_given:
+                log.warning("%s has no effect in this run: it has a centre, and nodes send each other nothing", flag)
 
     def _claim(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""

@@ -32,6 +32,7 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
@@ -249,6 +250,16 @@ async def test_a_node_without_a_contract_learns_the_kind_and_connects_again_in_s
     events = [getattr(record, "event", None) for record in caplog.records]
     assert events.count("node.joined") == 1
     assert not {"node.no_session", "node.retrying"} & set(events)
+
+
+@pytest.mark.parametrize("peers", [PeerSettings(7710), PeerSettings(dials=False), PeerSettings()])
+async def test_options_for_peers_are_said_to_have_no_effect_in_a_run_with_a_centre(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, peers: PeerSettings
+) -> None:
+    told = settings(tmp_path, "alone:7")
+    told = replace(told, options=replace(told.options, peers=peers))
+    await Node(told, Introduced(told)).run(asyncio.Event())
+    assert caplog.text.count("--peers has no effect in this run") == (peers != PeerSettings())
 
 
 async def test_a_node_that_cannot_start_has_no_totals_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
