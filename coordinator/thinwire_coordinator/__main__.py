@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
-from thinwire_common.logs import log_to_stderr, tell
 from thinwire_common.program import run_program
-
-log = logging.getLogger("thinwire.coordinator")
 
 
 def main() -> None:
@@ -15,7 +10,8 @@ def main() -> None:
 
 
 def _run() -> None:
-    from thinwire_common.options import read_options  # noqa: PLC0415 - long enough for a Ctrl-C, as the next ones
+    from thinwire_common.logs import log_to_stderr  # noqa: PLC0415 - long enough for a Ctrl-C, as the next ones
+    from thinwire_common.options import read_options  # noqa: PLC0415
     from thinwire_coordinator.cli.options import CommonOptions  # noqa: PLC0415
     from thinwire_coordinator.cli.parser import parser  # noqa: PLC0415
 
@@ -25,7 +21,11 @@ def _run() -> None:
 
 
 def _tell_failure(text: str) -> None:
-    tell(log, logging.ERROR, "coordinator.failed", text)
+    import logging  # noqa: PLC0415
+
+    from thinwire_common.logs import tell  # noqa: PLC0415
+
+    tell(logging.getLogger("thinwire.coordinator"), logging.ERROR, "coordinator.failed", text)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
-from thinwire_common.logs import tell
 from thinwire_common.program import run_program
-
-log = logging.getLogger("thinwire.node")
-
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "NO"}
 """A node takes all that it runs from its own packages, and all that it trains on from the run. So libraries that could
@@ -30,7 +25,11 @@ def _run() -> None:
 
 
 def _tell_failure(text: str) -> None:
-    tell(log, logging.ERROR, "node.failed", text)
+    import logging  # noqa: PLC0415
+
+    from thinwire_common.logs import tell  # noqa: PLC0415
+
+    tell(logging.getLogger("thinwire.node"), logging.ERROR, "node.failed", text)
 
 
 if __name__ == "__main__":

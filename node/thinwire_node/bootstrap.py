@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
+from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.gossip.training import GossipTraining
@@ -29,6 +30,8 @@ log = logging.getLogger("thinwire.node")
 
 GOSSIP = "gossip"
 """The exchange of a swarm without a centre."""
+NOTHING_TRAINED = MomentumClaim(None)
+"""The claim of a node that has extracted nothing yet, such as one that only waited. To drop its momentum is no loss."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ class Bootstrap:
     async def _adopt(self, contract: Contract, data: DataSource, replica: Replica) -> Work:
         work = self.work
         if work is None:
+            self._tell_unused_options()
             work = self.work = await self._machine.make_work(contract, self._state, data, replica, self._kept)
             if self._kept is not None:
                 tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
@@ -169,6 +173,13 @@ class Bootstrap:
             await work.adopt(self._machine.place(replica))
         self._replica = self._kept = None
         return work
+
+    def _tell_unused_options(self) -> None:
+        options = self._settings.options
+        given = (("--peers", options.peers != PeerSettings()), ("--archive-messages", options.archives_messages))
+        for flag, is_given in given:
+            if is_given:
+                log.warning("%s has no effect in this run: it has a centre, and nodes send each other nothing", flag)
 
     def _claim(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""
@@ -194,7 +205,8 @@ class Bootstrap:
         return None
 
     async def _drop_momentum(self, why: str) -> None:
-        tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
+        if self._claim() != NOTHING_TRAINED:
+            tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
         self._kept = None
         if self.work is not None:
             await self.work.forget()

@@ -56,6 +56,10 @@ class GaveUp(LocalError):
     """No coordinator answered within the time that the volunteer allows."""
 
 
+class OtherKind(LinkLost):
+    """The run's contract, which the node had not known, names another exchange than the node had opened."""
+
+
 class Node:
     """A node. `machine`: the machine that it runs on; by default, startup opens this one."""
 
@@ -121,7 +125,7 @@ class Node:
                 self._startup()
                 await self._main_loop(stop)
             finally:
-                await self._shutdown()
+                await self._shutdown(told_to_stop=stop.is_set())
         except PermissionError as error:
             raise LocalError(f"{self.settings.state_dir}: {error}; {MEND_OWNER}") from None
         except OSError as error:
@@ -233,6 +237,14 @@ class Node:
         self.doing = doing
 
     async def _session(self) -> None:
+        """Take part in one session. A node that has just learned its run's kind of exchange connects once more."""
+        try:
+            await self._connect_and_take_part()
+        except OtherKind as told:
+            log.debug("%s", told)
+            await self._connect_and_take_part()
+
+    async def _connect_and_take_part(self) -> None:
         """Connect, join and take part until the session ends."""
         assert self.machine is not None
         exchange = self.machine.connect(kind_of(self.contract), self.record.traffic, thin_line=self._thin_line)
@@ -275,14 +287,14 @@ class Node:
         assert self._state is not None
         kind, name = kind_of(self.contract), self.name
         admission = await self._bootstrap.join(exchange, name)
-        self._joined = True
         if self.settings.invite is not None:
             self._state.keep_enrolment(self.settings.invite, self.settings.options.name)
+        if kind_of(admission.contract) != kind:
+            raise OtherKind(f"this run uses the exchange {kind_of(admission.contract)!r}, so the node connects again")
+        self._joined = True
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
-        if kind_of(admission.contract) != kind:
-            raise LinkLost(f"this run uses the exchange {kind_of(admission.contract)!r}, so the node connects again")
         self.has_joined.set()
         return await self._bootstrap.take_up(exchange, admission), admission.step
 
@@ -312,7 +324,7 @@ class Node:
         with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
             await session
 
-    async def _shutdown(self) -> None:
+    async def _shutdown(self, *, told_to_stop: bool) -> None:
         taken = self.work or self.training
         try:
             self.doing = "leaving"
@@ -326,7 +338,8 @@ class Node:
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
-            tell_totals(self.record)
+            if told_to_stop or self.record.sessions:  # else an error at the start follows, and all totals are 0
+                tell_totals(self.record)
 
     async def _leave(self, work: Work) -> None:
         await work.save()

@@ -263,7 +263,7 @@ NODE = {
         "The node has left a swarm without a centre, after these iterations.", ("iteration", "head")
     ),
     "node.totals": EventType(
-        "The totals of this life of the node, in its last line.",
+        "The totals of this life of the node, in its last line. A node that fails before it has joined tells none.",
         ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),
     ),
     "node.failed": EventType(

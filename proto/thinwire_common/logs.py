@@ -17,6 +17,9 @@ from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_writ
 FORMATS = ("text", "json")
 CONTINUED = "\n  "
 ERROR_BYTES_MAX = 8000
+GRPC_CALLS = "grpc.aio._call"
+"""The logger of gRPC's calls. With level `debug` it logs the traceback of what ends the sending half of a stream."""
+CANCELLED = "asyncio.exceptions.CancelledError"
 
 
 def tell(
@@ -88,6 +91,13 @@ def log_to(handler: logging.Handler, level: str) -> None:
     """Log to `handler` only; it replaces all earlier handlers."""
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("torch").setLevel(logging.WARNING)  # below that it logs its internals, at its end too
+    logging.getLogger(GRPC_CALLS).addFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Whether a record of gRPC's calls is more than the traceback of a stream that was cancelled, as each one is that
+    ends before the other side ends it."""
+    return not any(str(part).rstrip().endswith(CANCELLED) for part in record.args or ())
 
 
 def print_error(program: str, error: object) -> None:

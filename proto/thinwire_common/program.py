@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from thinwire_common.logs import logs_json, print_error
 from thinwire_proto.errors import MEND_DISK, ThinwireError, UsageError
 
 FAILED = 1
@@ -34,10 +34,18 @@ def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[
             stream.reconfigure(errors="replace")  # tables and names have characters that ASCII and Latin-1 lack
     try:
         with _interruptible_imports():
-            command()
-        sys.stdout.flush()
+            _run(name, command, tell_failure)
     except KeyboardInterrupt:
+        _ignore_interrupts()
         sys.exit(INTERRUPTED)
+    finally:
+        atexit.register(_ignore_interrupts)
+
+
+def _run(name: str, command: Callable[[], None], tell_failure: Callable[[str], None] | None) -> None:
+    try:
+        command()
+        sys.stdout.flush()
     except BrokenPipeError:
         _end_output()
         sys.exit(UNREAD)
@@ -87,7 +95,15 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _ignore_interrupts() -> None:
+    """The interpreter needs a while to end a program with torch. Ctrl-C would then kill it, or print a traceback."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _fail(name: str, text: str, tell_failure: Callable[[str], None] | None, status: int = FAILED) -> NoReturn:
+    from thinwire_common.logs import logs_json, print_error  # noqa: PLC0415 - long enough for a Ctrl-C
+
     if tell_failure is not None and logs_json():
         tell_failure(text)
     else:

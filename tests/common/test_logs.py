@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
 
+import grpc
 import pytest
 
 from deploy.local_swarm.daemon_log import events, readable
@@ -60,16 +65,61 @@ def test_the_first_line_of_a_day_has_the_date() -> None:
     assert lines == ["2026-11-24 12:00:00 x", "12:01:00 x", "2026-11-25 12:00:00 x"]
 
 
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, without pytest's handlers: log_to would close them."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    root.handlers.clear()
+    yield root
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("root")
 def test_torch_logs_nothing_but_warnings() -> None:
-    root, torch = logging.getLogger(), logging.getLogger("torch")
-    before = root.level, list(root.handlers)
-    root.handlers.clear()  # log_to would close them
+    torch = logging.getLogger("torch")
     torch.setLevel(logging.NOTSET)  # as it is while torch is imported
-    try:
-        log_to(logging.NullHandler(), "debug")
-        assert not torch.getChild("internals").isEnabledFor(logging.INFO)
-        assert torch.getChild("internals").isEnabledFor(logging.WARNING)
-        assert logging.getLogger("thinwire.test").isEnabledFor(logging.INFO)
-    finally:
-        root.setLevel(before[0])
-        root.handlers[:] = before[1]
+    log_to(logging.NullHandler(), "debug")
+    assert not torch.getChild("internals").isEnabledFor(logging.INFO)
+    assert torch.getChild("internals").isEnabledFor(logging.WARNING)
+    assert logging.getLogger("thinwire.test").isEnabledFor(logging.INFO)
+
+
+class Kept(logging.Handler):
+    """Keeps the messages of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.mark.usefixtures("root")
+async def test_only_the_traceback_of_a_cancelled_stream_is_left_out() -> None:
+    """gRPC logs what ends the sending half of a stream, and hides it otherwise."""
+    kept = Kept()
+    log_to(kept, "debug")
+    begun = asyncio.Event()
+
+    async def waits() -> AsyncIterator[bytes]:
+        begun.set()
+        await asyncio.Event().wait()
+        yield b""
+
+    async def fails() -> AsyncIterator[bytes]:
+        yield 1 // 0 * b""
+
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+        for sent in (waits(), fails()):
+            begin: Any = channel.stream_stream("/a/b")  # the stubs cannot tell its types without serializers
+            call = begin(sent)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(begun.wait(), 10)
+            call.cancel()
+            await asyncio.wait([call._async_request_poller])
+    said = "\n".join(kept.messages)
+    assert "ZeroDivisionError" in said
+    assert "CancelledError" not in said

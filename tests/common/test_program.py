@@ -16,8 +16,11 @@ import pytest
 from thinwire_common.program import INTERRUPTED, UNREAD, ending_signals, run_program
 from thinwire_coordinator import __main__ as coordinator
 from thinwire_node import __main__ as node
+from thinwire_node.storage.enrolment import FILE, keep
+from thinwire_node.storage.state import OF_COORDINATORS
 from thinwire_planner import __main__ as planner
 from thinwire_proto.errors import ConfigError, UsageError
+from thinwire_proto.identity.invite import Invite
 
 PROGRAMS = {"thinwire-coordinator": coordinator, "thinwire-node": node, "thinwire": planner}
 
@@ -90,12 +93,21 @@ def test_ctrl_c_ends_each_program_without_a_traceback(
         ["an-invite"],
         ["twi1_mistyped"],
         ["example.org:7700"],
+        ["@nosuch"],
+        ["@empty"],
+        ["--state-dir", "a-coordinator's"],
+        ["--state-dir", "of-another"],
     ],
 )
 def test_a_wrong_option_of_a_node_ends_it_for_good(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("")
+    Path("a-coordinator's").mkdir()
+    Path("a-coordinator's", OF_COORDINATORS).touch()
+    Path("of-another").mkdir()
+    keep(Path("of-another"), Invite("example.org:7700", bytes(32), bytes(16)))
     place = ["127.0.0.1:9"] if "--" in arguments[0] and "not/enrolled" not in arguments else []
     home = [] if "not/enrolled" in arguments else ["--state-dir", "home"]
     monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", *place, *home, *arguments])
@@ -116,7 +128,8 @@ def test_a_wrong_option_of_the_coordinator_ends_it_with_the_status_of_a_wrong_co
 def test_what_may_be_mended_elsewhere_is_worth_another_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", f"@{tmp_path / 'invite'}"])
+    (tmp_path / FILE).write_text("damaged")
+    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", "127.0.0.1:9", "--state-dir", str(tmp_path)])
     assert ended(capsys, node.main)[0] == 1
 
 
@@ -153,6 +166,14 @@ def test_characters_that_the_output_cannot_have_are_replaced(monkeypatch: pytest
     assert [file.getvalue() for file in files] == [b"3 ? 4\n", b"thinwire-x: is ?4?\n"]
 
 
+def ended_alone(code: str, *arguments: str, modules: str = "") -> tuple[int, str, str]:
+    """The exit status of a process of its own, and what it wrote. modules: a folder with more of them."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([modules, *sys.path])}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 SWALLOWS = """
 import os, signal
 from thinwire_common.program import run_program
@@ -170,11 +191,51 @@ def test_ctrl_c_in_an_import_that_swallows_it_ends_the_program(tmp_path: Path) -
     """torch catches whatever the import of numpy raises."""
     (tmp_path / "swallows.py").write_text("try:\n    import interrupted\nexcept BaseException:\n    pass\n")
     (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWS], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
+    assert ended_alone(SWALLOWS, modules=str(tmp_path)) == (INTERRUPTED, "", "")
+
+
+INTERRUPTED_AT_ITS_BEGINNING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "thinwire_common.logs":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from {module} import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize("name", ["thinwire-coordinator", "thinwire-node"])
+def test_ctrl_c_while_a_program_begins_prints_no_traceback(name: str) -> None:
+    code = INTERRUPTED_AT_ITS_BEGINNING.format(module=PROGRAMS[name].__name__)
+    assert ended_alone(code, "status", "--state-dir", "/nowhere") == (INTERRUPTED, "", "")
+
+
+INTERRUPTED_AT_ITS_END = """
+import os, signal, sys
+from thinwire_common.program import run_program
+
+class Last:
+    def __del__(self, interrupt=signal.raise_signal, number=signal.SIGINT):
+        interrupt(number)
+
+def command():
+    if len(sys.argv) > 1:
+        raise KeyboardInterrupt
+
+last = Last()
+run_program("thinwire-x", command)
+"""
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize(("arguments", "status"), [((), 0), (("interrupted",), INTERRUPTED)])
+def test_another_ctrl_c_while_the_interpreter_ends_changes_nothing(arguments: tuple[str, ...], status: int) -> None:
+    assert ended_alone(INTERRUPTED_AT_ITS_END, *arguments) == (status, "", "")
 
 
 def test_a_hang_up_ends_a_daemon_unless_it_was_started_to_ignore_that() -> None:

@@ -134,6 +134,7 @@ def test_changes_are_collected_for_a_beat(directory: Directory) -> None:
     begun(directory, now)
     heard(directory, "e", 0, now + 1)
     assert directory.decide(now + 1) == Wait("the newest topology is younger than a beat")
+    assert directory.why_left_out(directory.by_node["e"], now + 1) == "the newest topology is younger than a beat"
     heard(directory, "f", 0, now + 2)
     assert begun(directory, now + BEAT_S).plan.members == (0, 1, 2, 3, 4, 5)
 
@@ -145,6 +146,8 @@ def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Dire
     assert directory.decide(now) == Wait("no member has come or gone")  # one peer alone is not believed
     heard(directory, "c", 40, now, missed=(1,))
     assert begun(directory, now).plan.members == (0, 2)
+    heard(directory, "b", 40, now + 1)
+    assert "have waited for its messages in vain" in directory.why_left_out(directory.by_node["b"], now + 1)
     now = trained(directory, "abc", beats=2, per_beat=20, since=now)
     assert begun(directory, now).plan.members == (0, 1, 2)
     for node in "ac":

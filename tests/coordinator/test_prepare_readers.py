@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import logging
 import lzma
 import os
 import sys
@@ -318,6 +319,8 @@ def test_a_data_set_as_the_hub_has_it(tmp_path: Path, tokenizer: str, monkeypatc
         prepared(tmp_path / "other", "hf://datasets/me/stories", tokenizer=tokenizer, text_key="body")
     with pytest.raises(SourceFailed, match=r"hf://datasets/me/poems:train: cannot be opened"):
         prepared(tmp_path / "other", "hf://datasets/me/poems", tokenizer=tokenizer)
+    for library in ("datasets", "huggingface_hub"):
+        assert not logging.getLogger(library).handlers  # their messages would be printed twice
 
 
 def test_over_http(tmp_path: Path, tokenizer: str) -> None:

@@ -32,13 +32,15 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.peer_settings import PeerSettings
+from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -90,7 +92,8 @@ class Alone:
 
     async def join(self, applicant: Applicant) -> Admission:
         self._node_id = applicant.key.public.node_id
-        return Admission(CONTRACT, self._swarm.step, take_snapshot=applicant.replica_step != self._swarm.step)
+        why = self._swarm.drops_momentum if applicant.momentum is not None else ""
+        return Admission(CONTRACT, self._swarm.step, applicant.replica_step != self._swarm.step, why)
 
     async def corpus(self, contract: Contract) -> bytes:
         return small_corpus().pack()
@@ -155,13 +158,14 @@ class Alone:
 
 class SwarmOfOne:
     """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives.
-    `loses_receipt`: the same after it has arrived. `breaks_off`: the same for the next snapshot."""
+    `loses_receipt`: the same after it has arrived. `breaks_off`: the same for the next snapshot. `drops_momentum`: why
+    nodes must drop theirs."""
 
     def __init__(self) -> None:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = self.loses_receipt = self.breaks_off = ""
+        self.loses_connection = self.loses_receipt = self.breaks_off = self.drops_momentum = ""
         self.left = 0
 
     @property
@@ -254,13 +258,36 @@ class Introduced(RealMachine):
         return super().connect("alone", traffic)
 
 
-async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_path: Path) -> None:
+async def test_a_node_without_a_contract_learns_the_kind_and_connects_again_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings_ = settings(tmp_path, "alone:2")
     machine = Introduced(settings_)
     node = Node(settings_, machine)
-    await node.run(asyncio.Event())
+    with caplog.at_level(logging.INFO):
+        await node.run(asyncio.Event())
     assert machine.kinds == ["star", "alone"]
-    assert node.record.counted == STEPS
+    assert (node.record.counted, node.record.sessions, node.record.sessions_lost) == (STEPS, 1, 0)
+    events = [getattr(record, "event", None) for record in caplog.records]
+    assert events.count("node.joined") == 1
+    assert not {"node.no_session", "node.retrying"} & set(events)
+
+
+@pytest.mark.parametrize("peers", [PeerSettings(7710), PeerSettings(dials=False), PeerSettings()])
+async def test_options_for_peers_are_said_to_have_no_effect_in_a_run_with_a_centre(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, peers: PeerSettings
+) -> None:
+    told = settings(tmp_path, "alone:7")
+    told = replace(told, options=replace(told.options, peers=peers))
+    await Node(told, Introduced(told)).run(asyncio.Event())
+    assert caplog.text.count("--peers has no effect in this run") == (peers != PeerSettings())
+
+
+async def test_a_node_that_cannot_start_has_no_totals_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small = replace(settings(tmp_path, "alone:6"), limits=ResourceLimits(None, 1))
+    with caplog.at_level(logging.INFO), pytest.raises(LocalError, match="of disk space"):
+        await Node(small, Introduced(small)).run(asyncio.Event())
+    assert "node.totals" not in {getattr(record, "event", None) for record in caplog.records}
 
 
 NO_ANSWER, PULLED = "Stream removed (ping timeout)", "the cable was pulled"
@@ -287,9 +314,9 @@ def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
 
 
-async def train_once(told: NodeSettings) -> None:
-    """One contribution, and then the node leaves and keeps its momentum."""
-    once = replace(told, options=NodeOptions("a", SAMPLES, 1))
+async def train_once(told: NodeSettings, rounds: int = 1) -> None:
+    """So many contributions, and then the node leaves and keeps its momentum."""
+    once = replace(told, options=NodeOptions("a", SAMPLES, rounds))
     await Node(once, Introduced(once)).run(asyncio.Event())
     assert (told.state_dir / "momentum.safetensors").exists()
 
@@ -323,3 +350,15 @@ async def test_a_momentum_is_kept_if_the_list_of_sent_contributions_is_known(
     told = settings(tmp_path, "alone:4")
     await train_once(told)
     assert "node.momentum_taken_up" in await events_of_the_next_life(told, caplog)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_only_a_momentum_that_something_was_trained_into_is_said_to_be_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
+    told = settings(tmp_path, "alone:5")
+    await train_once(told, rounds)
+    SWARMS["alone:5"].drops_momentum = "it is too old"
+    events = await events_of_the_next_life(told, caplog)
+    assert ("node.momentum_dropped" in events) == bool(rounds)
+    assert "node.momentum_taken_up" not in events

@@ -17,7 +17,7 @@ from thinwire_common.reach.grpc_target import grpc_target
 from thinwire_common.reach.preflight import Way
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.port import LinkLost
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
@@ -174,7 +174,7 @@ def test_plain_text_goes_to_this_machine_only(address: str, monkeypatch: pytest.
 def test_a_coordinator_that_encrypts_is_named() -> None:
     async def main() -> None:
         async with server(lambda: LEAF) as port:
-            with pytest.raises(LinkLost, match="encrypts, and admits by invite"):
+            with pytest.raises(UsageError, match="encrypts, and admits by invite"):
                 await answer(f"127.0.0.1:{port}", None)
 
     asyncio.run(main())

@@ -132,6 +132,9 @@ def test_the_view_shows_every_figure() -> None:
     )
     bytes_told = "\n".join(line.plain for line in byte_lines(REPORT, 80))
     assert "payload             1,701,000       4,500,000" in bytes_told
+    assert "wire: TCP of the connections to the coordinator" in bytes_told
+    unread = replace(REPORT, bytes=replace(REPORT.bytes, wire_sent=None, wire_received=None))
+    assert not any("wire" in line.plain for line in byte_lines(unread, 80))
     troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
     text = _plain(lines(troubled, 100))
     assert "not counted  1, most recently: the round is over" in text

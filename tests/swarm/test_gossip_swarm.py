@@ -24,6 +24,7 @@ from thinwire_proto.gossip.archive import ARCHIVE_FILE
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
+OPTIONS = ("--archive-messages", "--log-level", "debug")
 LOSSES = ("loss", "loss_min", "loss_max")
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 2000\npace = "clock"')  # a restart is shorter than two
 RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
@@ -71,16 +72,17 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
     with real_swarm(tmp_path) as swarm:
         (here,) = free_addresses(1)
         coordinator = swarm.coordinator(RUN, "--http", here)
-        nodes = {name: swarm.node(name, "--archive-messages") for name in ("one", "two", "three")}
+        nodes = {name: swarm.node(name, *OPTIONS) for name in ("one", "two", "three")}
         journal = tmp_path / "two" / "gossip.safetensors"
         until(journal.exists, "a journal", coordinator, *nodes.values())
         nodes["two"].tell(signal.SIGKILL)
         nodes["two"].popen.wait()
-        nodes["two"] = swarm.node("two", "--archive-messages")
+        nodes["two"] = swarm.node("two", *OPTIONS)
         for node in nodes.values():
             assert ended(node) == 0, node.tail(30)
         for node in nodes.values():
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
+            assert (node.text().count("the run is complete"), node.text().count("Traceback")) == (1, 0)
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         told = parsed(read(f"http://{here}/metrics"))
         assert value(told, "thinwire_coordinator_beats") == len(beats_of(swarm))

@@ -207,8 +207,8 @@ class Beats:
         if directory.phase is Phase.COLLECTING and not (takes_part and known.enters_at is None):
             return BeatAnswer("waiting", "the run is ending, and this node has no part in it", soon_s)
         if not takes_part or directory.topology is None:
-            text = getattr(directory.decide(self._swarm.view.now), "reason", "")
-            return BeatAnswer("waiting", f"not yet a member: {text}", soon_s)
+            text = directory.why_left_out(known, self._swarm.view.now)
+            return BeatAnswer("waiting", f"not a member now: {text}", soon_s)
         if directory.phase is Phase.COLLECTING:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)

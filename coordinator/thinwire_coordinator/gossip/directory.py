@@ -226,6 +226,12 @@ class Directory:
         why_not = self._why_keep(wanted, now)
         return Wait(why_not) if why_not else self._next(wanted, now)
 
+    def why_left_out(self, one: Participant, now: float) -> str:
+        """The reason why a node that reports is no member of the newest topology."""
+        if one.rests(now):
+            return "peers have waited for its messages in vain, so it is left out for a while"
+        return getattr(self.decide(now), "reason", "")
+
     def _why_keep(self, wanted: set[int], now: float) -> str:
         """The reason to keep the newest topology although other members are wanted; empty if there is none."""
         if not wanted:

@@ -17,6 +17,7 @@ TWO_COLUMNS_FROM = 72
 BAR_WIDTH_MAX = 40
 COUNT_WIDTH = 16
 UNKNOWN = "–"
+WIRE_NOTE = "wire: TCP of the connections to the coordinator, when last read; lines to peers are in payload alone"
 
 
 def lines(report: Report, width: int) -> list[Text]:
@@ -166,6 +167,7 @@ def byte_lines(report: Report, width: int) -> list[Text]:
             Text(f"{kind:{LABEL_WIDTH}} {sent or 0:>{column},} {received or 0:>{column},}")
             for kind, sent, received in rows
         ),
+        *([] if passed.wire_sent is None else [Text(WIRE_NOTE, style="dim")]),
     ]
 
 

@@ -34,15 +34,11 @@ class Enrolment:
 
 
 def read_destination(given: str) -> Destination:
-    """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises UsageError, or
-    ConfigError if there is no invite in FILE yet."""
+    """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises UsageError."""
     text = given.strip()
-    if text.startswith(FILE_MARK):
-        invite = parse_given_invite(text)
-        return Destination(invite.address, invite)
-    if BREAKS.sub("", text).startswith(PREFIX):
+    if text.startswith(FILE_MARK) or BREAKS.sub("", text).startswith(PREFIX):
         try:
-            invite = parse_invite(text)
+            invite = parse_given_invite(text)
         except ConfigError as error:
             raise UsageError(str(error)) from None
         return Destination(invite.address, invite)
@@ -62,7 +58,8 @@ def read_destination(given: str) -> Destination:
 
 
 def choose(folder: Path, given: Destination | None) -> Destination:
-    """The coordinator of a state directory: the given one, or the one that it belongs to. Raises ConfigError."""
+    """The coordinator of a state directory: the given one, or the one that it belongs to. Raises UsageError, or
+    ConfigError if the directory cannot be read."""
     enrolment = _read(folder)
     kept = enrolment.invite if enrolment is not None else None
     if given is None:
@@ -72,7 +69,7 @@ def choose(folder: Path, given: Destination | None) -> Destination:
     if kept is None:
         return given
     if given.invite is None or given.invite.fingerprint != kept.fingerprint:
-        raise ConfigError(
+        raise UsageError(
             f"{folder} belongs to the coordinator at {kept.address}, by its key; to take part in another run, or in a "
             "new one of an organizer who has lost that key, give another --state-dir"
         )

@@ -38,7 +38,7 @@ from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError
+from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError, UsageError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
@@ -99,7 +99,7 @@ class NodeState:
         self._folder = folder
         try:
             if (folder / OF_COORDINATORS).exists():
-                raise ConfigError(f"{folder} is the state directory of a coordinator; give another --state-dir")
+                raise UsageError(f"{folder} is the state directory of a coordinator; give another --state-dir")
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)

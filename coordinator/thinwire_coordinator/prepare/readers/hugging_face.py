@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def _rows(dataset: HubDataset, where: str) -> Any:
         import datasets  # noqa: PLC0415 - an extra
     except ImportError:
         raise ConfigError(f"{where}: needs the library datasets: pip install 'thinwire[hub]'") from None
+    for library in ("datasets", "huggingface_hub"):
+        logging.getLogger(library).handlers.clear()  # this program's own log has their messages too
     try:
         return datasets.load_dataset(
             dataset.name, dataset.config, split=dataset.split, revision=dataset.revision, streaming=True

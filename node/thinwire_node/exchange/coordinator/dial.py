@@ -11,7 +11,7 @@ from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_node.exchange.port import LinkLost
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import Invite
 
 
@@ -48,12 +48,13 @@ async def dial(address: str, invite: Invite | None, options: Options) -> Dialled
 
 
 async def _check_plain(address: str, host: str, port: int) -> None:
-    """Raise LinkLost if a coordinator on this machine speaks TLS. gRPC would say only that the connection closed."""
+    """Raise UsageError if a coordinator on this machine speaks TLS: it does so until it is started with another option.
+    gRPC would say only that the connection closed."""
     try:
         await find_way(host, port, None, public_tls=False)
     except Unreachable:
         return  # plain text, or nobody, which gRPC finds out
-    raise LinkLost(
+    raise UsageError(
         f"the coordinator at {address} encrypts, and admits by invite: start the node with an invite, which "
         "`thinwire-coordinator invite` prints; or start the coordinator with --insecure, for this machine alone"
     )

@@ -113,13 +113,13 @@ class GossipSession:
             answer = await self._exchange.beat(report)
             training.reported(report)
             await training.take(answer)
-            if answer.text and (self._answer is None or self._answer.text != answer.text):
-                tell(log, logging.INFO, "node.waiting", answer.text, reason=answer.text)
-            self._answer = answer
+            before, self._answer = self._answer, answer
             if answer.phase is Phase.COMPLETE:
                 step = training.work.finished
                 tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
                 return
+            if answer.text and (before is None or before.text != answer.text):
+                tell(log, logging.INFO, "node.waiting", answer.text, reason=answer.text)
             is_wanted = answer.phase is Phase.DEPOSIT and training.work.is_done and self._deposits_left > 0
             if is_wanted and await self._deposit():
                 continue
