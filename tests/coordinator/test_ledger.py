@@ -20,7 +20,7 @@ from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state
+from thinwire_coordinator.ledger.state_directory import RunState, check_run, create_state, lock_state, open_state
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
@@ -199,6 +199,29 @@ def test_remains_of_a_run_are_not_taken_for_a_new_run(folder: Path, lost: str) -
         with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing; restore it from the newest"):
             open_state(folder)
     assert (folder / "snapshots" / "0.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"data": {"kind": "tokens", "folder": "data"}}, "data.kind: corpus here, tokens there"),
+        ({"data": {"kind": "images", "folder": "data"}}, "data.kind: corpus here, images there"),
+        ({"model": {"kind": "hf", "config": {"model_type": "llama"}}}, "model.kind: decoder here, hf there"),
+        ({"model": MODEL | {"context": 1 << 17}}, f"model.context: {MODEL['context']} here, {1 << 17} there"),
+        ({"data": {"kind": "tokens", "folder": "data"}, "demo": {"k": 4}}, "demo.k: 96 here, 4 there"),
+    ],
+)
+def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differences(
+    folder: Path, document: dict[str, dict[str, object]], said: str
+) -> None:
+    """Of another kind than the run, or too long for its text; the run has no derived keys for it."""
+    state = open_state(folder)
+    try:
+        with pytest.raises(ConfigError, match=r"leave --run out to continue this one") as raised:
+            check_run(state, parse_run({"model": MODEL} | document, "test"))
+    finally:
+        state.close()
+    assert said in str(raised.value)
 
 
 def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
-from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
+from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
 from thinwire_proto.errors import (
     ConfigError,
     ContractError,
@@ -359,7 +359,7 @@ def check_bodies(state: RunState, url: str) -> None:
 
 def check_run(state: RunState, run: RunSpec) -> None:
     """Raise ConfigError, naming the fields, if a run file differs from the existing run."""
-    found = differences(state.contract, contract_like(state.contract, run))
+    found = run_differences(state.contract, run)
     if found:
         raise ConfigError(
             f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); "
