@@ -184,7 +184,8 @@ class Coordinator:
         audits = settings.audit_every > 0
         activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
         memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds, self._gossip)
+        door, whole_run = door_of(swarm, swarm.state.key, access), self._monitoring.whole_run
+        self._server = Server(swarm, door, transport, bounds, self._gossip, whole_run)
         port = await self._server.start(settings.listen)
         if self._gossip is not None:
             self._gossip.start()
