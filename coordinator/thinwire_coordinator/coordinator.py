@@ -22,6 +22,7 @@ from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, 
 from thinwire_coordinator.evaluation import HeldOut, nodes_evaluate
 from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
+from thinwire_coordinator.ledger.bodies import StoreFails
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.monitoring import Monitoring
@@ -41,7 +42,7 @@ from thinwire_coordinator.torch_threads import default_threads
 from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
-from thinwire_proto.errors import MEND_DISK, MEND_OWNER, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.errors import MEND_DISK, MEND_OWNER, MEND_STORE, Damaged, LedgerError, LocalError, ThinwireError
 from thinwire_proto.exact.tiles import layout_of
 
 log = logging.getLogger("thinwire.coordinator")
@@ -93,6 +94,8 @@ class Coordinator:
             raise
         except PermissionError as error:
             raise LocalError(f"{self._settings.state_dir}: {error}; {MEND_OWNER}") from error
+        except StoreFails as error:
+            raise LocalError(f"the updates: {error}; nothing that was sealed is lost; {MEND_STORE}") from error
         except OSError as error:
             folder = self._settings.state_dir
             raise LocalError(
@@ -184,7 +187,8 @@ class Coordinator:
         audits = settings.audit_every > 0
         activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
         memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds, self._gossip)
+        door, whole_run = door_of(swarm, swarm.state.key, access), self._monitoring.whole_run
+        self._server = Server(swarm, door, transport, bounds, self._gossip, whole_run)
         port = await self._server.start(settings.listen)
         if self._gossip is not None:
             self._gossip.start()

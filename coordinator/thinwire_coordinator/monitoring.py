@@ -16,6 +16,7 @@ from thinwire_coordinator.observe.sinks.sinks import Sinks
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.whole_run import WholeRun
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.web.organizer import Organizer
 from thinwire_coordinator.web.page import Page
@@ -70,12 +71,16 @@ class Monitoring:
         self._names = NodeNames(swarm)
         if self._web is not None or self._sinks.reads_metrics:
             self._exposition.begin(swarm, settings.keep, run.needs, run.losses)
+        self._page.open(swarm)  # even if it is not served: its history answers the status call
         if self._organizer is not None:
-            self._page.open(swarm)
             self._organizer.panel = AccessPanel(access, settings.state_dir, swarm)
         memories = self._sinks.recall()
         totals = await worker.run(self._sinks.totals, memories, swarm)
         self._sinks.begin(swarm, memories, totals, self._exposition)
+
+    def whole_run(self) -> WholeRun | None:
+        """Figures of all terms of the coordinator; None until they are read from the ledger."""
+        return self._page.whole_run()
 
     def listening(self, swarm: Swarm, port: int, memory_bound_bytes: int) -> None:
         """Show that nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
@@ -90,6 +95,6 @@ class Monitoring:
         await self._sinks.close()
         if self._names is not None:
             self._names.close()
+        self._page.close()
         if self._web is not None:
-            self._page.close()
             await self._web.stop()

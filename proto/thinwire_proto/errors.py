@@ -4,6 +4,8 @@ MEND_DISK = "free some space or repair the disk, then start it again"
 """Advice to the operator after a disk error, on either side."""
 MEND_OWNER = "the user who starts it must own all files there; was it started as another user before?"
 """The same after an error of permissions."""
+MEND_STORE = "check the address of --bodies, its credentials and the connection, then start it again"
+"""The same if a store elsewhere fails, which the coordinator alone uses."""
 
 
 class ThinwireError(Exception):

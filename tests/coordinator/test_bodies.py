@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from support.sealed_run import make_state
 from support.small import MODEL
-from thinwire_coordinator.ledger.bodies import Bodies, location_of
+from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.ledger.bodies import Bodies, StoreFails, location_of
 from thinwire_coordinator.ledger.state_directory import check_bodies, create_state, open_state
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.contract import parse_run
-from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.errors import ConfigError, LedgerError, LocalError
 
 RUN = parse_run({"model": MODEL}, "test")
 
@@ -117,5 +122,26 @@ def test_errors_of_a_store_become_os_errors(monkeypatch: pytest.MonkeyPatch) -> 
         raise NoCredentials("unable to locate credentials")
 
     monkeypatch.setattr(type(bodies._fs), "pipe_file", fail)
-    with pytest.raises(OSError, match="memory://failing: unable to locate credentials"):
+    with pytest.raises(StoreFails, match="memory://failing: unable to locate credentials"):
         bodies.put(b"x")
+
+    def no_bucket(*more: Any, **named: Any) -> None:
+        raise FileNotFoundError("the bucket does not exist")
+
+    monkeypatch.setattr(type(bodies._fs), "pipe_file", no_bucket)
+    with pytest.raises(StoreFails, match="memory://failing: the bucket does not exist"):
+        bodies.put(b"x")
+
+
+async def test_a_coordinator_whose_store_cannot_be_used_blames_the_address_and_not_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*more: Any, **named: Any) -> None:
+        raise ValueError("unable to locate credentials")
+
+    monkeypatch.setattr(MemoryFileSystem, "makedirs", fail)
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", RUN, wait_for=1, evaluate_every=100)
+    coordinator = Coordinator(replace(settings, bodies="memory://failing"))
+    with pytest.raises(LocalError, match=r"memory://failing: unable to .*; check the address of --bodies") as raised:
+        await coordinator.run(asyncio.Event())
+    assert "disk" not in str(raised.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.gossip_coordinator import gossip_coordinator
 from support.sealed_run import make_run, node_key
+from support.small import small_contract
 from thinwire_coordinator.__main__ import main
-from thinwire_coordinator.cli.model import replica_at
+from thinwire_coordinator.cli.model import replica_at, replica_of
 from thinwire_coordinator.export.export import export_file, export_folder
 from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
 from thinwire_coordinator.export.model_files import write_model
@@ -208,6 +211,60 @@ def test_the_card_of_an_earlier_step_has_the_figures_of_that_step(run: tuple[Run
     assert (facts.contributions, facts.nodes, facts.samples) == (0, 0, 0)
     assert [curve.losses for curve in facts.curves] == [((0, 5.5),)]
     assert "## Contributors" not in model_card(facts, HuggingFaceModel({}, {}), text=True)
+
+
+def test_the_words_about_a_run_without_a_centre_speak_of_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ledger has fewer rows than iterations, and its losses are of iterations."""
+    iterations = 60
+    state_dir, out = tmp_path / "state", tmp_path / "out"
+    state_dir.mkdir()
+    asyncio.run(seal_a_mean(state_dir, iterations))
+    ledger = Ledger(state_dir / "ledger.sqlite")
+    for iteration, loss in ((0, 5.5), (30, 4.0), (iterations, 2.75)):
+        ledger.record_loss(iteration, HELD_OUT, loss, "coordinator")
+    rows = ledger.step
+    ledger.close()
+    assert 0 < rows < 30
+    command(monkeypatch, "export", "--state-dir", str(state_dir), "--out", str(out))
+    assert capsys.readouterr().out.startswith(f"iteration {iterations}: ")
+    card = (out / "README.md").read_text()
+    for figure in (
+        *(f"This is iteration {iterations} of {iterations}.", f"| iterations | {iterations}, from "),
+        *("| iteration | loss |", "| 0 | 5.5000 |", "| 30 | 4.0000 |", f"| {iterations} | 2.7500 |"),
+        *("is the mean of the parameters", f"export --state-dir DIR --step {iterations} --out"),
+    ):
+        assert figure in card, figure
+    assert json.loads((out / "thinwire.json").read_text())["step"] == iterations
+    state = open_state(state_dir, read_only=True)
+    assert replica_of(state, iterations).step == rows
+    with pytest.raises(ConfigError, match=f"no model of iteration {rows}: .* at its end, --step {iterations}"):
+        replica_of(state, rows)
+    first = model_card(facts_of(state, replica_of(state, 0)), HuggingFaceModel({}, {}), text=True)
+    assert "This is iteration 0 of 60." in first
+    assert "| 0 | 5.5000 |" in first
+    assert "2.7500" not in first
+    state.close()
+
+
+async def seal_a_mean(folder: Path, iterations: int) -> None:
+    """A whole run of two nodes that report four times."""
+    contract = small_contract(
+        exchange={"kind": "gossip", "topology": "complete", "codec": "dense"},
+        rule={"kind": "adamw", "samples": 2},
+        schedule={"steps": iterations, "warmup_steps": 1, "learning_rate": 1e-3},
+        round={"pace": "clock", "length_ms": 50, "min_contributions": 2},
+    )
+    with gossip_coordinator(folder, contract) as coordinator:
+        nodes = coordinator.join(2)
+        for iteration in (0, 0, iterations // 2, iterations):
+            for node in nodes:
+                node.iteration, node.head = iteration, bytes(32)
+            await coordinator.beat()
+        for node in nodes:
+            assert await coordinator.deposit(node) == ""
+        await coordinator.run.deposits.seal_if_due()
 
 
 def test_the_use_in_the_card_is_python_that_runs(facts: RunFacts) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from support.sealed_run import make_run, node_key
 from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, read_past
+from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, Share, read_past
 from thinwire_coordinator.observe.series import Bucket, Series
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
+from thinwire_coordinator.swarm.whole_run import SHARES_TOLD_MAX
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import COLUMNS, curves_csv
 from thinwire_proto.all_reduce import ring_bytes_of_all
@@ -177,6 +178,22 @@ def test_shares_and_participation_are_recorded_for_each_node() -> None:
     assert (history.manners[node].early_s, history.manners[node].weight) == (-0.01, 4)
 
 
+def test_the_whole_run_names_those_with_the_most_tokens() -> None:
+    """A share of this term and one of an earlier term are added, however many nodes came before."""
+    watched = Watched()
+    watched.tell(sealed(0))
+    here = node_key(1).public.node_id
+    others = {f"{number:032x}": Share(1, 10_000 + number) for number in range(2 * SHARES_TOLD_MAX)}
+    watched.history.begin_with(Past(shares=others | {here: Share(5, 9_999)}))
+    whole = watched.history.whole_run()
+    assert whole is not None
+    assert whole.nodes == len(watched.history.shares())
+    assert len(whole.shares) == SHARES_TOLD_MAX
+    everybody = sorted(watched.history.shares().items(), key=lambda item: item[1].tokens, reverse=True)
+    assert [share.node for share in whole.shares] == [node for node, _ in everybody[:SHARES_TOLD_MAX]]
+    assert (whole.shares[0].node, whole.shares[0].counted) == (here, 6)
+
+
 def test_consecutive_void_rounds_form_one_entry() -> None:
     watched = Watched()
     history = watched.history
@@ -210,6 +227,7 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     watched = Watched(step=3)
     history = watched.history
     assert not history.complete
+    assert history.whole_run() is None
     watched.tell(sealed(3))
     history.begin_with(past)
     assert history.complete
@@ -221,6 +239,12 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     assert history.share(node_key(3).public.node_id).rounds == 1
     assert history.share(node_key(1).public.node_id).rounds == 2  # one in an earlier term, one in this term
     assert history.names[node_key(3).public.node_id] == "Ada"
+    whole = history.whole_run()
+    assert whole is not None
+    assert (whole.tokens, whole.since_step, whole.nodes) == (4 * 2 * 8 * 32, 3, len(history.shares()))
+    told = {share.node: (share.counted, share.tokens) for share in whole.shares}
+    assert told == {node: (share.rounds, share.tokens) for node, share in history.shares().items()}
+    assert {share.name for share in whole.shares} == {"Ada", ""}
     curve = history.held_out["code"]
     assert curve.first == curve.newest == (2, 4.5)
     assert [(bucket.step, bucket.loss) for bucket in curve.series.points(100)] == [(2, 4.5)]

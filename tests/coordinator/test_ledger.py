@@ -17,12 +17,20 @@ import pytest
 
 from support.sealed_run import COLUMNS, make_run, signed, verified
 from support.small import MODEL
+from support.token_folder import VOCABULARY, write_tokens
 from thinwire_coordinator.ledger import state_directory
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import RunState, create_state, keep_blobs, lock_state, open_state
+from thinwire_coordinator.ledger.state_directory import (
+    RunState,
+    check_run,
+    create_state,
+    keep_blobs,
+    lock_state,
+    open_state,
+)
 from thinwire_proto.blobs import blob_of
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
@@ -230,6 +238,53 @@ def test_a_new_run_that_died_before_it_had_a_ledger_starts(tmp_path: Path, monke
     state = open_state(tmp_path)
     assert replica_at_head(state).step == 0
     state.close()
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"data": {"kind": "tokens", "folder": "data"}}, "data.kind: corpus here, tokens there"),
+        ({"data": {"kind": "images", "folder": "data"}}, "data.kind: corpus here, images there"),
+        ({"model": {"kind": "hf", "config": {"model_type": "llama"}}}, "model.kind: decoder here, hf there"),
+        ({"model": MODEL | {"context": 1 << 17}}, f"model.context: {MODEL['context']} here, {1 << 17} there"),
+        ({"data": {"kind": "tokens", "folder": "data"}, "demo": {"k": 4}}, "demo.k: 96 here, 4 there"),
+    ],
+)
+def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differences(
+    folder: Path, document: dict[str, dict[str, object]], said: str
+) -> None:
+    """Of another kind than the run, or too long for its text; the run has no derived keys for it."""
+    state = open_state(folder)
+    try:
+        with pytest.raises(ConfigError, match=r"leave --run out to continue this one") as raised:
+            check_run(state, parse_run({"model": MODEL} | document, "test"))
+    finally:
+        state.close()
+    assert said in str(raised.value)
+
+
+def test_a_run_file_that_names_other_data_is_refused(tmp_path: Path) -> None:
+    """The folder is no part of the contract, and the run has its own copy, so the folder may be gone."""
+    for name, tokens in (("data", 500), ("other", 600)):
+        write_tokens(tmp_path / name, {"wiki": [tokens]})
+
+    def run(folder: str) -> RunSpec:
+        data = {"kind": "tokens", "folder": str(tmp_path / folder)}
+        return parse_run({"model": MODEL | {"vocabulary": VOCABULARY}, "data": data}, "test")
+
+    (tmp_path / "state").mkdir()
+    create_state(tmp_path / "state", run("data"))
+    (tmp_path / "data").rename(tmp_path / "moved")
+    state = open_state(tmp_path / "state")
+    try:
+        for folder in ("data", "moved"):
+            check_run(state, run(folder))
+        with pytest.raises(
+            ConfigError, match=r"data\.folder: \S*/other has the manifest \w+…, not \w+….* leave --run out"
+        ):
+            check_run(state, run("other"))
+    finally:
+        state.close()
 
 
 def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:

@@ -274,6 +274,14 @@ def test_a_text_with_too_few_pairs_for_the_tokenizer_is_said(tmp_path: Path) -> 
     assert said == []
 
 
+def test_a_file_of_tokens_is_named_that_a_tokenizer_cannot_be_trained_on(tmp_path: Path) -> None:
+    write_lines(tmp_path / "text" / "a.jsonl", TEXTS)
+    (tmp_path / "text" / "stray.bin").write_bytes(bytes(range(200)))
+    said = r"--train-tokenizer: stray\.bin holds tokens, not text; remove it, or give its tokenizer with --tokenizer"
+    with pytest.raises(ConfigError, match=said):
+        prepared(tmp_path / "out", tmp_path / "text", train_vocabulary=300)
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source, what in (

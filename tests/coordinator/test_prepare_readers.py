@@ -328,6 +328,10 @@ def test_over_http(tmp_path: Path, tokenizer: str) -> None:
         assert read_back(tmp_path / "out", f"{server.url}/a.jsonl", tokenizer) == sorted(TEXTS)
         with pytest.raises(ConfigError, match="there is no such file"):
             prepared(tmp_path / "other", f"{server.url}/b.jsonl", tokenizer=tokenizer)
+    with pytest.raises(
+        SourceFailed, match=r"a\.jsonl: cannot be reached: .*onnect.*; check the address and the connec"
+    ):
+        prepared(tmp_path / "other", f"{server.url}/a.jsonl", tokenizer=tokenizer)  # nothing listens there any more
 
 
 def test_a_source_that_stalls_is_named(tmp_path: Path, tokenizer: str) -> None:

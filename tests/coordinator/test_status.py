@@ -15,17 +15,20 @@ from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
 from support.certificates import certificate
+from support.sealed_run import make_run, node_key
+from support.small import MODEL
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.status import json_of
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
 from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
-from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeShare, NodeStatus, StatusReply, WholeRun
 
 RUN = RunSpec.model_validate({"model": {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}})
 
@@ -97,6 +100,35 @@ def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
     assert not any(words in text for words in ("not counted", "away", "up\n"))
 
 
+@pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
+def test_tokens_and_counts_are_of_the_whole_run(gossip: GossipStatus | None) -> None:
+    """A coordinator that was started again counts from there, and knows the nodes that have come since."""
+    shares = [
+        NodeShare(node_id="aa", name="ada", counted=99, tokens=5_000),
+        NodeShare(node_id="bb" * 16, counted=70, tokens=4_000),
+    ]
+    whole = WholeRun(tokens=9_000, since_step=40, nodes_counted=60, nodes=shares)
+    nodes = [NodeStatus(node_id="aa", name="ada", counted=1, tokens=7, active=True), NodeStatus(name="eve")]
+    status = StatusReply(step=42, steps=99, tokens=7, nodes=nodes, fingerprints_compared=2, bytes_up=12, whole=whole)
+    if gossip is not None:
+        status.gossip.CopyFrom(gossip)
+    text = printed(status)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["tokens", "9,000"] in rows
+    of_nodes = [["ada", "99", "5,000"], ["bbbbbbbb", "70", "4,000"], ["eve", "0", "0"]]
+    if gossip is not None:
+        of_nodes = [["ada", "0", "–", "5,000"], ["bbbbbbbb", "–", "–", "4,000"], ["eve", "–", "–", "0"]]
+    assert [row for row in rows if row and row[0] in ("ada", "bbbbbbbb", "eve")] == of_nodes
+    unit = "step" if gossip is None else "iteration"
+    assert f"12 B since {unit} 40" in text
+    assert ("equal, 2 comparisons since step 40" in text) == (gossip is None)
+    assert "and 10 more" in text
+
+
+def test_a_status_without_the_whole_run_says_since_when_it_counts() -> None:
+    assert "7 since its start" in printed(StatusReply(tokens=7))
+
+
 def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> None:
     held_out = [
         HeldOutLoss(name="[red]wiki[/]", step=40, loss=2.0, bits_per_byte=0.75),
@@ -149,6 +181,31 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
         ask_status_of(here)
     with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
         ask_status_of(there)
+
+
+async def test_a_coordinator_tells_of_the_terms_before_it(tmp_path: Path) -> None:
+    """Also if it serves no page."""
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100)
+    steps, names = 3, {node_key(0).public.node_id: "ada"}
+    await asyncio.to_thread(make_run, tmp_path, steps)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.record_names(names)
+    ledger.close()
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(Coordinator(settings).run(stop))
+    while not (tmp_path / READY_FILE).exists() and not running.done():
+        await asyncio.sleep(0.01)
+    while not (status := await asyncio.to_thread(ask_status_of, tmp_path)).HasField("whole"):
+        await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    tokens = 8 * MODEL["context"]  # of each of two nodes in a step
+    assert (status.tokens, len(status.nodes)) == (0, 0)
+    assert (status.whole.tokens, status.whole.since_step) == (2 * steps * tokens, steps)
+    assert status.whole.nodes_counted == 2 * steps
+    told = {share.node_id: (share.name, share.counted, share.tokens) for share in status.whole.nodes}
+    ids = [node_key(seed).public.node_id for seed in range(2 * steps)]
+    assert told == {node: (names.get(node, ""), 1, tokens) for node in ids}
 
 
 async def test_status_of_a_coordinator_with_a_public_certificate_asks_for_an_invite(tmp_path: Path) -> None:

@@ -212,6 +212,7 @@ def _status_reply() -> pb.StatusReply:
         loss_training=2.5,
         nodes=[pb.NodeStatus(node_id=NODE_ID, name="anna", active=True, counted=3, replica_equal=True)],
         held_out=[pb.HeldOutLoss(name="held_out", step=3, loss=2.5, bits_per_byte=1.5)],
+        whole=pb.WholeRun(tokens=9, since_step=1, nodes=[pb.NodeShare(node_id=NODE_ID, name="anna", tokens=9)]),
     )
 
 

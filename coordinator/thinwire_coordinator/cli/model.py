@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head, trained
 from thinwire_coordinator.ledger.replay import no_snapshot, replica_at_head, replica_at_step
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.errors import ConfigError
@@ -36,7 +36,7 @@ def replica_of(state: RunState, step: int | None) -> Replica:
 
 
 def _final_mean(state: RunState, step: int | None) -> Replica:
-    """The final mean of a run without a centre, or its first state, if step 0 is asked for."""
+    """The final mean of a run without a centre, or its first state, if step 0 is asked for. step: an iteration."""
     if step == 0:
         return state.load_snapshot(0)
     mean = state_at_head(state)
@@ -45,6 +45,10 @@ def _final_mean(state: RunState, step: int | None) -> Replica:
             "this run has no centre, and its model is the mean of all nodes at the end; it is not complete yet; "
             "--step 0 gives the first state"
         )
-    if step not in (None, mean.step):
-        raise ConfigError(f"a run without a centre has a model at step 0 and at its end, step {mean.step}")
+    end = trained(state.contract, mean.step)
+    if step not in (None, end):
+        raise ConfigError(
+            f"there is no model of iteration {step}: a run without a centre has its first state, --step 0, and the "
+            f"mean at its end, --step {end}"
+        )
     return mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -27,8 +27,14 @@ def equality(status: StatusReply) -> str:
     """Whether the replicas are equal, as text."""
     compared, different = status.fingerprints_compared, status.fingerprints_different
     if not compared:
-        return "not compared yet"
-    return f"equal, {compared} comparisons" if not different else f"{different} of {compared} comparisons DIFFER"
+        return f"not compared{_since(status) or ' yet'}"
+    found = f"equal, {compared} comparisons" if not different else f"{different} of {compared} comparisons DIFFER"
+    return found + _since(status)
+
+
+def _since(status: StatusReply) -> str:
+    """Where the process began, after a figure that is counted since then; nothing if the run began there."""
+    return f" since {_unit(status)} {status.whole.since_step}" if status.whole.since_step else ""
 
 
 def _unit(status: StatusReply) -> str:
@@ -44,8 +50,9 @@ def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
     parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text()]
     if status.held_out:
         parts += [_held_out(status), Text()]
-    parts.append(_nodes(status))
-    if (hidden := len(status.nodes) - NODES_SHOWN) > 0:
+    nodes = _of_the_whole_run(status)
+    parts.append(_nodes(status, nodes))
+    if (hidden := max(len(nodes), status.whole.nodes_counted) - NODES_SHOWN) > 0:
         parts.append(Text(f"and {hidden} more", style="dim"))
     return Group(*parts)
 
@@ -68,8 +75,10 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
-    facts.add_row("tokens", f"{status.tokens:,}", *rate)
-    facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
+    known = status.HasField("whole")  # the earlier terms are being read, or the coordinator is older
+    facts.add_row("tokens", f"{status.whole.tokens:,}" if known else f"{status.tokens:,} since its start", *rate)
+    up, down = human_bytes(status.bytes_up), human_bytes(status.bytes_down)
+    facts.add_row("bytes up", up + _since(status), "bytes down", down + _since(status))
     style = "bold red" if status.fingerprints_different else "green"
     facts.add_row("nodes", f"{status.nodes_active} take part")
     if not status.HasField("gossip"):
@@ -107,16 +116,30 @@ def _held_out(status: StatusReply) -> Table:
     return sets
 
 
-def _nodes(status: StatusReply) -> Table:
+def _of_the_whole_run(status: StatusReply) -> list[NodeStatus]:
+    """The nodes, with what they have given to the whole run; also those that gave and have not come since the start."""
+    shares, nodes = {share.node_id: share for share in status.whole.nodes}, []
+    for node in status.nodes:
+        found = NodeStatus()
+        found.CopyFrom(node)
+        if share := shares.pop(node.node_id, None):
+            found.counted, found.tokens = share.counted, share.tokens
+        nodes.append(found)
+    gone = shares.values()
+    nodes += [NodeStatus(node_id=g.node_id, name=g.name, counted=g.counted, tokens=g.tokens) for g in gone]
+    return nodes
+
+
+def _nodes(status: StatusReply, all_nodes: Sequence[NodeStatus]) -> Table:
     if status.HasField("gossip"):
-        return _nodes_without_centre(status)
+        return _nodes_without_centre(status, all_nodes)
     nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("not counted", "up", "down", "replica") if status.nodes_in_full else ()
     for title in ("node", "counted", "tokens", *more):
         nodes.add_column(title, justify="left" if title in ("node", "replica") else "right", overflow="fold")
-    for node in _shown(status):
+    for node in _shown(all_nodes):
         nodes.add_row(
-            Text(clean_name(node.name)),
+            _name(node),
             str(node.counted),
             f"{node.tokens:,}",
             *(_in_full(node) if status.nodes_in_full else ()),
@@ -124,26 +147,31 @@ def _nodes(status: StatusReply) -> Table:
     return nodes
 
 
-def _shown(status: StatusReply) -> list[NodeStatus]:
+def _name(node: NodeStatus) -> Text:
+    return Text(clean_name(node.name) or node.node_id[:8])
+
+
+def _shown(nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
     """The nodes of the table, by name."""
-    most = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
-    return sorted(most, key=lambda node: node.name)
+    most = sorted(nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
+    return sorted(most, key=lambda node: node.name or node.node_id)
 
 
-def _nodes_without_centre(status: StatusReply) -> Table:
+def _nodes_without_centre(status: StatusReply, all_nodes: Sequence[NodeStatus]) -> Table:
     """Iterations and losses of single nodes; for the organizer also their bytes and edges."""
     nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("direct", "relay", "an iteration", "peers") if status.nodes_in_full else ()
     for title in ("node", "iteration", "loss", "tokens", *more):
         nodes.add_column(title, justify="left" if title in ("node", "peers") else "right", overflow="fold")
     names = {node.node_id: clean_name(node.name) for node in status.nodes}
-    for node in _shown(status):
-        row = [f"{node.iteration}", f"{node.loss:.3f}" if node.HasField("loss") else "–", f"{node.tokens:,}"]
+    for node in _shown(all_nodes):
+        iteration = f"{node.iteration}" if node.iteration or node.active else "–"
+        row = [iteration, f"{node.loss:.3f}" if node.HasField("loss") else "–", f"{node.tokens:,}"]
         if status.nodes_in_full:
             direct, relay = node.direct_up + node.direct_down, node.relay_up + node.relay_down
             each = human_bytes((direct + relay) / node.iteration) if node.iteration else "–"
             row += [human_bytes(direct), human_bytes(relay), each]
-        nodes.add_row(Text(clean_name(node.name)), *row, *([_edges(node, names)] if more else []))
+        nodes.add_row(_name(node), *row, *([_edges(node, names)] if more else []))
     return nodes
 
 

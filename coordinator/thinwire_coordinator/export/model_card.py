@@ -61,7 +61,7 @@ def _opening(facts: RunFacts, model: HuggingFaceModel) -> Iterator[str]:
     yield ""
     yield (
         f"{what} of {facts.parameters:,} trained parameters: {_plain(facts.contract.model.in_words())}. "
-        f"{_trained_by(facts.nodes)} This is step {facts.step:,} of {facts.contract.schedule.steps:,}."
+        f"{_trained_by(facts.nodes)} This is {facts.unit} {facts.step:,} of {facts.contract.schedule.steps:,}."
     )
     yield ""
 
@@ -113,7 +113,10 @@ def _training(facts: RunFacts, text: bool) -> Iterator[str]:
         (
             ("data", _plain(facts.data)),
             ("trained on", tokens if text else f"{facts.samples:,} samples"),
-            ("updates", f"{facts.step:,}, from {facts.contributions:,} contributions"),
+            (
+                "updates" if facts.has_centre else "iterations",
+                f"{facts.step:,}, from {facts.contributions:,} contributions",
+            ),
             ("rule", f"{_plain(contract.rule.kind)}, learning rate {contract.schedule.learning_rate:g}"),
         ),
     )
@@ -124,10 +127,17 @@ def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
         return
     unit = "nats per token" if text else "nats"
     yield from ("## Held-out loss", "", f"Mean on samples that no machine trained on, in {unit}.", "")
+    if not facts.has_centre:
+        yield from ("Before the end, of the nodes' own parameters; at the end, of their mean, which is this model.", "")
     for curve in facts.curves:
         if len(facts.curves) > 1:
             yield from (f"### {_plain(curve.name)}", "")
-        titles = ("step", "loss", *(["perplexity"] if text else []), *(["bits per byte"] if curve.bits_per_nat else []))
+        titles = (
+            facts.unit,
+            "loss",
+            *(["perplexity"] if text else []),
+            *(["bits per byte"] if curve.bits_per_nat else []),
+        )
         yield from _table(titles, (_measured(step, loss, curve, text) for step, loss in _thinned(curve.losses)))
 
 
@@ -161,12 +171,21 @@ def _name(contributor: Contributor) -> str:
     return f"`{name}` ({contributor.node[:8]})" if name else f"({contributor.node[:8]})"
 
 
+_COMPUTED = (
+    "The model is its first state plus the updates in the run's ledger, and whoever has the run's state directory",
+    "can compute it again:",
+)
+_AVERAGED = (
+    "The model is the mean of the parameters with which the nodes ended. The run's ledger seals it and the nodes'",
+    "signatures, and whoever has the run's state directory can check it:",
+)
+
+
 def _verification(facts: RunFacts) -> Iterator[str]:
     yield from (
         "## Verify",
         "",
-        "The model is its first state plus the updates in the run's ledger, and whoever has the run's state directory",
-        "can compute it again:",
+        *(_COMPUTED if facts.has_centre else _AVERAGED),
         "",
         "```",
         "thinwire-coordinator verify --state-dir DIR",
@@ -181,7 +200,7 @@ def _verification(facts: RunFacts) -> Iterator[str]:
         ("", ""),
         (
             ("contract", f"`{facts.contract.hash.hex()}`"),
-            ("step", f"{facts.step}"),
+            (facts.unit, f"{facts.step}"),
             ("head of the ledger", f"`{facts.head}`"),
             ("fingerprint", f"`{facts.fingerprint}`"),
             ("thinwire", VERSION),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
@@ -32,8 +33,8 @@ class Contributor:
 class Curve:
     """The losses on a held-out set.
 
-    losses: (step, mean loss in nats), oldest first. bits_per_nat: converts a loss into bits per byte of text; None if
-    the samples are not text.
+    losses: (step or iteration, mean loss in nats), oldest first. bits_per_nat: converts a loss into bits per byte of
+    text; None if the samples are not text.
     """
 
     name: str
@@ -45,11 +46,13 @@ class Curve:
 class RunFacts:
     """The facts about a run for its model card.
 
+    step: how far the model is trained; in a run without a centre, which has_centre tells, the iteration.
     contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
     curves: of the held-out sets that were measured. data: the data in words.
     """
 
     contract: Contract
+    has_centre: bool
     step: int
     head: str
     fingerprint: str
@@ -60,6 +63,11 @@ class RunFacts:
     contributions: int
     samples: int
     curves: tuple[Curve, ...]
+
+    @property
+    def unit(self) -> str:
+        """What `step` counts, in a word."""
+        return "step" if self.has_centre else "iteration"
 
     @property
     def tokens(self) -> int:
@@ -76,11 +84,12 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
             for node, share in counted:
                 contributions[node] += 1
                 samples[node] += share
-    names = state.ledger.names(NAMES_MAX)
+    names, step = state.ledger.names(NAMES_MAX), trained(state.contract, replica.step)
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
         contract=state.contract,
-        step=replica.step,
+        has_centre=not has_no_centre(state.contract),
+        step=step,
         head=replica.head.hex(),
         fingerprint=f"{replica.fingerprint(0):016x}",
         parameters=replica.layout.parameters,
@@ -92,7 +101,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
         nodes=len(contributions),
         contributions=contributions.total(),
         samples=samples.total(),
-        curves=_curves(state, replica.step),
+        curves=_curves(state, step),
     )
 
 

@@ -24,10 +24,15 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 
 
+class StoreFails(OSError):
+    """A store that is no folder of this machine cannot be used. The text has its address."""
+
+
 class Bodies:
     """The bodies at `url`, which is a folder or any address that fsspec can open.
 
-    Raises ConfigError if the address cannot be opened on this machine, and OSError if the disk or the store fails.
+    Raises ConfigError if the address cannot be opened on this machine, OSError if the disk fails, and StoreFails if
+    another store does.
     """
 
     def __init__(self, url: str) -> None:
@@ -60,7 +65,7 @@ class Bodies:
         """Read a body of `size` bytes. Raises Damaged if it is missing or does not match its hash."""
         name = body_hash.hex()
         try:
-            with self._failing():
+            with self._failing(may_be_missing=True):
                 body = bytes(self._fs.cat_file(self._path(name), start=0, end=size + 1))
         except FileNotFoundError:
             raise Damaged(f"body {name} is missing", restore="it") from None
@@ -76,7 +81,7 @@ class Bodies:
     def everything(self) -> list[str]:
         """The names of all files at the address, bodies or not."""
         try:
-            with self._failing():
+            with self._failing(may_be_missing=True):
                 self._fs.invalidate_cache()
                 return [path.rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._root, detail=False)]
         except FileNotFoundError:  # an object store has no empty folders
@@ -91,7 +96,7 @@ class Bodies:
     def remove(self, names: Iterable[str]) -> None:
         """Delete files in the given order; missing ones are ignored."""
         for name in names:
-            with self._failing(), suppress(FileNotFoundError):
+            with self._failing(may_be_missing=True), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(name))
 
     def remove_temporary(self) -> None:
@@ -99,16 +104,16 @@ class Bodies:
         self.remove(name for name in self.everything() if name.endswith(".part") and NAME.match(name))
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Turn the errors of a store into OSError with the address; each store has its own exception classes."""
+    def _failing(self, *, may_be_missing: bool = False) -> Iterator[None]:
+        """Turn the errors of a store into StoreFails with the address; each store has its own exception classes.
+
+        may_be_missing: FileNotFoundError tells of one file. Otherwise it tells that there is no such bucket."""
         try:
             yield
-        except FileNotFoundError:
-            raise
         except Exception as error:
-            if self.folder:
+            if self.folder or (may_be_missing and isinstance(error, FileNotFoundError)):
                 raise
-            raise OSError(f"{self._url}: {error or type(error).__name__}") from error
+            raise StoreFails(f"{self._url}: {error or type(error).__name__}") from error
 
 
 def location_of(url: str) -> str:

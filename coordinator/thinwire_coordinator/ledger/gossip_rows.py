@@ -32,6 +32,14 @@ def has_no_centre(contract: Contract) -> bool:
     return contract.exchange.kind == "gossip"
 
 
+def trained(contract: Contract, step: int) -> int:
+    """How far the model at a step of the ledger is trained, in the unit of `schedule.steps`.
+
+    Without a centre a row is no iteration: there is a model before the first row, and one after the last.
+    """
+    return contract.schedule.steps if step and has_no_centre(contract) else step
+
+
 def state_at_head(state: RunState, go_on: GoOn = always) -> Replica:
     """θ₀, or the final mean if it is sealed. Checks the chain of the rows. Raises LedgerError."""
     check_length(state)

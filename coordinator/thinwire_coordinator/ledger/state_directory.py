@@ -14,6 +14,7 @@ lock                        held by the coordinator that runs on this directory
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -31,7 +32,9 @@ from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
-from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
+from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
+from thinwire_proto.contract.data.prepared import PreparedSpec
+from thinwire_proto.data.manifest import MANIFEST_FILE
 from thinwire_proto.errors import (
     ConfigError,
     ContractError,
@@ -360,9 +363,26 @@ def check_bodies(state: RunState, url: str) -> None:
 
 def check_run(state: RunState, run: RunSpec) -> None:
     """Raise ConfigError, naming the fields, if a run file differs from the existing run."""
-    found = differences(state.contract, contract_like(state.contract, run))
-    if found:
+    hint = "give another --state-dir for a new run, or leave --run out to continue this one"
+    if found := run_differences(state.contract, run):
         raise ConfigError(
-            f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); "
-            "give another --state-dir for a new run, or leave --run out to continue this one"
+            f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); {hint}"
         )
+    if other := _other_data(state.contract, run):
+        raise ConfigError(f"{state.folder} holds a run on other data ({other}); {hint}")
+
+
+def _other_data(contract: Contract, run: RunSpec) -> str:
+    """How the folder of prepared data that a run file names differs from the run's data; empty if it does not.
+
+    A contract has no folder, so it is told by its manifest. The run has a copy of its own: the folder may be gone.
+    """
+    ours, theirs = contract.data, run.data
+    if not isinstance(ours, PreparedSpec) or not isinstance(theirs, PreparedSpec) or not theirs.folder:
+        return ""
+    try:
+        name = hashlib.sha256((Path(theirs.folder) / MANIFEST_FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+    same = name == ours.manifest_hash
+    return "" if same else f"data.folder: {theirs.folder} has the manifest {name[:16]}…, not {ours.manifest_hash[:16]}…"

@@ -7,11 +7,13 @@ them are read.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.observe.series import Bucket, Series, add_loss, with_loss
@@ -26,6 +28,7 @@ from thinwire_coordinator.swarm.events import (
     RoundVoid,
     Sampled,
 )
+from thinwire_coordinator.swarm.whole_run import SHARES_TOLD_MAX, NodeShare, WholeRun
 
 VOIDS_MAX = 50
 """Number of sequences of void rounds that are remembered."""
@@ -191,8 +194,26 @@ class History:
 
     def shares(self) -> dict[str, Share]:
         """The shares of all nodes with a counted contribution."""
-        gave = [node for node, counts in self._counts.nodes.items() if counts.counted]
-        return {node: self.share(node) for node in {*self._shares_before, *gave}}
+        return {node: self.share(node) for node in {*self._shares_before, *self._gave()}}
+
+    def _gave(self) -> list[str]:
+        """The nodes with a counted contribution in this term."""
+        return [node for node, counts in self._counts.nodes.items() if counts.counted]
+
+    def whole_run(self) -> WholeRun | None:
+        """Figures of all terms; None until those of earlier ones are read. Its time grows with the nodes of this term
+        alone, because anybody may ask."""
+        if not self.complete:
+            return None
+        gave = self._gave()  # a node that gave nothing in this term is among the first before, or not among the first
+        shares = [(node, self.share(node)) for node in {*islice(self._shares_before, SHARES_TOLD_MAX), *gave}]
+        most = heapq.nlargest(SHARES_TOLD_MAX, shares, key=lambda item: (item[1].tokens, item[0]))
+        return WholeRun(
+            self.tokens_before + self._counts.tokens,
+            self.since_step,
+            len(self._shares_before) + sum(node not in self._shares_before for node in gave),
+            tuple(NodeShare(node, self.names.get(node, ""), share.rounds, share.tokens) for node, share in most),
+        )
 
     def know_name(self, node: str, name: str) -> None:
         self.names[node] = name

@@ -23,6 +23,7 @@ from thinwire_proto.errors import ConfigError
 
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.DOTALL)
 HUB = "hf://datasets/"
+HTTP = ("http://", "https://")
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "https": "data", "hf": "hub"}
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
@@ -148,7 +149,7 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     elif system.exists(path):
         infos, root = {path: system.info(path)}, path.rpartition("/")[0]
     else:
-        raise ConfigError(f"{url}: there is no such file or folder")
+        raise _why_not_there(system, path, url)
     files = [_file(system, found, infos[found], root) for found in sorted(infos) if not _is_hidden(found, root)]
     outside = files if out is None else _outside(files, out)
     if files and not outside:
@@ -158,6 +159,19 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     if not (texts := _not_prepared(outside)):
         raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
     return texts
+
+
+def _why_not_there(system: Any, path: str, url: str) -> ConfigError:
+    """The error of an address that has no file. Over HTTP fsspec takes a server that cannot be reached for one without
+    the file; the reason that it had is the cause of the error of `info`."""
+    if url.startswith(HTTP):
+        try:
+            system.info(path)
+        except FileNotFoundError as error:
+            if (reason := error.__cause__) is not None and not hasattr(reason, "status"):  # no server has answered
+                hint = "check the address and the connection, and start the command again"
+                return SourceFailed(f"{url}: cannot be reached: {str(reason) or type(reason).__name__}; {hint}")
+    return ConfigError(f"{url}: there is no such file or folder")
 
 
 def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +201,7 @@ def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
 
 def _is_one_page(url: str) -> bool:
     """Over HTTP any page with links looks like a folder; an address is one if it ends in a slash."""
-    return url.startswith(("http://", "https://")) and not url.endswith("/")
+    return url.startswith(HTTP) and not url.endswith("/")
 
 
 def _is_hidden(path: str, root: str) -> bool:

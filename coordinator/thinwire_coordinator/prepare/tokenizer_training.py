@@ -62,7 +62,11 @@ def sample_of(contents: Sequence[Content], text_key: str, held_out: float, stall
             for batch in SourceReader(part, reading, Position(), stall_s):
                 for document in batch.documents:
                     if not isinstance(document, str):
-                        raise ConfigError("--train-tokenizer: a source holds tokens, not text; name their --tokenizer")
+                        where = part.name if isinstance(part, HubDataset) else part[0].name
+                        raise ConfigError(
+                            f"--train-tokenizer: {where} holds tokens, not text; remove it, or give its tokenizer with "
+                            "--tokenizer"
+                        )
                     utf8 = document.encode()
                     if not is_held_out(key_of(utf8), held_out):
                         taken += len(utf8)

@@ -13,6 +13,8 @@ from thinwire_coordinator.swarm.counts import Counts, NodeCounts
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures, SeenPeer
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
+from thinwire_coordinator.swarm.whole_run import WholeRun
+from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
@@ -116,9 +118,18 @@ def receipt(given: Receipt) -> pb.Receipt:
 
 
 def status(
-    view: SwarmView, recorded: Recorded, step: int, fingerprint: int | None, *, in_full: bool = False
+    view: SwarmView,
+    recorded: Recorded,
+    whole: WholeRun | None,
+    step: int,
+    fingerprint: int | None,
+    *,
+    in_full: bool = False,
 ) -> pb.StatusReply:
-    """The state of the swarm. step: the step of the fingerprint, or the newest one. in_full: for the organizer."""
+    """The state of the swarm.
+
+    whole: None until it is known. step: the step of the fingerprint, or the newest one. in_full: for the organizer.
+    """
     counts, name = view.counts, next((found.name for found in view.held_out_sets), "")
     edges = view.gossip.edges if view.gossip is not None else {}
     first, newest = recorded.first.get(name), recorded.newest.get(name)
@@ -150,7 +161,16 @@ def status(
             for member in view.members.values()
         ],
         gossip=_gossip(view.gossip, counts) if view.gossip is not None else None,
+        whole=_whole(whole) if whole is not None else None,
     )
+
+
+def _whole(run: WholeRun) -> pb.WholeRun:
+    shares = [
+        pb.NodeShare(node_id=share.node, name=clean_name(share.name), counted=share.counted, tokens=share.tokens)
+        for share in run.shares
+    ]
+    return pb.WholeRun(tokens=run.tokens, since_step=run.since_step, nodes_counted=run.nodes, nodes=shares)
 
 
 def _gossip(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -28,6 +29,7 @@ from thinwire_coordinator.rpc.service import Service, add_service
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.events import CallDenied
 from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.whole_run import WholeRun
 from thinwire_proto.errors import ConfigError
 
 
@@ -56,6 +58,7 @@ class Server:
     """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards.
 
     bounds: of what may arrive; by default those of the contract's `nodes_max`. gossip: in a run without a centre.
+    whole_run: figures of all terms of the coordinator, once they are known.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Server:
         transport: Transport,
         bounds: Bounds | None = None,
         gossip: GossipRun | None = None,
+        whole_run: Callable[[], WholeRun | None] = lambda: None,
     ) -> None:
         self._transport = transport
         bounds = bounds or Bounds(swarm.view.contract.round.nodes_max)
@@ -86,7 +90,7 @@ class Server:
             interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm, door, rules, peer, gossip), self._server)
+        add_service(Service(swarm, door, rules, peer, gossip, whole_run), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

@@ -47,6 +47,7 @@ from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.refusal_log import RefusalLog
 from thinwire_coordinator.swarm.served_blobs import ServedBlobs
 from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.whole_run import WholeRun
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_proto.clean_text import clean_name
@@ -85,7 +86,9 @@ class Service(GossipCalls):
         rules: AdmissionRules | None = None,
         peer: Callable[[Context[Any, Any]], str] = peer_of,
         gossip: GossipRun | None = None,
+        whole_run: Callable[[], WholeRun | None] = lambda: None,
     ) -> None:
+        self._whole_run = whole_run
         self._gossip = gossip
         self._peer = peer
         self._swarm = swarm
@@ -286,7 +289,7 @@ class Service(GossipCalls):
         if view.gossip is not None:
             step = view.step  # the replica is the first state or the mean, and its step a row
         recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.watch_ledger.recorded)
-        return messages.status(view, recorded, step, fingerprint, in_full=in_full)
+        return messages.status(view, recorded, self._whole_run(), step, fingerprint, in_full=in_full)
 
     def _counts(self, member: Member) -> NodeCounts:
         return self._swarm.view.counts.of(member.node_id)

@@ -27,6 +27,7 @@ from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Event, NodeCame
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.view import SwarmView
+from thinwire_coordinator.swarm.whole_run import WholeRun
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import MEDIA_TYPE, curves_csv
@@ -86,6 +87,10 @@ class Page:
         self._live = Live(self._message, events.failed)
         events.watchers += [self._history.watch, self._know_name, self._live.wake]
         self._remembering = events.keep("reading the history", self._remember(swarm, self._history))
+
+    def whole_run(self) -> WholeRun | None:
+        """See `History.whole_run`."""
+        return self._history.whole_run() if self._history is not None else None
 
     def close(self) -> None:
         if self._remembering is not None:

@@ -17,7 +17,7 @@ from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.exchanges.star import StarSpec
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.decoder import DecoderSpec
-from thinwire_proto.contract.reading import contract_like, differences, parse_contract, parse_run
+from thinwire_proto.contract.reading import contract_like, differences, parse_contract, parse_run, run_differences
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RULES, RuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec
@@ -77,6 +77,7 @@ __all__ = [
     "differences",
     "parse_contract",
     "parse_run",
+    "run_differences",
     "since",
     "unit",
 ]

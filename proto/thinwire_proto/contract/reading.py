@@ -74,8 +74,14 @@ def parse_run(document: dict[str, Any], source: str) -> RunSpec:
 def contract_like(held: Contract, run: RunSpec) -> Contract:
     """The contract that a run file asks for, completed from `held` with the manifest and the derived keys of the data.
 
-    Keys missing from the file get the defaults of `held`'s format version.
+    Keys missing from the file get the defaults of `held`'s format version. Raises ValidationError if the two make no
+    contract: if the file has another kind of data or model, `held` has no derived keys for it.
     """
+    return Contract.model_validate(_asked(held, run) | {"parameters": held.parameters})
+
+
+def _asked(held: Contract, run: RunSpec) -> dict[str, Any]:
+    """The sections of `contract_like`, unchecked."""
     asked = run.model_dump()
     for section, ours, theirs in (("data", held.data, run.data), ("model", held.model, run.model)):
         if type(ours) is type(theirs):
@@ -89,7 +95,22 @@ def contract_like(held: Contract, run: RunSpec) -> Contract:
             asked[section] |= {key: value for key, value in meant.items() if key not in said}
     if "sizes" not in run.aggregation.model_fields_set:
         asked["aggregation"] |= _meant_sizes(from_json(held.written), run.aggregation.kind)
-    return Contract.model_validate(asked | {"parameters": held.parameters})
+    return asked
+
+
+def run_differences(held: Contract, run: RunSpec) -> list[str]:
+    """The fields in which a run file differs from a run's contract, in words. See `differences`."""
+    try:
+        return differences(held, contract_like(held, run))
+    except ValidationError:
+        here, there = held.model_dump(mode="json"), from_json(canonical_json(_asked(held, run)))
+    found: list[str] = []
+    for section in RunSpec.model_fields:
+        ours, theirs = here[section], there[section]
+        if ours.get("kind") != theirs.get("kind"):  # the keys of two kinds cannot be compared
+            ours, theirs = {"kind": ours["kind"]}, {"kind": theirs["kind"]}
+        found += _differences(ours, theirs, section)
+    return found
 
 
 def differences(ours: Contract, theirs: Contract) -> list[str]:

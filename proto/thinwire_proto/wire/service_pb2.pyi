@@ -929,6 +929,7 @@ class StatusReply(_message.Message):
     NODES_ACTIVE_FIELD_NUMBER: _builtins.int
     NODES_IN_FULL_FIELD_NUMBER: _builtins.int
     GOSSIP_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
     term: _builtins.int
@@ -969,6 +970,10 @@ class StatusReply(_message.Message):
     def gossip(self) -> Global___GossipStatus:
         """Only in a run without a centre, where `step` is the iteration that all nodes have done."""
 
+    @_builtins.property
+    def whole(self) -> Global___WholeRun:
+        """The whole run, over all processes of the coordinator. Absent until the ledger is read."""
+
     def __init__(
         self,
         *,
@@ -996,10 +1001,11 @@ class StatusReply(_message.Message):
         nodes_active: _builtins.int = ...,
         nodes_in_full: _builtins.bool = ...,
         gossip: Global___GossipStatus | None = ...,
+        whole: Global___WholeRun | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "gossip", b"gossip", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "gossip", b"gossip", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training", "whole", b"whole"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "gossip", b"gossip", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "gossip", b"gossip", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
@@ -1019,6 +1025,68 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss_training) -> _WhichOneofReturnType__loss_training | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class WholeRun(_message.Message):
+    """What `tokens` and `nodes` of a status count since the process started, counted since the run began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    SINCE_STEP_FIELD_NUMBER: _builtins.int
+    NODES_COUNTED_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Tokens of counted contributions."""
+    since_step: _builtins.int
+    """`step` when this process started; in a run without a centre, the median iteration."""
+    nodes_counted: _builtins.int
+    """Nodes with a counted contribution: their number, and the 100 with the most tokens, most first."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int = ...,
+        since_step: _builtins.int = ...,
+        nodes_counted: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___NodeShare] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "nodes_counted", b"nodes_counted", "since_step", b"since_step", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WholeRun: _TypeAlias = WholeRun  # noqa: Y015
+
+@_typing.final
+class NodeShare(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    name: _builtins.str
+    counted: _builtins.int
+    tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        counted: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "name", b"name", "node_id", b"node_id", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class GossipStatus(_message.Message):
