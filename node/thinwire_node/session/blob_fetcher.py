@@ -16,7 +16,14 @@ from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
-from thinwire_node.session.download import DiskFailed, SourceFailed, SourceRefused, SourceSilent, download
+from thinwire_node.session.download import (
+    BYTES_LEAST,
+    DiskFailed,
+    SourceFailed,
+    SourceRefused,
+    SourceSilent,
+    download,
+)
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
@@ -27,8 +34,6 @@ log = logging.getLogger("thinwire.node")
 
 ATTEMPTS_MAX = 3
 """Times that all sources are tried for one blob."""
-BYTES_LEAST = 1 << 16
-"""A source that sends fewer bytes than this in FETCH_SILENT_S is given up."""
 SWARM = "the coordinator"
 
 Fetch = Callable[[Blob, Path], Awaitable[None]]
