@@ -11,7 +11,7 @@ from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
 from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
-from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
@@ -21,6 +21,7 @@ from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
+from thinwire_proto.errors import MEND_DISK, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, task_of
@@ -139,13 +140,15 @@ class Bootstrap:
         self._checked = contract.hash
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:
-        """Fetch the blobs that the model itself needs."""
+        """Fetch the blobs that the model itself needs. Raises LocalError if they do not fit onto this disk."""
         blobs = task_of(contract.model).blobs()
         if not blobs:
             return
         self._tell_doing("fetching the weights of the base")
         try:
             await fetcher.fetch(blobs)
+        except NoRoom as error:
+            raise LocalError(f"the weights of the base: {error}; {MEND_DISK}") from None
         except BlobUnavailable as error:
             raise LinkLost(str(error)) from None
 

@@ -8,12 +8,14 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
+from thinwire_node import bootstrap
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
@@ -38,7 +40,7 @@ from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -265,6 +267,17 @@ def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
     machine = RealMachine("nowhere:1", tmp_path, "cpu")
     with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
+
+
+async def test_a_base_that_does_not_fit_onto_the_disk_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Blob("0" * 64, 1 << 60)
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
+    lacks = r"^the weights of the base: 0{16}… .* the disk with .*blobs lacks [\d,]+ bytes for it; free some space"
+    settings_ = settings(tmp_path, "alone:5")
+    with pytest.raises(LocalError, match=lacks):
+        await asyncio.wait_for(Node(settings_, Introduced(settings_)).run(asyncio.Event()), 20)
 
 
 async def train_once(told: NodeSettings) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,3 +98,21 @@ def test_a_file_with_another_hash_never_gets_the_name(tmp_path: Path) -> None:
 def test_how_many_blobs_fit(tmp_path: Path) -> None:
     blobs = [blob_named(number, size)[0] for number, size in enumerate((100, 150, 60, 10))]
     assert [BlobCache(tmp_path, size).room_for(blobs) for size in (99, 100, 309, 320)] == [0, 1, 2, 4]
+
+
+def test_no_more_is_deleted_than_a_full_disk_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = BlobCache(tmp_path, 1000)
+    one, two, three = (put(cache, number) for number in (1, 2, 3))
+    cache.want("task", [one])
+    blob, data = blob_named(4)
+    cache.part(blob).write_bytes(data[:40])
+
+    def usage(folder: Path) -> Any:
+        return SimpleNamespace(free=300 - sum(cache.has(blob) * blob.size for blob in (one, two, three)))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert cache.lacking_bytes(blob) == -40
+    assert [cache.has(blob) for blob in (one, two, three)] == [True, False, True]
+    cache.want("lease", [three, blob])
+    assert cache.lacking_bytes(Blob(blob.hash, 300)) == 160
+    assert [cache.has(blob) for blob in (one, two, three)] == [True, False, True]

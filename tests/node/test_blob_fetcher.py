@@ -18,7 +18,7 @@ from support.disks import fill, make_room, small_disk
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
-from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.download import BYTES_LEAST, RANGE_BYTES_MAX, RANGES_SEEN, next_range_bytes
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
@@ -236,8 +236,26 @@ async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: P
         fill(tmp_path / "cache")
         await found.fetch([two])
         assert not found.cache.has(one)
-        with pytest.raises(BlobUnavailable, match=r"it cannot be written to .*No space left on device"):
+        asked = list(server.asked)
+        with pytest.raises(NoRoom, match=r"the disk with .* lacks 1,048,576 bytes for it"):
             await found.fetch([two, one])
+        assert server.asked == asked
         assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]
         make_room(tmp_path / "cache")
         await found.fetch([two, one])
+
+
+async def test_a_disk_that_fills_up_during_a_download_says_so(
+    tmp_path: Path, server: BlobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
+    with small_disk(tmp_path / "cache", 3):
+        found = fetcher(tmp_path, [server.url], Swarm())
+        await found.fetch([one])
+        fill(tmp_path / "cache")
+        monkeypatch.setattr(found.cache, "lacking_bytes", lambda blob: 0)
+        await found.fetch([two])
+        assert not found.cache.has(one)
+        with pytest.raises(NoRoom, match=r"it cannot be written to .*No space left on device"):
+            await found.fetch([two, one])
+        assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]

@@ -50,6 +50,10 @@ class BlobUnavailable(RemoteError):
         self.link_lost = link_lost
 
 
+class NoRoom(BlobUnavailable):
+    """A blob does not fit onto this machine's disk, or cannot be written to it."""
+
+
 class _LinkLost(SourceFailed):
     """The connection to the swarm is lost, or the session is."""
 
@@ -90,7 +94,7 @@ class BlobFetcher:
             if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
             if (most := self.cache.file_bytes_max) is not None and blob.size > most:
-                raise BlobUnavailable(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
+                raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
             backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
@@ -119,6 +123,9 @@ class BlobFetcher:
 
     async def _fetch_from(self, source: str, blob: Blob) -> None:
         part = await asyncio.to_thread(self.cache.part, blob)
+        if (lacking := await asyncio.to_thread(self.cache.lacking_bytes, blob)) > 0:
+            # looked at before a byte is asked for: it would be fetched in vain, again and again
+            raise NoRoom(blob, f"the disk with {self.cache.folder} lacks {lacking:,} bytes for it")
         try:
             await self._watched(self._sources[source](blob, part), part)
             await asyncio.to_thread(self.cache.take_in, blob)
@@ -127,7 +134,7 @@ class BlobFetcher:
             if await asyncio.to_thread(self.cache.make_room, self.cache.bytes_max):
                 raise SourceFailed(f"it could not be written: {reason}; older files were deleted") from None
             part.unlink(missing_ok=True)  # the node's own state needs the room
-            raise BlobUnavailable(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
+            raise NoRoom(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
         except LinkLost as error:
             raise _LinkLost(str(error)) from None
         except (Refused, PayloadError) as error:

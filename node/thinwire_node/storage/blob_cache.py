@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,6 +74,16 @@ class BlobCache(Blobs):
         path = self.folder / (blob.hash + PART)
         self.make_room(blob.size - (path.stat().st_size if path.exists() else 0))
         return path
+
+    def lacking_bytes(self, blob: Blob) -> int:
+        """Bytes that the disk lacks for the rest of a blob, after as many files were deleted as that takes. 0 or less:
+        it fits. Requires the folder, which `part` makes."""
+        part = self.folder / (blob.hash + PART)
+        missing = blob.size - (part.stat().st_size if part.exists() else 0)
+        lacking = missing - shutil.disk_usage(self.folder).free
+        if lacking > 0 and self.make_room(self.bytes_max - self.size + lacking):
+            lacking = missing - shutil.disk_usage(self.folder).free
+        return lacking
 
     def take_in(self, blob: Blob) -> None:
         """Give a downloaded file its name. Raises PayloadError, and deletes it, if it is not the blob."""
