@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
-from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
+from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
@@ -136,7 +136,8 @@ class Bootstrap:
         else:
             needs = check_contract(contract, room, options.micro_batch)
             left = room.disk_bytes - needs.state_disk - needs.data_disk
-            self._state.blobs.bound(min(options.cache_bytes, left), file_bytes_max=left)
+            bound = cache_bound(options.cache_bytes, needs.base_disk, left)
+            self._state.blobs.bound(bound, file_bytes_max=left)
         self._checked = contract.hash
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:

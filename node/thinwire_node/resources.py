@@ -85,6 +85,13 @@ def check_contract(contract: Contract, room: Room, micro_batch: int) -> Needs:
     return needs
 
 
+def cache_bound(cache_bytes: int, base_bytes: int, left_bytes: int) -> int:
+    """The bound on the blobs of a run, in bytes. cache_bytes: the volunteer's, for data and base together, or for the
+    data alone if the base leaves no room in it. left_bytes: all that the disk has for blobs."""
+    data_bytes = cache_bytes - base_bytes
+    return min(base_bytes + (data_bytes if data_bytes >= CACHE_BYTES_MIN else cache_bytes), left_bytes)
+
+
 def room_of(limits: ResourceLimits, folder: Path, device: str) -> Room:
     """The room on this machine for a node with this state directory and device."""
     whole = machine_memory_bytes()

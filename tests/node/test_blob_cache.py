@@ -97,7 +97,20 @@ def test_a_file_with_another_hash_never_gets_the_name(tmp_path: Path) -> None:
 
 def test_how_many_blobs_fit(tmp_path: Path) -> None:
     blobs = [blob_named(number, size)[0] for number, size in enumerate((100, 150, 60, 10))]
-    assert [BlobCache(tmp_path, size).room_for(blobs) for size in (99, 100, 309, 320)] == [0, 1, 2, 4]
+    assert [BlobCache(tmp_path, size).room_for(blobs, "lease") for size in (99, 100, 309, 320)] == [0, 1, 2, 4]
+
+
+def test_how_many_blobs_fit_beside_those_that_others_want(tmp_path: Path) -> None:
+    blobs = [blob_named(number)[0] for number in range(4)]
+    cache = BlobCache(tmp_path, 300)
+    cache.want("task", blobs[:1])
+    cache.want("lease", blobs[1:3])
+    assert cache.room_for(blobs[1:], "lease") == 2
+    cache.want("evaluation", blobs[2:])
+    assert cache.room_for(blobs[1:], "lease") == 0
+    assert cache.room_for(blobs[2:], "lease") == 2  # they lie there once
+    cache.bound(1000, file_bytes_max=350)
+    assert [cache.most_bytes(blob) for blob in blobs[:2]] == [350, 250]
 
 
 def test_no_more_is_deleted_than_a_full_disk_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class BlobFetcher:
         async with self._one_at_a_time:
             if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
-            if (most := self.cache.file_bytes_max) is not None and blob.size > most:
+            if (most := self.cache.most_bytes(blob)) is not None and blob.size > most:
                 raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
             backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):

@@ -4,8 +4,9 @@
     HASH.part   a blob that is partly downloaded; a later download continues it
 
 The cache is bounded. When a blob needs room, those that were not used for longest are deleted, except those that
-somebody wants. The time of last use is the file's modification time, so it survives a restart. A file that was damaged
-meanwhile is noticed: its hash is checked again at its first use in each process, and its size at every use.
+somebody wants. Before somebody wants some, `room_for` says how many have room beside what others want. The time of last
+use is the file's modification time, so it survives a restart. A file that was damaged meanwhile is noticed: its hash is
+checked again at its first use in each process, and its size at every use.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BlobCache(Blobs):
         self.file_bytes_max: int | None = None
         """The largest blob that fits onto the disk; None: not known."""
         self._checked: set[Blob] = set()
-        self._wanted: dict[str, frozenset[str]] = {}
+        self._wanted: dict[str, frozenset[Blob]] = {}
         self._lock = threading.RLock()
 
     def bound(self, bytes_max: int, file_bytes_max: int) -> None:
@@ -116,7 +117,7 @@ class BlobCache(Blobs):
     def want(self, wanted_by: str, blobs: Iterable[Blob]) -> None:
         """Protect these blobs from deletion, and no longer those that `wanted_by` named before."""
         with self._lock:
-            self._wanted[wanted_by] = frozenset(blob.hash for blob in blobs)
+            self._wanted[wanted_by] = frozenset(blobs)
 
     def used(self, blobs: Iterable[Blob]) -> None:
         """Note that these blobs were used now."""
@@ -135,7 +136,8 @@ class BlobCache(Blobs):
         """Delete files, until `size` more bytes fit, or only wanted ones are left. Returns whether it deleted any."""
         with self._lock:
             files = self._files()
-            excess, wanted = sum(one[1] for one in files) + size - self.bytes_max, self._all_wanted()
+            excess = sum(one[1] for one in files) + size - self.bytes_max
+            wanted = {blob.hash for blob in self._wanted_beside("")}
             deleted = False
             for _, bytes_, path in files:
                 if excess <= 0:
@@ -147,18 +149,28 @@ class BlobCache(Blobs):
                     deleted = True
             return deleted
 
-    def room_for(self, blobs: Iterable[Blob]) -> int:
-        """The number of these blobs, from the first on, that fit into the bound together."""
-        total = count = 0
+    def room_for(self, blobs: Iterable[Blob], wanted_by: str) -> int:
+        """The number of these blobs, from the first on, that fit into the bound together, beside what others than
+        `wanted_by` want."""
+        others = self._wanted_beside(wanted_by)
+        total, count = sum(blob.size for blob in others), 0
         for blob in blobs:
-            total += blob.size
+            total += 0 if blob in others else blob.size
             if total > self.bytes_max:
                 break
             count += 1
         return count
 
-    def _all_wanted(self) -> frozenset[str]:
-        return frozenset().union(*self._wanted.values())
+    def most_bytes(self, blob: Blob) -> int | None:
+        """The largest size of this blob that fits onto the disk beside what the model needs; None: not known."""
+        if self.file_bytes_max is None:
+            return None
+        return self.file_bytes_max - sum(other.size for other in self._wanted.get("task", ()) if other != blob)
+
+    def _wanted_beside(self, wanted_by: str) -> frozenset[Blob]:
+        """What all others want."""
+        with self._lock:
+            return frozenset().union(*(blobs for others, blobs in self._wanted.items() if others != wanted_by))
 
     def _files(self) -> list[tuple[float, int, Path]]:
         """All files: time of last use, size and path, those that were not used for longest first."""
