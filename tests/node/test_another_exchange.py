@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
+import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +38,9 @@ from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage import blob_cache
 from thinwire_node.storage.state import NodeState, PartialSnapshot
-from thinwire_proto.blobs import Blob
+from thinwire_proto.blobs import Blob, blob_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError, LocalError
@@ -45,11 +48,14 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
+from thinwire_proto.limits import LEAVE_S
 from thinwire_proto.wire.codec import decode_votes
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
+LARGE = 1 << 34
+"""A file that takes longer to hash than a node may take to leave."""
 
 
 @EXCHANGES.register(since="0.2.0")
@@ -278,6 +284,32 @@ async def test_a_base_that_does_not_fit_onto_the_disk_ends_the_node(
     settings_ = settings(tmp_path, "alone:5")
     with pytest.raises(LocalError, match=lacks):
         await asyncio.wait_for(Node(settings_, Introduced(settings_)).run(asyncio.Event()), 20)
+
+
+async def test_a_node_that_is_told_to_stop_does_not_hash_its_base_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, settings_, stop = Blob("0" * 64, LARGE), settings(tmp_path, "alone:6"), asyncio.Event()
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
+    node = Node(settings_, Introduced(settings_))
+    file = settings_.state_dir / "blobs" / base.hash
+    file.parent.mkdir(parents=True)
+    file.touch()
+    os.truncate(file, LARGE)
+    hashing = threading.Event()
+
+    def blob_of_told(path: Path, stopped: threading.Event | None = None) -> Blob:
+        hashing.set()
+        return blob_of(path, stopped)
+
+    monkeypatch.setattr(blob_cache, "blob_of", blob_of_told)
+    running = asyncio.ensure_future(node.run(stop))
+    while not hashing.is_set():
+        await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), LEAVE_S)
+    assert file.exists()
 
 
 async def train_once(told: NodeSettings) -> None:

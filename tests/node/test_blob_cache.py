@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from thinwire_node.storage.blob_cache import BlobCache
-from thinwire_proto.blobs import Blob, BlobMissing
+from thinwire_proto.blobs import Blob, BlobMissing, HashingStopped
 from thinwire_proto.errors import PayloadError
 
 
@@ -129,3 +130,17 @@ def test_no_more_is_deleted_than_a_full_disk_needs(tmp_path: Path, monkeypatch: 
     cache.want("lease", [three, blob])
     assert cache.lacking_bytes(Blob(blob.hash, 300)) == 160
     assert [cache.has(blob) for blob in (one, two, three)] == [True, False, True]
+
+
+def test_a_process_that_ends_reads_no_file_to_its_end_and_keeps_it(tmp_path: Path) -> None:
+    whole = put(BlobCache(tmp_path, 1000), 1)
+    arrived, data = blob_named(2)
+    cache = BlobCache(tmp_path, 1000)
+    cache.part(arrived).write_bytes(data)
+    cache.close()
+    for use in (partial(cache.has, whole), partial(cache.take_in, arrived), partial(cache.take_in_left, arrived)):
+        with pytest.raises(HashingStopped):
+            use()
+    again = BlobCache(tmp_path, 1000)
+    assert again.has(whole)
+    assert again.take_in_left(arrived)

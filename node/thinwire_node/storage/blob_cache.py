@@ -29,7 +29,8 @@ NAME = re.compile(HASH_PATTERN[1:-1] + r"(\.part)?")
 
 
 class BlobCache(Blobs):
-    """See the module. Every method may be called from any thread."""
+    """See the module. Every method may be called from any thread. What reads a whole file raises HashingStopped after
+    `close`."""
 
     def __init__(self, folder: Path, bytes_max: int = CACHE_BYTES) -> None:
         self.folder = folder
@@ -39,6 +40,11 @@ class BlobCache(Blobs):
         self._checked: set[Blob] = set()
         self._wanted: dict[str, frozenset[Blob]] = {}
         self._lock = threading.RLock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Stop what reads whole files, since a thread that hashes a large base keeps the process from ending."""
+        self._closed.set()
 
     def bound(self, bytes_max: int, file_bytes_max: int) -> None:
         """Set the bounds, once the needs of the run are known."""
@@ -54,7 +60,7 @@ class BlobCache(Blobs):
                     return path
             except OSError:
                 raise BlobMissing(blob) from None
-        if not whole or blob_of(path) != blob:
+        if not whole or blob_of(path, self._closed) != blob:
             self.drop(blob)
             raise BlobMissing(blob)
         os.utime(path)
@@ -89,7 +95,7 @@ class BlobCache(Blobs):
     def take_in(self, blob: Blob) -> None:
         """Give a downloaded file its name. Raises PayloadError, and deletes it, if it is not the blob."""
         part = self.folder / (blob.hash + PART)
-        found = blob_of(part)
+        found = blob_of(part, self._closed)
         if found != blob:
             part.unlink()
             raise PayloadError(f"{found.size:,} bytes came with the hash {found.hash[:16]}…")
