@@ -41,6 +41,15 @@ def test_the_blob_that_was_not_used_for_longest_goes_first(tmp_path: Path) -> No
     assert (cache.folder / "foreign").exists()
 
 
+def test_a_blob_counts_as_used_as_long_as_it_is_wanted(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path / "blobs", 300)
+    one, two, three = (put(cache, number) for number in (1, 2, 3))
+    cache.want("lease", [one, two])
+    cache.want("lease", [two])
+    four = put(cache, 4)
+    assert [cache.has(blob) for blob in (one, two, three, four)] == [True, True, False, True]
+
+
 def test_wanted_blobs_stay_even_beyond_the_bound(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path / "blobs", 200)
     one, two = put(cache, 1), put(cache, 2)

@@ -121,9 +121,11 @@ class BlobCache(Blobs):
             (self.folder / blob.hash).unlink(missing_ok=True)
 
     def want(self, wanted_by: str, blobs: Iterable[Blob]) -> None:
-        """Protect these blobs from deletion, and no longer those that `wanted_by` named before."""
+        """Protect these blobs from deletion, and no longer those that `wanted_by` named before, which were used until
+        now."""
         with self._lock:
-            self._wanted[wanted_by] = frozenset(blobs)
+            before, self._wanted[wanted_by] = self._wanted.get(wanted_by, frozenset()), frozenset(blobs)
+            self.used(before - self._wanted[wanted_by])
 
     def used(self, blobs: Iterable[Blob]) -> None:
         """Note that these blobs were used now."""
