@@ -102,11 +102,12 @@ class Bootstrap:
         if self._data is None:
             self._tell_doing("fetching the data")
             self._data = await fetch_data(exchange, state, contract)
+        # first, since it may take long and fail: a snapshot that is fetched after it is newer, and not fetched in vain
+        await self._fetch_base(contract, fetcher)
         held = self._held()
         if held is None or (admission.take_snapshot and not gossips):
             self._tell_doing("fetching a snapshot")
             held = await fetch_snapshot(exchange, state, contract)
-        await self._fetch_base(contract, fetcher)
         self._tell_doing("taking up the replica")
         taken = await (self._open if gossips else self._adopt)(contract, self._data, held)
         return Ready(taken, self._data, fetcher)

@@ -312,6 +312,20 @@ async def test_a_node_that_is_told_to_stop_does_not_hash_its_base_to_the_end(
     assert file.exists()
 
 
+async def test_no_snapshot_is_fetched_before_the_base_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This swarm has no base, so each session is lost, and the next one would fetch a snapshot again."""
+    monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (Blob("0" * 64, 1),)))
+    settings_, stop = settings(tmp_path, "alone:8"), asyncio.Event()
+    node = Node(settings_, Introduced(settings_))
+    running = asyncio.ensure_future(node.run(stop))
+    while node.record.sessions_lost < 3:
+        await asyncio.sleep(0.01)
+    assert not (settings_.state_dir / "replica.safetensors").exists()
+    stop.set()
+    await running
+
+
 async def train_once(told: NodeSettings) -> None:
     """One contribution, and then the node leaves and keeps its momentum."""
     once = replace(told, options=NodeOptions("a", SAMPLES, 1))
