@@ -11,8 +11,8 @@ from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
 from thinwire_node.peer_settings import PeerSettings
-from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
-from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, room_of
+from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
@@ -22,6 +22,7 @@ from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
+from thinwire_proto.errors import MEND_DISK, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, task_of
@@ -104,11 +105,12 @@ class Bootstrap:
         if self._data is None:
             self._tell_doing("fetching the data")
             self._data = await fetch_data(exchange, state, contract)
+        # first, since it may take long and fail: a snapshot that is fetched after it is newer, and not fetched in vain
+        await self._fetch_base(contract, fetcher)
         held = self._held()
         if held is None or (admission.take_snapshot and not gossips):
             self._tell_doing("fetching a snapshot")
             held = await fetch_snapshot(exchange, state, contract)
-        await self._fetch_base(contract, fetcher)
         self._tell_doing("taking up the replica")
         taken = await (self._open if gossips else self._adopt)(contract, self._data, held)
         return Ready(taken, self._data, fetcher)
@@ -138,17 +140,20 @@ class Bootstrap:
         else:
             needs = check_contract(contract, room, options.micro_batch)
             left = room.disk_bytes - needs.state_disk - needs.data_disk
-            self._state.blobs.bound(min(options.cache_bytes, left), file_bytes_max=left)
+            bound = cache_bound(options.cache_bytes, needs.base_disk, left)
+            self._state.blobs.bound(bound, file_bytes_max=left)
         self._checked = contract.hash
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:
-        """Fetch the blobs that the model itself needs."""
+        """Fetch the blobs that the model itself needs. Raises LocalError if they do not fit onto this disk."""
         blobs = task_of(contract.model).blobs()
         if not blobs:
             return
         self._tell_doing("fetching the weights of the base")
         try:
             await fetcher.fetch(blobs)
+        except NoRoom as error:
+            raise LocalError(f"the weights of the base: {error}; {MEND_DISK}") from None
         except BlobUnavailable as error:
             raise LinkLost(str(error)) from None
 

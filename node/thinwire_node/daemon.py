@@ -328,6 +328,8 @@ class Node:
         taken = self.work or self.training
         try:
             self.doing = "leaving"
+            if self._state is not None:
+                self._state.blobs.close()
             if self.work is not None:
                 await self._leave(self.work)
             if self.training is not None:

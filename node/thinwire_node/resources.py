@@ -60,7 +60,8 @@ class Room:
 
 @dataclass(frozen=True)
 class Needs:
-    """The memory and disk that a contract takes, in bytes. activations: of one sample; 0 if it is not known."""
+    """The memory and disk that a contract takes, in bytes. activations: of one sample; 0 if it is not known. data_disk,
+    cache_disk: the file of the data, and the least room for their shards."""
 
     trained: int
     frozen: int
@@ -69,10 +70,11 @@ class Needs:
     state_disk: int
     base_disk: int
     data_disk: int
+    cache_disk: int
 
     @property
     def disk(self) -> int:
-        return self.state_disk + self.base_disk + self.data_disk
+        return self.state_disk + self.base_disk + self.data_disk + self.cache_disk
 
 
 def check_contract(contract: Contract, room: Room, micro_batch: int) -> Needs:
@@ -84,6 +86,13 @@ def check_contract(contract: Contract, room: Room, micro_batch: int) -> Needs:
     needs = measured_needs(contract)
     check_needs(contract, needs, room, micro_batch)
     return needs
+
+
+def cache_bound(cache_bytes: int, base_bytes: int, left_bytes: int) -> int:
+    """The bound on the blobs of a run, in bytes. cache_bytes: the volunteer's, for data and base together, or for the
+    data alone if the base leaves no room in it. left_bytes: all that the disk has for blobs."""
+    data_bytes = cache_bytes - base_bytes
+    return min(base_bytes + (data_bytes if data_bytes >= CACHE_BYTES_MIN else cache_bytes), left_bytes)
 
 
 def room_of(limits: ResourceLimits, folder: Path, device: str) -> Room:
@@ -131,7 +140,8 @@ def declared_needs(contract: Contract) -> Needs:
         activations=0,
         state_disk=state_disk_bytes(contract, trained),
         base_disk=base,
-        data_disk=kind.file_bytes_max(contract.data) + (CACHE_BYTES_MIN if kind.has_blobs else 0),
+        data_disk=kind.file_bytes_max(contract.data),
+        cache_disk=CACHE_BYTES_MIN if kind.has_blobs else 0,
     )
 
 
@@ -151,6 +161,7 @@ def measured_needs(contract: Contract) -> Needs:
         state_disk=declared.state_disk,
         base_disk=declared.base_disk,
         data_disk=declared.data_disk,
+        cache_disk=declared.cache_disk,
     )
 
 
@@ -159,7 +170,7 @@ def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) 
     if needs.disk > room.disk_bytes:
         raise LocalError(
             f"this run needs {human_bytes(needs.disk)} of disk space (state {human_bytes(needs.state_disk)}, base "
-            f"{human_bytes(needs.base_disk)}, data {human_bytes(needs.data_disk)}); the node may use "
+            f"{human_bytes(needs.base_disk)}, data {human_bytes(needs.data_disk + needs.cache_disk)}); the node may use "
             f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --disk-max or "
             "another --state-dir"
         )

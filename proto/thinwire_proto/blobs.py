@@ -7,6 +7,7 @@ its hash, lists the blobs of a run.
 from __future__ import annotations
 
 import hashlib
+import threading
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,13 @@ class BlobMissing(ThinwireError):
     def __init__(self, blob: Blob) -> None:
         super().__init__(f"blob {blob.hash[:16]}… ({blob.size:,} bytes) is not on this machine")
         self.blob = blob
+
+
+class HashingStopped(ThinwireError):
+    """A file was not read to its end, because this process ends."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was not read to its end, because the process ends")
 
 
 class Blobs(Protocol):
@@ -58,11 +66,13 @@ class BlobFolder:
         return path
 
 
-def blob_of(path: Path) -> Blob:
-    """The name of a file's contents. Reads the whole file."""
+def blob_of(path: Path, stop: threading.Event | None = None) -> Blob:
+    """The name of a file's contents. Reads the whole file. Raises HashingStopped once `stop` is set."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
+            if stop is not None and stop.is_set():
+                raise HashingStopped(path)
     return Blob(digest.hexdigest(), size)

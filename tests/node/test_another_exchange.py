@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
+import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
+from thinwire_node import bootstrap
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
@@ -36,8 +40,9 @@ from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage import blob_cache
 from thinwire_node.storage.state import NodeState, PartialSnapshot
-from thinwire_proto.blobs import Blob
+from thinwire_proto.blobs import Blob, blob_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError, LocalError
@@ -45,11 +50,14 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
+from thinwire_proto.limits import LEAVE_S
 from thinwire_proto.wire.codec import decode_votes
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
+LARGE = 1 << 34
+"""A file that takes longer to hash than a node may take to leave."""
 
 
 @EXCHANGES.register(since="0.2.0")
@@ -312,6 +320,57 @@ def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
     machine = RealMachine("nowhere:1", tmp_path, "cpu")
     with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
+
+
+async def test_a_base_that_does_not_fit_onto_the_disk_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Blob("0" * 64, 1 << 60)
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
+    lacks = r"^the weights of the base: 0{16}… .* the disk with .*blobs lacks [\d,]+ bytes for it; free some space"
+    settings_ = settings(tmp_path, "alone:5")
+    with pytest.raises(LocalError, match=lacks):
+        await asyncio.wait_for(Node(settings_, Introduced(settings_)).run(asyncio.Event()), 20)
+
+
+async def test_a_node_that_is_told_to_stop_does_not_hash_its_base_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, settings_, stop = Blob("0" * 64, LARGE), settings(tmp_path, "alone:6"), asyncio.Event()
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
+    node = Node(settings_, Introduced(settings_))
+    file = settings_.state_dir / "blobs" / base.hash
+    file.parent.mkdir(parents=True)
+    file.touch()
+    os.truncate(file, LARGE)
+    hashing = threading.Event()
+
+    def blob_of_told(path: Path, stopped: threading.Event | None = None) -> Blob:
+        hashing.set()
+        return blob_of(path, stopped)
+
+    monkeypatch.setattr(blob_cache, "blob_of", blob_of_told)
+    running = asyncio.ensure_future(node.run(stop))
+    while not hashing.is_set():
+        await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), LEAVE_S)
+    assert file.exists()
+
+
+async def test_no_snapshot_is_fetched_before_the_base_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This swarm has no base, so each session is lost, and the next one would fetch a snapshot again."""
+    monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (Blob("0" * 64, 1),)))
+    settings_, stop = settings(tmp_path, "alone:8"), asyncio.Event()
+    node = Node(settings_, Introduced(settings_))
+    running = asyncio.ensure_future(node.run(stop))
+    while node.record.sessions_lost < 3:
+        await asyncio.sleep(0.01)
+    assert not (settings_.state_dir / "replica.safetensors").exists()
+    stop.set()
+    await running
 
 
 async def train_once(told: NodeSettings, rounds: int = 1) -> None:

@@ -15,6 +15,7 @@ from thinwire_common.units import read_bytes_size
 from thinwire_node.resources import (
     ResourceLimits,
     Room,
+    cache_bound,
     check_contract,
     check_needs,
     declared_needs,
@@ -167,6 +168,20 @@ def test_the_disk_is_checked_with_figures() -> None:
     contract = small_contract()
     with pytest.raises(LocalError, match=r"of disk space .*the node may use 1\.0 MB \(--disk-max\): free some space"):
         check_needs(contract, declared_needs(contract), Room(8 * GB, "", 1_000_000, "--disk-max"), MICRO_BATCH)
+
+
+@pytest.mark.parametrize(
+    ("cache", "base", "left", "bound"),
+    [
+        (4 * GB, 0, 500 * GB, 4 * GB),
+        (4 * GB, 3 * GB, 500 * GB, 4 * GB),
+        (4 * GB, 14 * GB, 500 * GB, 18 * GB),  # the data have the volunteer's bound to themselves
+        (4 * GB, 14 * GB, 16 * GB, 16 * GB),
+        (10, 0, 500 * GB, 10),
+    ],
+)
+def test_the_bound_of_the_cache_is_for_data_and_base(cache: int, base: int, left: int, bound: int) -> None:
+    assert cache_bound(cache, base, left) == bound
 
 
 def test_a_card_is_checked_by_its_own_memory() -> None:

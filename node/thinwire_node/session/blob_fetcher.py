@@ -16,7 +16,14 @@ from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
-from thinwire_node.session.download import DiskFailed, SourceFailed, SourceRefused, SourceSilent, download
+from thinwire_node.session.download import (
+    BYTES_LEAST,
+    DiskFailed,
+    SourceFailed,
+    SourceRefused,
+    SourceSilent,
+    download,
+)
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
@@ -27,8 +34,6 @@ log = logging.getLogger("thinwire.node")
 
 ATTEMPTS_MAX = 3
 """Times that all sources are tried for one blob."""
-BYTES_LEAST = 1 << 16
-"""A source that sends fewer bytes than this in FETCH_SILENT_S is given up."""
 SWARM = "the coordinator"
 
 Fetch = Callable[[Blob, Path], Awaitable[None]]
@@ -43,6 +48,10 @@ class BlobUnavailable(RemoteError):
         super().__init__(f"{blob.hash[:16]}… ({blob.size:,} bytes) cannot be read: {reason}")
         self.blob = blob
         self.link_lost = link_lost
+
+
+class NoRoom(BlobUnavailable):
+    """A blob does not fit onto this machine's disk, or cannot be written to it."""
 
 
 class _LinkLost(SourceFailed):
@@ -84,8 +93,8 @@ class BlobFetcher:
         async with self._one_at_a_time:
             if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
-            if (most := self.cache.file_bytes_max) is not None and blob.size > most:
-                raise BlobUnavailable(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
+            if (most := self.cache.most_bytes(blob)) is not None and blob.size > most:
+                raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
             backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
@@ -114,6 +123,9 @@ class BlobFetcher:
 
     async def _fetch_from(self, source: str, blob: Blob) -> None:
         part = await asyncio.to_thread(self.cache.part, blob)
+        if (lacking := await asyncio.to_thread(self.cache.lacking_bytes, blob)) > 0:
+            # looked at before a byte is asked for: it would be fetched in vain, again and again
+            raise NoRoom(blob, f"the disk with {self.cache.folder} lacks {lacking:,} bytes for it")
         try:
             await self._watched(self._sources[source](blob, part), part)
             await asyncio.to_thread(self.cache.take_in, blob)
@@ -122,7 +134,7 @@ class BlobFetcher:
             if await asyncio.to_thread(self.cache.make_room, self.cache.bytes_max):
                 raise SourceFailed(f"it could not be written: {reason}; older files were deleted") from None
             part.unlink(missing_ok=True)  # the node's own state needs the room
-            raise BlobUnavailable(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
+            raise NoRoom(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
         except LinkLost as error:
             raise _LinkLost(str(error)) from None
         except (Refused, PayloadError) as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException, HTTPResponse
@@ -30,8 +31,14 @@ from thinwire_proto.limits import FETCH_SILENT_S
 from thinwire_proto.version import VERSION
 
 CHUNK_BYTES = 1 << 18
-OBJECT_CHUNK_BYTES = 1 << 22
-"""Bytes of one request to an object store."""
+BYTES_LEAST = 1 << 16
+"""A source that sends fewer bytes than this in FETCH_SILENT_S is given up."""
+RANGE_BYTES_MAX = 1 << 22
+"""Most bytes of one request to an object store, whose answer comes as a whole."""
+RANGE_GROWTH_MAX = 4
+RANGES_SEEN = 10
+"""Requests to an object store in FETCH_SILENT_S, if its line allows: nothing of a request is seen or kept before its
+end, and one that is given up goes on in its thread."""
 ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}}
 """Settings for a public bucket. Settings of fsspec for this scheme, from a file or FSSPEC_… variables, go first."""
 EXTRAS = {"s3": "s3", "gs": "gcs"}
@@ -176,8 +183,11 @@ def _read_object(address: str, sink: _Sink) -> None:
         system: Any = fsspec.filesystem(scheme, **({} if given else ANONYMOUS[scheme]))
         if (total := system.info(key)["size"]) != sink.size:
             raise SourceFailed(f"the object has {total:,} bytes, and must have {sink.size:,}")
+        size = BYTES_LEAST
         while sink.offset < sink.size:
-            sink.write(system.cat_file(key, start=sink.offset, end=min(sink.offset + OBJECT_CHUNK_BYTES, sink.size)))
+            began = time.monotonic()
+            sink.write(system.cat_file(key, start=sink.offset, end=min(sink.offset + size, sink.size)))
+            size = next_range_bytes(size, time.monotonic() - began)
     except (SourceFailed, DiskFailed):
         raise
     except ImportError:
@@ -185,3 +195,9 @@ def _read_object(address: str, sink: _Sink) -> None:
         raise SourceFailed(f"{scheme}:// needs an extra: pip install 'thinwire[{extra}]'") from None
     except Exception as error:  # noqa: BLE001 - the clients of object stores share no base of their errors
         raise SourceFailed(f"{type(error).__name__}: {error}") from None
+
+
+def next_range_bytes(size: int, took_s: float) -> int:
+    """Bytes of the next request to an object store, after one of `size` bytes took so long."""
+    in_time = min(size * FETCH_SILENT_S / RANGES_SEEN / max(took_s, 1e-9), RANGE_GROWTH_MAX * size)
+    return min(max(int(in_time), BYTES_LEAST), RANGE_BYTES_MAX)

@@ -70,6 +70,7 @@ class Evaluation:
         self._done: set[EvaluationPart] = set()  # measured or given up; of the newest step only
         self._step: int | None = None
         self._changed = asyncio.Event()
+        self._has_fetched = False  # blobs that stay until the next call
         self._reports: asyncio.Queue[tuple[EvaluationPart, float]] = asyncio.Queue()
 
     def announced(self, announcement: Announcement) -> None:
@@ -145,6 +146,9 @@ class Evaluation:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            if self._has_fetched and not self._parts:
+                await self._fetch(())
+                self._has_fetched = False
             for part, progress in list(self._parts.items()):
                 if progress.ready or part not in self._parts:
                     continue
@@ -155,6 +159,7 @@ class Evaluation:
                 others = (blob for other in self._parts.values() if other.ready for blob in other.needed)
                 try:
                     if progress.needed:
+                        self._has_fetched = True
                         await self._fetch(list(dict.fromkeys([*others, *progress.needed])))
                 except RemoteError as error:
                     self._give_up(part, str(error))

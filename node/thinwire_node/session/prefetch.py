@@ -45,6 +45,7 @@ class Prefetch:
         self._ready: set[Blob] = set()
         self._skipped: dict[Blob, float] = {}  # until when; it is tried again then
         self._look = asyncio.Event()
+        fetcher.cache.want("evaluation", ())  # those of an earlier session
 
     def renew(self, lease: Lease, upcoming: Sequence[range] = ()) -> None:
         """Take in a lease, and what will be granted next as far as it is known."""
@@ -97,10 +98,7 @@ class Prefetch:
         """Fetch until cancelled."""
         while True:
             self._look.clear()
-            wanted = self._wanted()
-            self._fetcher.cache.want("lease", wanted)
-            self._ready &= set(wanted)
-            blob = self._next(wanted)
+            blob = self._next(self._want())
             if blob is not None:
                 await self._fetch(blob)
             elif self._skipped:
@@ -108,11 +106,28 @@ class Prefetch:
             else:
                 await self._look.wait()
 
-    def _wanted(self) -> list[Blob]:
-        """The blobs to have, in the order of first use: as many as the cache can hold, and at least one."""
-        runs = (*self._lease.runs, *self._upcoming)
+    async def fetch_held_out(self, blobs: Sequence[Blob]) -> None:
+        """Fetch what a part of a held-out loss needs, if there is room for it. It stays until the next call, and takes
+        the room of what would be trained last. Raises BlobUnavailable."""
+        cache = self._fetcher.cache
+        cache.want("evaluation", blobs)
+        self._want()  # before a file is deleted for the new ones, so that nobody trains on it
+        self.look_again()
+        if (fit := cache.room_for(blobs, "evaluation")) < len(blobs):
+            cache.want("evaluation", ())
+            raise BlobUnavailable(blobs[fit], "the cache has no room for it beside the next shard to train on")
+        await self._fetcher.fetch(blobs, wanted_by="evaluation")
+
+    def _want(self) -> list[Blob]:
+        """Want the blobs of the lease, in the order of first use: as many as the cache can hold, and at least one."""
+        cache, runs = self._fetcher.cache, (*self._lease.runs, *self._upcoming)
         needed = [blob for blob in self._data.needs(runs) if self._skipped.get(blob, 0.0) < float("inf")]
-        return needed[: max(1, self._fetcher.cache.room_for(needed))]
+        if needed and not cache.room_for(needed, "lease"):
+            cache.want("evaluation", ())  # training goes first
+        wanted = needed[: max(1, cache.room_for(needed, "lease"))]
+        cache.want("lease", wanted)
+        self._ready &= set(wanted)
+        return wanted
 
     def _next(self, wanted: Sequence[Blob]) -> Blob | None:
         now = self._now()

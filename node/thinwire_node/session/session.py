@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from thinwire_node.exchange.port import Announcement, Exchange, LinkLost
 from thinwire_node.options import NodeOptions
@@ -67,7 +66,7 @@ class Session:
         self._situation = Situation(head_step)
         self._delivery = Delivery(exchange, work, record, clocks, self._situation)
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, self._situation.changed.set)
-        fetch = partial(fetcher.fetch, wanted_by="evaluation")
+        fetch = self._prefetch.fetch_held_out
         self._evaluation = Evaluation(exchange, work, data, fetch, self._situation.changed.set)
         self._training = TrainingLoop(
             exchange,

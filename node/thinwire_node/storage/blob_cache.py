@@ -4,14 +4,16 @@
     HASH.part   a blob that is partly downloaded; a later download continues it
 
 The cache is bounded. When a blob needs room, those that were not used for longest are deleted, except those that
-somebody wants. The time of last use is the file's modification time, so it survives a restart. A file that was damaged
-meanwhile is noticed: its hash is checked again at its first use in each process, and its size at every use.
+somebody wants. Before somebody wants some, `room_for` says how many have room beside what others want. The time of last
+use is the file's modification time, so it survives a restart. A file that was damaged meanwhile is noticed: its hash is
+checked again at its first use in each process, and its size at every use.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +29,8 @@ NAME = re.compile(HASH_PATTERN[1:-1] + r"(\.part)?")
 
 
 class BlobCache(Blobs):
-    """See the module. Every method may be called from any thread."""
+    """See the module. Every method may be called from any thread. What reads a whole file raises HashingStopped after
+    `close`."""
 
     def __init__(self, folder: Path, bytes_max: int = CACHE_BYTES) -> None:
         self.folder = folder
@@ -35,8 +38,13 @@ class BlobCache(Blobs):
         self.file_bytes_max: int | None = None
         """The largest blob that fits onto the disk; None: not known."""
         self._checked: set[Blob] = set()
-        self._wanted: dict[str, frozenset[str]] = {}
+        self._wanted: dict[str, frozenset[Blob]] = {}
         self._lock = threading.RLock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Stop what reads whole files, since a thread that hashes a large base keeps the process from ending."""
+        self._closed.set()
 
     def bound(self, bytes_max: int, file_bytes_max: int) -> None:
         """Set the bounds, once the needs of the run are known."""
@@ -52,7 +60,7 @@ class BlobCache(Blobs):
                     return path
             except OSError:
                 raise BlobMissing(blob) from None
-        if not whole or blob_of(path) != blob:
+        if not whole or blob_of(path, self._closed) != blob:
             self.drop(blob)
             raise BlobMissing(blob)
         os.utime(path)
@@ -74,10 +82,20 @@ class BlobCache(Blobs):
         self.make_room(blob.size - (path.stat().st_size if path.exists() else 0))
         return path
 
+    def lacking_bytes(self, blob: Blob) -> int:
+        """Bytes that the disk lacks for the rest of a blob, after as many files were deleted as that takes. 0 or less:
+        it fits. Requires the folder, which `part` makes."""
+        part = self.folder / (blob.hash + PART)
+        missing = blob.size - (part.stat().st_size if part.exists() else 0)
+        lacking = missing - shutil.disk_usage(self.folder).free
+        if lacking > 0 and self.make_room(self.bytes_max - self.size + lacking):
+            lacking = missing - shutil.disk_usage(self.folder).free
+        return lacking
+
     def take_in(self, blob: Blob) -> None:
         """Give a downloaded file its name. Raises PayloadError, and deletes it, if it is not the blob."""
         part = self.folder / (blob.hash + PART)
-        found = blob_of(part)
+        found = blob_of(part, self._closed)
         if found != blob:
             part.unlink()
             raise PayloadError(f"{found.size:,} bytes came with the hash {found.hash[:16]}…")
@@ -103,9 +121,11 @@ class BlobCache(Blobs):
             (self.folder / blob.hash).unlink(missing_ok=True)
 
     def want(self, wanted_by: str, blobs: Iterable[Blob]) -> None:
-        """Protect these blobs from deletion, and no longer those that `wanted_by` named before."""
+        """Protect these blobs from deletion, and no longer those that `wanted_by` named before, which were used until
+        now."""
         with self._lock:
-            self._wanted[wanted_by] = frozenset(blob.hash for blob in blobs)
+            before, self._wanted[wanted_by] = self._wanted.get(wanted_by, frozenset()), frozenset(blobs)
+            self.used(before - self._wanted[wanted_by])
 
     def used(self, blobs: Iterable[Blob]) -> None:
         """Note that these blobs were used now."""
@@ -124,7 +144,8 @@ class BlobCache(Blobs):
         """Delete files, until `size` more bytes fit, or only wanted ones are left. Returns whether it deleted any."""
         with self._lock:
             files = self._files()
-            excess, wanted = sum(one[1] for one in files) + size - self.bytes_max, self._all_wanted()
+            excess = sum(one[1] for one in files) + size - self.bytes_max
+            wanted = {blob.hash for blob in self._wanted_beside("")}
             deleted = False
             for _, bytes_, path in files:
                 if excess <= 0:
@@ -136,18 +157,28 @@ class BlobCache(Blobs):
                     deleted = True
             return deleted
 
-    def room_for(self, blobs: Iterable[Blob]) -> int:
-        """The number of these blobs, from the first on, that fit into the bound together."""
-        total = count = 0
+    def room_for(self, blobs: Iterable[Blob], wanted_by: str) -> int:
+        """The number of these blobs, from the first on, that fit into the bound together, beside what others than
+        `wanted_by` want."""
+        others = self._wanted_beside(wanted_by)
+        total, count = sum(blob.size for blob in others), 0
         for blob in blobs:
-            total += blob.size
+            total += 0 if blob in others else blob.size
             if total > self.bytes_max:
                 break
             count += 1
         return count
 
-    def _all_wanted(self) -> frozenset[str]:
-        return frozenset().union(*self._wanted.values())
+    def most_bytes(self, blob: Blob) -> int | None:
+        """The largest size of this blob that fits onto the disk beside what the model needs; None: not known."""
+        if self.file_bytes_max is None:
+            return None
+        return self.file_bytes_max - sum(other.size for other in self._wanted.get("task", ()) if other != blob)
+
+    def _wanted_beside(self, wanted_by: str) -> frozenset[Blob]:
+        """What all others want."""
+        with self._lock:
+            return frozenset().union(*(blobs for others, blobs in self._wanted.items() if others != wanted_by))
 
     def _files(self) -> list[tuple[float, int, Path]]:
         """All files: time of last use, size and path, those that were not used for longest first."""

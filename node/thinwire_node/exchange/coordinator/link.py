@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import lru_cache
@@ -68,6 +69,9 @@ LOST = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
+HTTP_STATUS = re.compile(r"Received http2 header with status: (\d{3})")
+"""gRPC's words for an answer without a status of gRPC: a proxy's, while its coordinator is away. Of 401, 403 and 404,
+gRPC makes codes with which a coordinator refuses a call."""
 
 
 class Link:
@@ -351,6 +355,8 @@ def _readable(message: Reply) -> Reply:
 
 def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
     text = clean_text(error.details() or "") or error.code().name.lower()
+    if status := HTTP_STATUS.fullmatch(text):
+        return LinkLost(f"a proxy answers in place of the coordinator: HTTP {status[1]}")
     if error.code() == grpc.StatusCode.OUT_OF_RANGE:
         return BeyondTheEnd(text)
     if (REASON, REPLACED) in tuple(error.trailing_metadata() or ()):

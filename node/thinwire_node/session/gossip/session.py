@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.gossip_port import BeatAnswer, GossipExchange, Phase
@@ -60,7 +59,7 @@ class GossipSession:
         self._exchange = exchange
         self._training = training
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
-        fetch = partial(fetcher.fetch, wanted_by="evaluation")
+        fetch = self._prefetch.fetch_held_out
         self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake)
         self._beat_s_max = training.work.contract.round.length_s
         self._answer: BeatAnswer | None = None
