@@ -1,13 +1,18 @@
-"""Tells a node's state directory from a coordinator's, whose files have the same names in part."""
+"""Tells a coordinator's state directory from a node's, whose files have the same names in part, and from others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import KEY_FILE
 
 OF_NODES = ("enrolment.json", "head.json")
 OF_COORDINATORS = "ledger.sqlite"
+OF_BEGUN_RUNS = frozenset({OF_COORDINATORS, "contract.json", "lock", KEY_FILE, "snapshots", "updates"})
+"""A coordinator that has begun in a folder has left one of these there, and so has a copy of it."""
+OF_SYSTEMS = "lost+found"
+"""The top of a file system may have this."""
 
 
 def check_not_of_a_node(folder: Path) -> None:
@@ -15,3 +20,15 @@ def check_not_of_a_node(folder: Path) -> None:
     if (folder / OF_COORDINATORS).exists() or not any((folder / name).exists() for name in OF_NODES):
         return
     raise ConfigError(f"{folder} is the state directory of a node; give the coordinator's --state-dir")
+
+
+def check_begun_or_empty(folder: Path) -> None:
+    """Raise ConfigError if a folder has files, but no coordinator has begun in it. Hidden files do not count."""
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if found & OF_BEGUN_RUNS:
+        return
+    if foreign := sorted(name for name in found if name != OF_SYSTEMS and not name.startswith(".")):
+        raise ConfigError(
+            f"{folder} has {foreign[0]}, and no coordinator has started there; give --state-dir an empty folder, or "
+            "one that does not exist yet"
+        )

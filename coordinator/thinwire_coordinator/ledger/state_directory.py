@@ -28,7 +28,7 @@ from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
-from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
+from thinwire_coordinator.ledger.foreign_directory import check_begun_or_empty, check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
@@ -187,10 +187,11 @@ class RunState:
 
 
 def lock_state(folder: Path) -> FileLock:
-    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already, or if it is a
-    node's."""
+    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already, if it is a
+    node's, or if it has files of others."""
     try:
         check_not_of_a_node(folder)
+        check_begun_or_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
         lock.acquire(blocking=False)
