@@ -168,9 +168,10 @@ def measured_needs(contract: Contract) -> Needs:
 def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) -> None:
     """Raise LocalError, with the figures and what to do, if a contract does not fit into the room."""
     if needs.disk > room.disk_bytes:
+        data = needs.data_disk + needs.cache_disk
         raise LocalError(
             f"this run needs {human_bytes(needs.disk)} of disk space (state {human_bytes(needs.state_disk)}, base "
-            f"{human_bytes(needs.base_disk)}, data {human_bytes(needs.data_disk + needs.cache_disk)}); the node may use "
+            f"{human_bytes(needs.base_disk)}, data {human_bytes(data)}); the node may use "
             f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --disk-max or "
             "another --state-dir"
         )
