@@ -59,7 +59,11 @@ def test_verify_compares_the_key_with_that_of_an_invite(folder: Path) -> None:
     state = open_state(folder)
     key = state.key.public
     state.close()
-    verify(folder, lambda line: None, key.fingerprint)
+    lines: list[str] = []
+    verify(folder, lines.append, key.fingerprint)
+    named = f"coordinator's key: {key.fingerprint.hex()}"
+    assert f"{named}, which is the one that the invite names" in lines
+    assert named in verified(folder).splitlines()
     other = SecretKey().public.fingerprint
     with pytest.raises(
         LedgerError, match=f"signed by the key {key.fingerprint.hex()}, but the invite names {other.hex()}"

@@ -25,6 +25,7 @@ class SignatureCheck:
         self._signatures = signatures
         self._coordinator = signatures.coordinator
         self._signed_from = signatures.signed_from
+        self._is_compared = False
         self._key_of = cache(signatures.key_of)
         self.rows = self.rows_unsigned = 0
         self.contributions = self.contributions_unsigned = 0
@@ -37,6 +38,7 @@ class SignatureCheck:
                 f"the rows are signed by {found}, but the invite names {fingerprint.hex()}: this is not the ledger of "
                 "the run that the invite is for"
             )
+        self._is_compared = True
 
     def check(self, row: Row, statement_of: StatementOf = contribution_statement) -> None:
         """Check a row's signature and those of its contributions. Raises Damaged with the step and the node.
@@ -72,7 +74,8 @@ class SignatureCheck:
         """The result in words, if no check has failed."""
         lines = []
         if self._coordinator is not None:
-            lines.append(f"coordinator's key: {self._coordinator.fingerprint.hex()}")
+            compared = ", which is the one that the invite names" if self._is_compared else ""
+            lines.append(f"coordinator's key: {self._coordinator.fingerprint.hex()}{compared}")
         lines.append(f"signatures: {self.rows:,} of rows and {self.contributions:,} of contributions are correct")
         if self.rows_unsigned:
             lines.append(f"{self.rows_unsigned:,} rows are not signed yet: the coordinator signs them when it starts")
