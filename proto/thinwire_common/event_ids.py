@@ -141,6 +141,9 @@ COORDINATOR = {
     "coordinator.loss_measured": EventType(
         "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
     ),
+    "coordinator.not_measured": EventType(
+        "Held-out samples are damaged, and the run goes on without their loss.", ("set", "reason")
+    ),
     "coordinator.diverged": EventType("The loss on a held-out set is not finite.", ("step", "set")),
     "coordinator.evaluates_alone": EventType(
         "Fewer than two nodes can measure the held-out loss, so the coordinator measures it.", ("reason",)

@@ -123,6 +123,15 @@ def test_a_step_is_replayed_from_an_earlier_snapshot_if_the_newest_cannot_be_use
             replica_at(folder, step)
 
 
+def test_merge_says_that_it_has_no_effect_without_an_adapter(
+    run: tuple[RunState, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--state-dir", str(run[0].folder))
+    for name, more in (("merged", ["--merge"]), ("plain", [])):
+        command(monkeypatch, "export", *where, "--out", str(tmp_path / name), *more)
+        assert ("--merge has no effect: this run trains no adapter" in capsys.readouterr().err) == bool(more)
+
+
 def test_an_earlier_export_is_replaced_and_nothing_else_is(run: tuple[RunState, Replica], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

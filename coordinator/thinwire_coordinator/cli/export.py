@@ -13,6 +13,7 @@ from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_proto.errors import UsageError
+from thinwire_proto.task import Task, task_of
 from thinwire_proto.version import VERSION
 
 
@@ -25,6 +26,8 @@ def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: s
     if not is_file(out):
         check_free(out)
     state = open_state(state_dir, read_only=True)
+    if merge and type(task_of(state.contract.model)).merged is Task.merged:
+        print("--merge has no effect: this run trains no adapter", file=sys.stderr)
     replica = replica_of(state, step)
     if is_file(out):
         export_file(replica, out)
