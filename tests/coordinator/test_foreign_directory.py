@@ -36,7 +36,10 @@ def test_a_folder_with_other_files_is_no_new_state_directory(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "texts").iterdir()] == ["a.txt"]
 
 
-@pytest.mark.parametrize("names", [(), ("lost+found", ".hidden"), ("lock", "a.txt"), ("contract.json", "a.txt")])
+@pytest.mark.parametrize(
+    "names",
+    [(), ("lost+found", ".hidden"), ("run.toml", "server.pem"), ("lock", "a.txt"), ("contract.json", "a.txt")],
+)
 def test_an_empty_folder_and_one_in_which_a_run_has_begun_are_taken(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         (tmp_path / name).touch()
