@@ -55,7 +55,7 @@ def test_a_node_says_that_another_coordinator_answers_and_what_to_do(swarm: Real
     node.end(PATIENCE_S)
 
     same = swarm.node("ada")
-    assert ended(same) == 1
+    assert ended(same) == 2
     assert "by its key" in same.text()
     assert "give another --state-dir" in same.text()
     fresh = swarm.node("ada-again")
