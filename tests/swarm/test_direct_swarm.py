@@ -82,6 +82,8 @@ def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(t
 
         until(lambda: all(node.events("node.peer_direct") for node in nodes), "lines", coordinator, *nodes)
         until(all_are_direct, "direct lines", coordinator, *nodes)
+        joined = beats()  # the bytes of joining are counted on the wire a little later
+        until(lambda: beats() >= joined + 2 * len(nodes), "the first beats", coordinator, *nodes)
         before, first = figures(), [figures(at) for at in told]
         since = beats()
         until(lambda: beats() >= since + BEATS * len(nodes), "beats", coordinator, *nodes)
