@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,8 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 PATIENCE_S = 60.0
 END_S = 10.0
+PORTS = range(20_000, 32_000)
+"""Below those that the system gives to connections, so that the port of a killed coordinator stays free."""
 RESTING = ("--compute-max", "10")
 """Options of a node that only has to be there, and leaves the processors to the other tests."""
 
@@ -63,6 +67,15 @@ samples = {samples}
 """
 
 
+def lasting_address() -> str:
+    """An address on loopback at which nobody listens, for a program that stops and starts again."""
+    while True:
+        port = random.SystemRandom().choice(PORTS)  # not by the seed of the tests, which all workers share
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
+
+
 class RealSwarm:
     """The processes of one test. All of them are killed at its end."""
 
@@ -70,7 +83,7 @@ class RealSwarm:
         self.folder = folder
         self.state = folder / "coordinator"
         self.processes: list[Process] = []
-        self.address = "127.0.0.1:0"
+        self.address = lasting_address()
         self.insecure = False
         """Whether to start the coordinator with --insecure, for clients with an HTTP/2 of their own."""
         self.ready: dict[str, Any] = {}
