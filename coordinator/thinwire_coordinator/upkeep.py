@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.evaluation import HeldOut
@@ -151,7 +151,7 @@ class Upkeep:
         if isinstance(action, MeasureHere):
             part = action.part
             numbers = sets[part.name].spread(part.spread)[part.start : part.start + part.count]
-            loss = await self._measure(copy, part.name, numbers)
+            loss = await self._measure(part.name, self._held_out.measure_part, copy, part.name, numbers)
             self._swarm.evaluations.measured_here(result.measurement, part, math.nan if loss is None else loss)
             return
         if action.name in self._damaged and not math.isfinite(action.loss):
@@ -166,7 +166,7 @@ class Upkeep:
         """Measure the loss on each held-out set, and generate a sample text if none has diverged."""
         finite, step = True, self._step_of(copy)
         for held_out in self._state.held_out_sets:
-            loss = await self._measure(copy, held_out.name, held_out.spread(self._held_out.samples))
+            loss = await self._measure(held_out.name, self._held_out.measure, copy, held_out)
             if loss is not None:
                 await self._record(step, held_out, loss, "coordinator")
             finite = finite and loss is not None and math.isfinite(loss)
@@ -174,10 +174,10 @@ class Upkeep:
         if finite and copy.step:
             await self._sample(copy)
 
-    async def _measure(self, copy: Replica, name: str, samples: Sequence[int]) -> float | None:
-        """The loss on these samples. None if they are damaged: the run goes on without this measurement."""
+    async def _measure(self, name: str, measure: Callable[..., float], *arguments: object) -> float | None:
+        """The loss on samples of the set `name`. None if they are damaged: the run goes on without this measurement."""
         try:
-            loss: float = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure_part, copy, name, samples)
+            loss = await self._workers.submit(Job.MEASURE_LOSS, measure, *arguments)
         except Damaged as error:
             self._damaged.add(name)
             text = f"the held-out loss on {name!r} is not measured: {error}"

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import hashlib
 import logging
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import pytest
 
 from thinwire_coordinator.swarm import served_blobs
 from thinwire_coordinator.swarm.served_blobs import ServedBlobs
+from thinwire_proto.blobs import Blob, HashingStopped, blob_of
 
 DATA = bytes(range(256)) * 40
+LARGE = 1 << 34
+"""Bytes of a file with holes: hashing them takes seconds."""
 
 
 def write(folder: Path, data: bytes) -> str:
@@ -96,24 +101,25 @@ async def test_a_blob_that_cannot_be_read_for_a_while_is_served_after_it(
 def test_a_coordinator_that_ends_does_not_wait_for_the_hash_of_a_large_blob(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, pieces = write(tmp_path, DATA), 0
-    monkeypatch.setattr(served_blobs, "PIECE_BYTES", 1)
-    monkeypatch.setattr(served_blobs, "CHUNK_BYTES", 1)
-    hash_piece = served_blobs._hash_piece
+    name, stopped = "0" * 64, list[Path]()
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, LARGE)
 
     async def ends_amid_the_hash() -> None:
         begun, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def counted(*given: Any) -> bool:
-            nonlocal pieces
-            pieces += 1
+        def told(path: Path, stop: threading.Event) -> Blob:
             loop.call_soon_threadsafe(begun.set)
-            return hash_piece(*given)
+            try:
+                return blob_of(path, stop)
+            except HashingStopped:
+                stopped.append(path)
+                raise
 
-        monkeypatch.setattr(served_blobs, "_hash_piece", counted)
+        monkeypatch.setattr(served_blobs, "blob_of", told)
         call = asyncio.ensure_future(ServedBlobs(tmp_path).find(name))
         await begun.wait()
         assert not call.done()
 
     asyncio.run(ends_amid_the_hash())  # joins the threads of the loop
-    assert 0 < pieces < len(DATA) // 2
+    assert stopped == [tmp_path / name]

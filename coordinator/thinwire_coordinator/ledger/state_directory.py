@@ -14,7 +14,6 @@ lock                        held by the coordinator that runs on this directory
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
@@ -31,7 +30,7 @@ from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.foreign_directory import check_begun_or_empty, check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_proto.blobs import Blob, BlobFolder
+from thinwire_proto.blobs import Blob, BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
 from thinwire_proto.contract.data.prepared import PreparedSpec
 from thinwire_proto.data.manifest import MANIFEST_FILE
@@ -382,7 +381,7 @@ def _other_data(contract: Contract, run: RunSpec) -> str:
     if not isinstance(ours, PreparedSpec) or not isinstance(theirs, PreparedSpec) or not theirs.folder:
         return ""
     try:
-        name = hashlib.sha256((Path(theirs.folder) / MANIFEST_FILE).read_bytes()).hexdigest()
+        name = blob_of(Path(theirs.folder) / MANIFEST_FILE).hash
     except OSError:
         return ""
     same = name == ours.manifest_hash

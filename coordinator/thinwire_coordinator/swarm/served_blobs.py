@@ -7,26 +7,18 @@ node could only say that the coordinator's bytes are wrong.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import stat
+import threading
 from pathlib import Path
-from typing import IO, Protocol
 
 from thinwire_common.logs import tell
-from thinwire_proto.blobs import CHUNK_BYTES
+from thinwire_proto.blobs import blob_of
 
 log = logging.getLogger("thinwire.coordinator")
 
-PIECE_BYTES = 1 << 24
-"""Hashed at once on a thread. A coordinator that ends waits for the piece on its way, not for the rest of the file."""
-
 Version = tuple[int, int]
 """Time of the last change in nanoseconds, and size. A file is read again when they change."""
-
-
-class Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
 
 
 class ServedBlobs:
@@ -80,18 +72,9 @@ class ServedBlobs:
 
 
 async def _hash_of(path: Path) -> str:
-    """Read a file piece by piece, so that a cancelled task stops reading it. A thread cannot be cancelled."""
-    digest, file = hashlib.sha256(), await asyncio.to_thread(path.open, "rb")
-    with file:
-        while await asyncio.to_thread(_hash_piece, file, digest):
-            pass
-    return digest.hexdigest()
-
-
-def _hash_piece(file: IO[bytes], digest: Digest) -> bool:
-    """Hash the next PIECE_BYTES. Returns whether there were any."""
-    read = 0
-    while read < PIECE_BYTES and (chunk := file.read(CHUNK_BYTES)):
-        digest.update(chunk)
-        read += len(chunk)
-    return read > 0
+    """The hash of a file. A thread cannot be cancelled: it stops reading once the task that waits for it is."""
+    stop = threading.Event()
+    try:
+        return (await asyncio.to_thread(blob_of, path, stop)).hash
+    finally:
+        stop.set()
