@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pydantic_core import from_json
+
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer
 
@@ -71,8 +73,8 @@ def _environment() -> SandboxedEnvironment:
 
 def _config(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = from_json(data)
+    except ValueError as error:
         raise ConfigError(f"--chat: the tokenizer's {CONFIG_FILE} is not JSON: {error}") from None
     return found if isinstance(found, dict) else {}
 

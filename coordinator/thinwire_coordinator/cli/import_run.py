@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
+
+from pydantic_core import from_json
 
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.ledger.state_directory import create_state, is_state, lock_state, open_state
@@ -46,6 +47,6 @@ def _has_other_tokenizer(weights: Path, ours: Tokenizer | None) -> bool:
 
 def _vocabulary(tokenizer: bytes) -> object:
     try:
-        return json.loads(tokenizer)["model"]["vocab"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return from_json(tokenizer)["model"]["vocab"]
+    except (ValueError, KeyError, TypeError):
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from torch import Tensor
 
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
@@ -45,8 +46,8 @@ def _special_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str
     """
     ends, end = config.get("eos_token_id"), tokenizer.end
     try:
-        words = json.loads(tokenizer.files()[TOKENIZER_CONFIG])
-    except (KeyError, ValueError, RecursionError):
+        words = from_json(tokenizer.files()[TOKENIZER_CONFIG])
+    except (KeyError, ValueError):
         words = {}
     return {
         "bos_token_id": config.get("bos_token_id") if words.get("bos_token") else None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, check_end
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE, JsonTokenizer
@@ -60,8 +61,8 @@ def _configured_end(files: TokenizerFiles) -> str | None:
     if CONFIG_FILE not in files.files:
         return None
     try:
-        config: Any = json.loads(files.files[CONFIG_FILE])
-    except (ValueError, RecursionError) as error:
+        config: Any = from_json(files.files[CONFIG_FILE])
+    except ValueError as error:
         raise ConfigError(f"{files.path.parent / CONFIG_FILE}: is not JSON: {error}") from None
     word = config.get("eos_token") if isinstance(config, dict) else None
     word = word.get("content") if isinstance(word, dict) else word
