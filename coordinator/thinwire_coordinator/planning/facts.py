@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from thinwire_proto.contract import TILE_EDGE
+from thinwire_proto.needs import Trained
 
 RTT_SECONDS = 0.05
 """A round trip between two homes of a continent, if nothing else is known."""
@@ -32,9 +32,13 @@ class ModelFacts:
         return self.matrix_tiles + self.vector_tiles
 
     @property
+    def size(self) -> Trained:
+        return Trained(self.trained, self.matrix_tiles, self.vector_tiles)
+
+    @property
     def components(self) -> int:
         """Components of all tiles, padding included."""
-        return self.matrix_tiles * TILE_EDGE**2 + self.vector_tiles * TILE_EDGE
+        return self.size.components
 
     @property
     def padding(self) -> float:

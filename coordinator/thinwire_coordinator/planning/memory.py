@@ -7,7 +7,6 @@ from thinwire_proto.contract import RunSpec
 from thinwire_proto.needs import (
     FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
-    Trained,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,
@@ -29,7 +28,7 @@ def node_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
     """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
     frozen = FROZEN_BYTES_A_PARAMETER * facts.frozen
     activations = samples_at_once(run, micro_batch) * facts.activation_bytes
-    return PROGRAM_BYTES + trained_bytes(run, _trained(facts)) + frozen + activations
+    return PROGRAM_BYTES + trained_bytes(run, facts.size) + frozen + activations
 
 
 def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: int = DEFAULT_MICRO_BATCH) -> int:
@@ -53,8 +52,4 @@ def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
 def node_disk_bytes(run: RunSpec, facts: ModelFacts, data: DataFacts) -> float:
     """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
     frozen, of_data = FROZEN_BYTES_A_PARAMETER * facts.frozen, max(data.bytes, data.node_bytes_min)
-    return state_disk_bytes(run, _trained(facts)) + frozen + of_data
-
-
-def _trained(facts: ModelFacts) -> Trained:
-    return Trained(facts.trained, facts.matrix_tiles, facts.vector_tiles)
+    return state_disk_bytes(run, facts.size) + frozen + of_data
