@@ -146,7 +146,7 @@ class PushSumNode:
         return to
 
     def usual_share(self) -> Tensor:
-        """What a message of this mass to one target is, int64 [parameters]."""
+        """The share that goes to one target, half of the mass: int64 [parameters]."""
         return self.mass >> 1
 
     def step(self, change: Tensor) -> None:

@@ -330,8 +330,8 @@ class PeerLines:
             line.deaf_until = now + self._refuse(peer, line, str(error))
 
     def _refuse(self, peer: int, line: Line, why: str) -> float:
-        """The relay has brought what cannot be. Returns the seconds until it is read again, because each such parcel is
-        logged. This end begins the line again then."""
+        """Give up a line whose parcel cannot be read. Returns the seconds until parcels of the relay are read again:
+        each one that cannot be is logged. This end begins the line again then."""
         if line.stream is not None:
             return self._times.max_s
         line.stop_timer()
