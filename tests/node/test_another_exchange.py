@@ -214,14 +214,19 @@ def settings(folder: Path, address: str) -> NodeSettings:
     return NodeSettings(address, folder / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
 
 
-async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_path: Path) -> None:
-    settings_ = settings(tmp_path, "alone:1")
-    swarm = SWARMS["alone:1"]
-    swarm.loses_connection = "the cable was pulled"
-    kept = NodeState(settings_.state_dir)
+def settings_of_a_member(folder: Path, address: str) -> NodeSettings:
+    """The settings of a node that has the contract of an earlier life."""
+    found = settings(folder, address)
+    kept = NodeState(found.state_dir)
     kept.write("contract.json", CONTRACT.written)
     kept.close()
-    node = Node(settings_)
+    return found
+
+
+async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_path: Path) -> None:
+    node = Node(settings_of_a_member(tmp_path, "alone:1"))
+    swarm = SWARMS["alone:1"]
+    swarm.loses_connection = "the cable was pulled"
     await node.run(asyncio.Event())
     record = node.record
     assert (record.counted, record.sessions, record.sessions_lost) == (STEPS, 2, 1)
@@ -239,13 +244,8 @@ async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_pa
 
 
 async def test_a_contribution_whose_receipt_was_lost_is_counted_with_its_tokens(tmp_path: Path) -> None:
-    settings_ = settings(tmp_path, "alone:5")
-    swarm = SWARMS["alone:5"]
-    swarm.loses_receipt = "the cable was pulled"
-    kept = NodeState(settings_.state_dir)
-    kept.write("contract.json", CONTRACT.written)
-    kept.close()
-    node = Node(settings_)
+    node = Node(settings_of_a_member(tmp_path, "alone:5"))
+    SWARMS["alone:5"].loses_receipt = "the cable was pulled"
     await node.run(asyncio.Event())
     record = node.record
     assert (record.counted, record.not_counted, record.sessions_lost) == (STEPS, 0, 1)

@@ -41,20 +41,27 @@ async def begun(folder: Path) -> AsyncIterator[GossipTraining]:
     await nodes.close(0, training)
 
 
+@asynccontextmanager
+async def busy(training: GossipTraining) -> AsyncIterator[None]:
+    """The compute thread takes nothing during the block. All errands are done after it."""
+    go_on = threading.Event()
+    blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
+    yield
+    go_on.set()
+    await blocked
+    while training.errands:
+        await asyncio.sleep(0)
+
+
 async def test_any_number_of_confirmations_takes_one_job_for_each_peer(tmp_path: Path) -> None:
     async with begun(tmp_path) as training:
-        go_on = threading.Event()
-        blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
-        for _ in range(10_000):
-            training.confirmed(PEER, NOTHING)
-            training.confirmed(PEER + 1, NOTHING)
-        await asyncio.sleep(0)
-        assert len(training.errands) == 2
-        assert training.work.jobs <= 3
-        go_on.set()
-        await blocked
-        while training.errands:
+        async with busy(training):
+            for _ in range(10_000):
+                training.confirmed(PEER, NOTHING)
+                training.confirmed(PEER + 1, NOTHING)
             await asyncio.sleep(0)
+            assert len(training.errands) == 2
+            assert training.work.jobs <= 3
         training.errands.check()
 
 
@@ -64,35 +71,25 @@ async def test_any_number_of_comings_and_goings_takes_one_job_for_each_peer_and_
     async with begun(tmp_path) as training:
         hub = training.lines._hub  # type: ignore[attr-defined] # these are HubLines
         sent = hub.sent
-        go_on = threading.Event()
-        blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
-        for _ in range(1000):
-            training.present(PEER)
-            training.absent(PEER, "it left")
-            training.absent(PEER + 1, "it left")
-            training.present(PEER + 1)
-        await asyncio.sleep(0)
-        assert len(training.errands) == 2
-        assert training.work.jobs <= 3
-        go_on.set()
-        await blocked
-        while training.errands:
+        async with busy(training):
+            for _ in range(1000):
+                training.present(PEER)
+                training.absent(PEER, "it left")
+                training.absent(PEER + 1, "it left")
+                training.present(PEER + 1)
             await asyncio.sleep(0)
+            assert len(training.errands) == 2
+            assert training.work.jobs <= 3
         assert hub.sent == sent + 1  # the first message, once, to the one that is there
         assert training.report().missed == (PEER,)
 
 
 async def test_the_newest_of_the_confirmations_that_wait_counts(tmp_path: Path) -> None:
     async with begun(tmp_path) as training:
-        go_on = threading.Event()
-        blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
-        training.confirmed(PEER, NOTHING)
-        await asyncio.sleep(0)
-        training.confirmed(PEER, NEVER_SENT)
-        go_on.set()
-        await blocked
-        while training.errands:
+        async with busy(training):
+            training.confirmed(PEER, NOTHING)
             await asyncio.sleep(0)
+            training.confirmed(PEER, NEVER_SENT)
         assert PEER in training.report().missed
 
 

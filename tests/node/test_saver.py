@@ -163,13 +163,19 @@ async def test_a_head_that_cannot_be_written_is_told_with_the_next_one(tmp_path:
     state.close()
 
 
-async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp_path: Path, threads: Threads) -> None:
-    state = FullState(tmp_path / "node")
+async def with_a_failed_save(folder: Path, threads: Threads) -> tuple[FullState, Contributing]:
+    """A node whose save in the background has failed, because its disk is full."""
+    state = FullState(folder / "node")
     node = Contributing(state, threads)
     state.is_full, node.now = True, SAVE_IS_DUE
     await node.contribute()
     with pytest.raises(OSError, match="No space left"):
         await node.work.finish_jobs()
+    return state, node
+
+
+async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp_path: Path, threads: Threads) -> None:
+    state, node = await with_a_failed_save(tmp_path, threads)
     node.now += SAVE_IS_DUE
     with pytest.raises(OSError, match="No space left"):
         await node.contribute()  # which ends the node
@@ -186,12 +192,7 @@ async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp
 async def test_a_save_that_makes_an_earlier_one_good_says_so(
     tmp_path: Path, threads: Threads, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = FullState(tmp_path / "node")
-    node = Contributing(state, threads)
-    state.is_full, node.now = True, SAVE_IS_DUE
-    await node.contribute()
-    with pytest.raises(OSError, match="No space left"):
-        await node.work.finish_jobs()
+    state, node = await with_a_failed_save(tmp_path, threads)
     state.is_full = False
     await node.work.save()
     assert [record.event for record in caplog.records] == ["node.saved_again"]  # type: ignore[attr-defined]

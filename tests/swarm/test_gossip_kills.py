@@ -94,21 +94,28 @@ def test_turns_that_one_end_lacks_or_mixes_twice_are_noticed() -> None:
             check_edge(one, wrong)
 
 
+def check_ends_for_want_of_space(node: Process, other: Process) -> None:
+    until(lambda: not node.running, "the end of the node", node, other)
+    assert node.popen.returncode == 1
+    assert "the disk fails: [Errno 28] No space left on device" in node.text()
+    assert "Traceback" not in node.text()
+
+
 def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
     """Its archive is written by what a line brings, beside the iterations."""
+    full = swarm.folder / "full"
     coordinator = swarm.coordinator(run_of(10_000, BEAT_MS))
-    full = swarm.node("one", "--archive-messages", through=("full_archive.py", "20"))
+    node = swarm.node("one", "--archive-messages", through=("full_disk.py", "archive", str(full)))
     other = swarm.node("two")
-    until(lambda: not full.running, "the end of the node", coordinator, other)
-    assert full.popen.returncode == 1
-    assert "the disk fails: [Errno 28] No space left on device" in full.text()
-    assert "Traceback" not in full.text()
+    until((swarm.folder / "one" / JOURNAL_FILE).exists, "the first iteration", coordinator, node, other)
+    full.touch()
+    check_ends_for_want_of_space(node, other)
 
 
 def test_a_node_whose_disk_is_full_while_the_coordinator_is_away_says_so_and_ends(swarm: RealSwarm) -> None:
     full = swarm.folder / "full"
     coordinator = swarm.coordinator(run_of(10_000, BEAT_MS, patience_ms=500))
-    node, other = swarm.node("one", through=("full_journal.py", str(full))), swarm.node("two")
+    node, other = swarm.node("one", through=("full_disk.py", "journal", str(full))), swarm.node("two")
     journal = swarm.folder / "one" / JOURNAL_FILE
     until(journal.exists, "the first iteration", coordinator, node, other)
     coordinator.tell(signal.SIGKILL)
@@ -116,7 +123,4 @@ def test_a_node_whose_disk_is_full_while_the_coordinator_is_away_says_so_and_end
     before = journal.stat().st_mtime_ns
     until(lambda: journal.stat().st_mtime_ns > before, "an iteration without the coordinator", node, other)
     full.touch()
-    until(lambda: not node.running, "the end of the node", node, other)
-    assert node.popen.returncode == 1
-    assert "the disk fails: [Errno 28] No space left on device" in node.text()
-    assert "Traceback" not in node.text()
+    check_ends_for_want_of_space(node, other)
