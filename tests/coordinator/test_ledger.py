@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -16,28 +15,19 @@ import numpy as np
 import pytest
 
 from support.sealed_run import COLUMNS, make_run, signed, verified
-from support.small import MODEL
-from support.token_folder import VOCABULARY, write_tokens
-from thinwire_coordinator.ledger import state_directory
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import (
     RunState,
-    check_run,
-    create_state,
-    keep_blobs,
     lock_state,
     open_state,
 )
-from thinwire_proto.blobs import blob_of
-from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
 
 STEPS = 4
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -198,131 +188,6 @@ def test_snapshots_that_were_set_aside_are_named_when_none_is_left(folder: Path)
     with pytest.raises(LedgerError, match=r"none exists beside 0\.bad, 2\.bad, set aside as damaged; restore one"):
         replica_at_head(state)
     state.close()
-
-
-@pytest.mark.parametrize("lost", ["contract.json", "ledger.sqlite"])
-def test_remains_of_a_run_are_not_taken_for_a_new_run(folder: Path, lost: str) -> None:
-    Bodies(str(folder / "updates"))
-    (folder / lost).unlink()
-    if lost == "contract.json":
-        with pytest.raises(ConfigError, match=r"so it is what is left of a run; restore contract\.json"):
-            create_state(folder, RunSpec())
-    else:
-        with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing; restore it from the newest"):
-            open_state(folder)
-    assert (folder / "snapshots" / "0.safetensors").exists()
-
-
-@pytest.mark.parametrize("what", ["body", "snapshot"])
-def test_either_bodies_or_a_later_snapshot_show_that_the_ledger_is_lost(folder: Path, what: str) -> None:
-    if what == "body":
-        (folder / "snapshots" / "2.safetensors").unlink()
-    else:
-        shutil.rmtree(folder / "updates")
-    (folder / "ledger.sqlite").unlink()
-    for _ in range(2):
-        with pytest.raises(Damaged, match=r"ledger\.sqlite is missing; restore it from the newest"):
-            open_state(folder)
-
-
-def test_a_new_run_that_died_before_it_had_a_ledger_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_state(tmp_path, parse_run({"model": MODEL}, "test"))
-
-    def dies(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(state_directory, "Ledger", dies)
-        with pytest.raises(OSError, match="No space left"):
-            open_state(tmp_path)
-    state = open_state(tmp_path)
-    assert replica_at_head(state).step == 0
-    state.close()
-
-
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        ({"data": {"kind": "tokens", "folder": "data"}}, "data.kind: corpus here, tokens there"),
-        ({"data": {"kind": "images", "folder": "data"}}, "data.kind: corpus here, images there"),
-        ({"model": {"kind": "hf", "config": {"model_type": "llama"}}}, "model.kind: decoder here, hf there"),
-        ({"model": MODEL | {"context": 1 << 17}}, f"model.context: {MODEL['context']} here, {1 << 17} there"),
-        ({"data": {"kind": "tokens", "folder": "data"}, "demo": {"k": 4}}, "demo.k: 96 here, 4 there"),
-    ],
-)
-def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differences(
-    folder: Path, document: dict[str, dict[str, object]], said: str
-) -> None:
-    """Of another kind than the run, or too long for its text; the run has no derived keys for it."""
-    state = open_state(folder)
-    try:
-        with pytest.raises(ConfigError, match=r"leave --run out to continue this one") as raised:
-            check_run(state, parse_run({"model": MODEL} | document, "test"))
-    finally:
-        state.close()
-    assert said in str(raised.value)
-
-
-def test_a_run_file_that_names_other_data_is_refused(tmp_path: Path) -> None:
-    """The folder is no part of the contract, and the run has its own copy, so the folder may be gone."""
-    for name, tokens in (("data", 500), ("other", 600)):
-        write_tokens(tmp_path / name, {"wiki": [tokens]})
-
-    def run(folder: str) -> RunSpec:
-        data = {"kind": "tokens", "folder": str(tmp_path / folder)}
-        return parse_run({"model": MODEL | {"vocabulary": VOCABULARY}, "data": data}, "test")
-
-    (tmp_path / "state").mkdir()
-    create_state(tmp_path / "state", run("data"))
-    (tmp_path / "data").rename(tmp_path / "moved")
-    state = open_state(tmp_path / "state")
-    try:
-        for folder in ("data", "moved"):
-            check_run(state, run(folder))
-        with pytest.raises(
-            ConfigError, match=r"data\.folder: \S*/other has the manifest \w+…, not \w+….* leave --run out"
-        ):
-            check_run(state, run("other"))
-    finally:
-        state.close()
-
-
-def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
-    run = parse_run({"model": MODEL}, "test")
-    create_state(tmp_path, run)
-    (tmp_path / "contract.json").rename(tmp_path / "contract.json.new")
-    create_state(tmp_path, run)
-    state = open_state(tmp_path)
-    assert replica_at_head(state).step == 0
-    state.close()
-
-
-@contextmanager
-def not_root(folder: Path) -> Iterator[None]:
-    """Inside, modes of files hold, for root too. Paths are relative to the folder: those above may be root's alone."""
-    before, user = Path.cwd(), os.geteuid()
-    os.chdir(folder)
-    if user == 0:
-        for path in (folder, *folder.iterdir()):
-            os.chown(path, NOBODY, -1)
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-        os.chdir(before)
-
-
-def test_read_only_shards_of_an_archive_are_kept(tmp_path: Path) -> None:
-    shard = tmp_path / "shard"
-    shard.write_bytes(b"tokens")
-    shard.chmod(0o444)
-    blob = blob_of(shard)
-    with not_root(tmp_path):
-        kept = keep_blobs(Path("blobs"), {blob: Path("shard")}, lambda: None)
-        assert [path.name for path in kept.folder.iterdir()] == [blob.hash]
-        assert kept.path(blob).read_bytes() == b"tokens"
-    assert shard.stat().st_nlink == 2  # linked, not copied
 
 
 def test_a_malformed_database_page_is_an_error(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a node with another contract is told, however long that contract is."""
+"""A node with another contract is told how it differs, however long that contract is."""
 
 from __future__ import annotations
 
