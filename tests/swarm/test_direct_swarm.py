@@ -82,8 +82,24 @@ def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(t
 
         until(lambda: all(node.events("node.peer_direct") for node in nodes), "lines", coordinator, *nodes)
         until(all_are_direct, "direct lines", coordinator, *nodes)
-        joined = beats()  # the bytes of joining are counted on the wire a little later
-        until(lambda: beats() >= joined + 2 * len(nodes), "the first beats", coordinator, *nodes)
+
+        def wire_is_read() -> bool:
+            """Of the wire the metrics have the newest reading, and of payload each byte. So the bytes of joining are in
+            both once the wire has more."""
+            found, sent = figures(), ("direction", "sent")
+            wire, payload = (
+                sum(
+                    of
+                    for (name, labels), of in found.items()
+                    if name == f"thinwire_coordinator_{kind}_bytes_total" and sent in labels
+                )
+                for kind in ("wire", "payload")
+            )
+            return wire > payload
+
+        joined = beats()
+        until(lambda: beats() >= joined + len(nodes), "the first beats", coordinator, *nodes)
+        until(wire_is_read, "a reading of the wire", coordinator, *nodes)
         before, first = figures(), [figures(at) for at in told]
         since = beats()
         until(lambda: beats() >= since + BEATS * len(nodes), "beats", coordinator, *nodes)
