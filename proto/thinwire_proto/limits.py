@@ -117,6 +117,8 @@ PEER_RETRY_MAX_S = 30 * ROUND_TRIP_MAX_S
 peer does so before."""
 PEER_DIRECT_S = ROUND_TRIP_MAX_S
 """A line that may become a direct one waits so long for it at most. Then it uses the relay meanwhile."""
+KERNEL_TRIAL_S = 150 * ROUND_TRIP_MAX_S
+"""A node's compressor kernel is compiled and compared with torch in at most this time, else torch does the work."""
 GOSSIP_PATIENCE_S = 150 * ROUND_TRIP_MAX_S
 """A step of `Gossip` waits so long at most for a rank that is silent, unless the script says otherwise. A rank whose
 process ended is noticed at once. This is for a machine that hangs, and longer than a pause to save a checkpoint."""

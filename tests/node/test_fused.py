@@ -20,7 +20,8 @@ from thinwire_node.compression import fused
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import decide, disagreement, hard_tiles, make_fused, reference_topk
 from thinwire_node.compression.momentum import Momentum, Sent
-from thinwire_proto.contract import DemoSpec
+from thinwire_node.compression.trial import tried, verdict_of
+from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout
 
 pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
@@ -212,21 +213,57 @@ def test_reference_topk_selects_as_torch() -> None:
 def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "TESTED_K", (32,))
     spec = spec_of(precondition="adam")
-    made, why = decide(spec, DEVICE, timed_tiles=1)
-    assert made is not None
-    assert "fused kernel" in why
+    verdict = decide(spec, DEVICE)
+    assert verdict.launch is not None
+    assert "fused kernel" in verdict.why
     monkeypatch.setattr(fused, "GRADIENT_TOLERANCE", -1.0)
-    made, why = decide(spec, DEVICE, timed_tiles=1)
-    assert made is None
-    assert "in torch" in why
-    assert "gradients" in why
+    verdict = decide(spec, DEVICE)
+    assert verdict.launch is None
+    assert "in torch" in verdict.why
+    assert "gradients" in verdict.why
+
+
+def test_one_compressor_for_two_models() -> None:
+    """The kernel reads from a table which tensor a tile is of. The second model has more tiles."""
+    spec, small, large = spec_of(), TileLayout([Parameter(name="w", shape=(70, 64))]), LAYOUT
+    kernel = fused_for(spec)
+    for layout in (small, large):
+        plain, other = Momentum(layout, spec, DEVICE), Momentum(layout, spec, DEVICE)
+        plain.fused, other.fused = None, kernel
+        gradients = {tensor.name: torch.randn(tensor.shape, device=DEVICE) for tensor in layout.tensors}
+        one, two = (momentum.accumulate_and_extract(gradients, 0.1, 1, 8) for momentum in (plain, other))
+        assert torch.equal(one.components, two.components)
 
 
 def test_without_triton_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "thinwire_node.compression.triton.compress", None)
-    made, why = decide(spec_of(), DEVICE)
-    assert made is None
-    assert "Triton is not installed" in why
+    verdict = decide(spec_of(), DEVICE)
+    assert verdict.launch is None
+    assert "Triton is not installed" in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("import os; os.abort()", "it ended with -6"),
+        ("raise ValueError('an illegal memory access')", "an illegal memory access"),
+        ("print('nothing')", "JSONDecodeError"),
+        ("", "IndexError"),
+        ("import time; time.sleep(60)", "longer than 2 s"),
+    ],
+)
+def test_a_trial_that_fails_costs_only_its_own_process(program: str, expected: str) -> None:
+    verdict = verdict_of([sys.executable, "-c", program], 2.0)
+    assert verdict.launch is None
+    assert expected in verdict.why
+    assert "in torch" in verdict.why
+
+
+def test_the_trial_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a card, the kernel runs in the interpreter there, with few tiles."""
+    monkeypatch.setattr(os, "environ", os.environ | {"TRITON_INTERPRET": "1"})
+    verdict = tried(spec_of(k=1), torch.device("cpu"))
+    assert verdict.launch == 0, verdict.why
 
 
 def test_a_cpu_has_no_kernel() -> None:
@@ -239,9 +276,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from thinwire_node.compression.triton.kernel import compress
 
-pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", positions="*i16",
+pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", masks="*i32",
                 counts="*i32", magnitudes="*fp32", codes="*u8")
-numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_weight alpha".split()}
+numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_scale alpha".split()}
 constants = dict(FED=True, ADAM=True, ALIGNED=True, CODED=True, PRECISION=sys.argv[1])
 source = ASTSource(compress, pointers | numbers | {name: "constexpr" for name in constants}, constants,
                    {(index,): [["tt.divisibility", 16]] for index in range(len(pointers))})

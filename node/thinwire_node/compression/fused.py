@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.compress import Extracted
+from thinwire_node.compression.trial import Verdict, tried
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, coded
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("thinwire.node")
 
-TF32_CAPABILITY = 8
 TESTED_K = (1, 32, 4096)
 TESTED_LAYOUT = TileLayout(
     [Parameter(name=str(n), shape=shape) for n, shape in enumerate([(100, 70), (64, 128), (3, 5, 40)])]
@@ -46,46 +46,45 @@ def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
     if device.type != "cuda":  # ROCm devices also have the type "cuda"
         return None
     plain = spec.model_copy(update={"k": 1, "k_policy": "fixed"})  # the kernel does not depend on k
-    compressor = _decide_once(plain.model_dump_json(), device)
-    return None if compressor is None else type(compressor)(spec, device, compressor.launch)
+    launch = _launch_once(plain.model_dump_json(), device)
+    if launch is None:
+        return None
+    from thinwire_node.compression.triton.compress import FusedCompressor, launches  # noqa: PLC0415 - Triton is optional
+
+    return FusedCompressor(spec, device, launches(device)[launch])
 
 
 @lru_cache(maxsize=16)
-def _decide_once(spec_json: str, device: torch.device) -> FusedCompressor | None:
-    compressor, why = decide(DemoSpec.model_validate_json(spec_json), device)
-    (log.warning if compressor is None else log.info)("compressor on %s: %s", device, why)
-    return compressor
+def _launch_once(spec_json: str, device: torch.device) -> int | None:
+    verdict = tried(DemoSpec.model_validate_json(spec_json), device)
+    (log.warning if verdict.launch is None else log.info)("compressor on %s: %s", device, verdict.why)
+    return verdict.launch
 
 
-def decide(spec: DemoSpec, device: torch.device, timed_tiles: int = TIMED_TILES) -> tuple[FusedCompressor | None, str]:
-    """The fastest kernel launch among those that agree with torch, and the reason in words; None without one."""
+def decide(spec: DemoSpec, device: torch.device) -> Verdict:
+    """The fastest kernel launch among those that agree with torch. Run it in a process of its own (see `trial`)."""
     try:
-        from thinwire_node.compression.triton.compress import ANYWHERE, LAUNCHES, FusedCompressor  # noqa: PLC0415
+        from thinwire_node.compression.triton.compress import FusedCompressor, launches  # noqa: PLC0415
     except ImportError as error:
-        return None, f"operation by operation in torch, because Triton is not installed ({error})"
-    found: list[tuple[float, FusedCompressor]] = []
-    problem = ""
-    for launch in LAUNCHES if _has_tf32(device) else (ANYWHERE,):
-        compressor = FusedCompressor(spec, device, launch)
+        return Verdict(None, f"operation by operation in torch, because Triton is not installed ({error})")
+    found: list[tuple[float, int]] = []
+    problem, choices = "", launches(device)
+    tiles = TIMED_TILES if device.type == "cuda" else 1  # in the interpreter, a tile takes tens of milliseconds
+    for number, launch in enumerate(choices):
         try:
+            compressor = FusedCompressor(spec, device, launch)
             problem = disagreement(compressor, spec, device)
             if not problem:
-                found.append((_seconds(compressor, spec, device, timed_tiles), compressor))
+                found.append((_seconds(compressor, spec, device, tiles), number))
         except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; torch is the fallback
             problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if not found:
-        return None, f"operation by operation in torch, because the fused kernel fails its test here ({problem})"
-    found.sort(key=lambda pair: pair[0])
-    compressor = found[0][1]
-    timings = "; ".join(f"{one.launch} {took / timed_tiles / MATRIX_COMPONENTS:.2g}" for took, one in found)
-    return compressor, f"the fused kernel with the fastest of these launches, in seconds a parameter: {timings}"
-
-
-def _has_tf32(device: torch.device) -> bool:
-    """Whether the card has TF32, as NVIDIA's have since Ampere."""
-    if device.type != "cuda" or torch.version.hip:
-        return False
-    return torch.cuda.get_device_capability(device)[0] >= TF32_CAPABILITY
+        why = f"operation by operation in torch, because the fused kernel fails its test here ({problem})"
+        return Verdict(None, why)
+    found.sort()
+    timings = "; ".join(f"{choices[number]} {took / tiles / MATRIX_COMPONENTS:.2g}" for took, number in found)
+    why = f"the fused kernel with the fastest of these launches, in seconds a parameter: {timings}"
+    return Verdict(found[0][1], why)
 
 
 def disagreement(compressor: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.compress import Extracted
-from thinwire_node.compression.triton.kernel import FIELDS, compress
+from thinwire_node.compression.triton.kernel import FIELDS, MASK_COMPONENTS, compress, list_components
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.magnitudes import TABLE, UNIT
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TensorTiles
 from thinwire_proto.exact.transform import float_basis
 
-NEGATIVE_BIT = 1 << 12
-"""The sign bit of a position as the kernel writes it."""
 ALIGNED_BYTES = 16
 """If all rows of the gradients start at a multiple of this, the kernel reads four numbers at a time."""
 
@@ -42,10 +40,21 @@ class Launch:
         return {"num_warps": self.warps} | limit
 
 
+TF32_CAPABILITY = 8
+"""NVIDIA's cards have TF32 since Ampere."""
 LAUNCHES = (Launch(8, 128, "tf32"), Launch(8, 80, "tf32"), Launch(4, 128, "tf32"), Launch(4, 168, "tf32"))
 """Which of them is fastest depends on the card. TF32 has 11 bits, enough for values that never leave the node."""
 ANYWHERE = Launch(8, None, "ieee")
 """Runs on cards without TF32, and in the interpreter."""
+LIST_WARPS = 1
+"""Of a program that lists one tile's components. It has little to do, so more warps would wait for each other."""
+
+
+def launches(device: torch.device) -> tuple[Launch, ...]:
+    """The launches to choose from on this device."""
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device)[0] < TF32_CAPABILITY:
+        return (ANYWHERE,)
+    return LAUNCHES
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ class FusedCompressor:
         self._addresses: tuple[int, ...] = ()
         self._table = torch.zeros(1, FIELDS, dtype=torch.int64, device=device)
         self._tensor_of = torch.zeros(1, dtype=torch.int32, device=device)
+        self._tiles: tuple[int, ...] = ()
         self._aligned = False
 
     def extract(self, coefficients: Tensor, k: int, inputs: GradientInput | None = None) -> Extracted:
@@ -86,28 +96,28 @@ class FusedCompressor:
         """
         n, k, device = len(coefficients), min(k, MATRIX_COMPONENTS), coefficients.device
         coded = self._spec.magnitude == "tile"
-        positions = torch.empty(n, k, dtype=torch.int16, device=device)
+        masks = torch.empty(n, MATRIX_COMPONENTS // MASK_COMPONENTS, dtype=torch.int32, device=device)
         counts = torch.empty(n, dtype=torch.int32, device=device)
         magnitudes = torch.empty(n, device=device)
         codes = torch.empty(n if coded else 1, dtype=torch.uint8, device=device)
         if inputs is not None:
             self._update_tables(inputs)
-        if n:
-            with torch.cuda.device_of(coefficients):  # type: ignore[no-untyped-call]  # a launch goes to the current card
+        with torch.cuda.device_of(coefficients):  # type: ignore[no-untyped-call]  # a launch goes to the current card
+            if n:
                 compress[(n,)](
                     coefficients, self._table, self._tensor_of, self._basis, self._levels,
-                    positions, counts, magnitudes, codes,
+                    masks, counts, magnitudes, codes,
                     k, *self._scalars(inputs), FED=inputs is not None, ADAM=bool(inputs and inputs.seconds),
                     ALIGNED=self._aligned, CODED=coded, PRECISION=self.launch.precision, **self.launch.options(),
                 )  # fmt: skip
-        components, values = _listed_components(positions, counts, magnitudes)
+            components, values = _listed(masks, counts, magnitudes)
         return Extracted(components, values, codes[counts > 0] if coded else codes[:0])
 
     def _scalars(self, inputs: GradientInput | None) -> tuple[float, ...]:
-        """β, η, share, β₂, weight, α."""
+        """β, η, share, β₂, 1 / weight, α."""
         fed = (inputs.rate, inputs.share) if inputs else (0.0, 1.0)
         weight = inputs.second_weight if inputs else 1.0
-        return (self._spec.beta, *fed, self._spec.precondition_beta, weight, self._spec.alpha)
+        return (self._spec.beta, *fed, self._spec.precondition_beta, 1 / weight, self._spec.alpha)
 
     def _update_tables(self, inputs: GradientInput) -> None:
         """Write the tensors' addresses to the tables. Does nothing if no tensor has moved."""
@@ -119,10 +129,11 @@ class FusedCompressor:
         if addresses == self._addresses:
             return
         device = self._table.device
-        if not self._addresses:
-            numbers = torch.arange(len(inputs.tensors), dtype=torch.int32)
-            tiles = torch.tensor([tensor.tiles for tensor in inputs.tensors])
-            self._tensor_of = numbers.repeat_interleave(tiles).to(device)
+        tiles = tuple(tensor.tiles for tensor in inputs.tensors)
+        if tiles != self._tiles:
+            numbers = torch.arange(len(tiles), dtype=torch.int32)
+            self._tensor_of = numbers.repeat_interleave(torch.tensor(tiles)).to(device)
+            self._tiles = tiles
         rows = [
             [
                 gradient.data_ptr(),
@@ -147,13 +158,14 @@ class FusedCompressor:
             raise ValueError(f"{tensor.name} is not a contiguous float32 tensor of {shape} on the card")
 
 
-def _listed_components(positions: Tensor, counts: Tensor, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+def _listed(masks: Tensor, counts: Tensor, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
     """Components and values as in `compress.Extracted`, from the output of the kernel."""
-    n, k = positions.shape
-    device = positions.device
-    written = positions[torch.arange(k, device=device) < counts[:, None]]
-    repeats, total = counts.to(torch.int64), len(written)
-    starts = torch.arange(0, n * MATRIX_COMPONENTS, MATRIX_COMPONENTS, device=device)
-    components = starts.repeat_interleave(repeats, output_size=total).add_(written & (NEGATIVE_BIT - 1))
-    values = magnitudes.repeat_interleave(repeats, output_size=total)
-    return components, torch.where(written >= NEGATIVE_BIT, -values, values)
+    ends = counts.cumsum(0)
+    total = int(ends[-1]) if len(counts) else 0
+    components = torch.empty(total, dtype=torch.int64, device=masks.device)
+    values = torch.empty(total, device=masks.device)
+    if total:
+        list_components[(len(counts),)](
+            masks, counts, ends - counts, magnitudes, components, values, num_warps=LIST_WARPS
+        )
+    return components, values

@@ -11,9 +11,11 @@ registers and shared memory, and the program writes the coefficients back:
     X = P(g)·bᵀ, Cᵀ ← β·Cᵀ + η·Xᵀ·bᵀ    so that C ← β·C + η·b·P(g)·bᵀ
     T = the k-th largest |C|           by bisection on the bits
     C ← C − α·a·sign(C)                where C is selected; a is the mean of their magnitudes, or the value of its code
-    out: positions and signs of the selected components, their number, and a
+    out: for each component a bit that says whether it is selected, and one for its sign; their number, and a
 
-The memory traffic is 12 bytes a parameter, 20 with preconditioning, and little for the components.
+The memory traffic is 12 bytes a parameter, 20 with preconditioning, and a quarter of a byte for the bits. A second,
+small kernel lists the components from the bits. In the first one, a component's place in the list would need a running
+count over the tile. That crosses the program's threads several times, and took a third of its time.
 
 Transposes. In a TF32 product, the matrix unit needs the right factor with its inner index contiguous. Written as above,
 that factor is always the basis, a constant, and the coefficients come out as Cᵀ. So the kernel reads and writes tiles
@@ -36,6 +38,8 @@ FIELDS = 6
 
 They are the addresses of gradient and second moment, rows, columns, first tile, and number of tiles side by side.
 """
+MASK_COMPONENTS = 16
+"""Components in a number of `masks`."""
 
 
 @triton.jit
@@ -66,21 +70,16 @@ def threshold(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def choose(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
-    """(selected, slot): mask of the k largest of `bits`, int32 [64, 64], and the index of each among the selected.
+def first_ties(bits: tl.tensor, strict: tl.tensor, low: tl.tensor, left: tl.tensor) -> tl.tensor:
+    """Mask of the first `left` of `bits` that equal `low` and are below `strict`.
 
     The order is that of the transposed tile, row by row: down the columns here.
     """
-    strict, low, left = threshold(bits, k)
-    above = bits >= strict
     tied = (bits == low) & (bits < strict)
-    # two counts in one scan: neither reaches 2¹⁶
-    both = above.to(tl.int32) + (tied.to(tl.int32) << 16)
-    columns = tl.sum(both, 0)
-    rank = tl.cumsum(both, 0) + (tl.cumsum(columns, 0) - columns)[None, :]
-    tie_rank = rank >> 16
-    selected = above | (tied & (tie_rank <= left))
-    return selected, (rank & 0xFFFF) + tl.minimum(tie_rank, left) - 1
+    ones = tied.to(tl.int32)
+    columns = tl.sum(ones, 0)
+    rank = tl.cumsum(ones, 0) + (tl.cumsum(columns, 0) - columns)[None, :]
+    return tied & (rank <= left)
 
 
 @triton.jit
@@ -90,7 +89,7 @@ def gradient_of(
     tensor_of: tl.tensor,
     share: tl.tensor,
     second_beta: tl.tensor,
-    second_weight: tl.tensor,
+    second_scale: tl.tensor,
     ADAM: tl.constexpr,
     ALIGNED: tl.constexpr,
 ) -> tl.tensor:
@@ -118,7 +117,7 @@ def gradient_of(
         v = tl.load(moments + corner + offset, mask=inside, other=0.0)
         v = second_beta * v + (1 - second_beta) * g * g
         tl.store(moments + corner + offset, v, mask=inside)
-        g = g / (tl.sqrt(v / second_weight) + 1e-8)  # precondition.EPSILON
+        g = g / (tl.sqrt(v * second_scale) + 1e-8)  # precondition.EPSILON
     return g
 
 
@@ -138,7 +137,7 @@ def compress(
     tensor_of: tl.tensor,
     basis: tl.tensor,
     levels: tl.tensor,
-    positions: tl.tensor,
+    masks: tl.tensor,
     counts: tl.tensor,
     magnitudes: tl.tensor,
     codes: tl.tensor,
@@ -147,7 +146,7 @@ def compress(
     rate: tl.tensor,
     share: tl.tensor,
     second_beta: tl.tensor,
-    second_weight: tl.tensor,
+    second_scale: tl.tensor,
     alpha: tl.tensor,
     FED: tl.constexpr,
     ADAM: tl.constexpr,
@@ -160,9 +159,10 @@ def compress(
     coefficients: float32 [tiles, 64, 64]. table: int64 [tensors, FIELDS]. tensor_of: int32 [tiles], row in the table.
     basis: float32 [64, 64], rows are frequencies. levels: float32 [256], the value of each code.
 
-    Output. positions: int16 [tiles, k], position in the tile, with the sign in bit 12 (1 is negative); only the first
-    `counts` are written. counts: int32 [tiles]. magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles],
-    if CODED.
+    Output. masks: int32 [tiles, 256], one for 16 components: bit b of number n says whether component 16·n + b is
+    selected, and bit 16 + b whether its sign is negative. counts: int32 [tiles], of selected components; 0 where their
+    value is 0.
+    magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles], if CODED.
     """
     tile = tl.program_id(0)
     line = tl.arange(0, 64)
@@ -170,13 +170,16 @@ def compress(
     first = tile.to(tl.int64) * 4096
     c = tl.load(coefficients + first + transposed)
     if FED:
-        g = gradient_of(tile, table, tensor_of, share, second_beta, second_weight, ADAM, ALIGNED)
+        g = gradient_of(tile, table, tensor_of, share, second_beta, second_scale, ADAM, ALIGNED)
         b = tl.load(basis + line[:, None] * 64 + line[None, :])
         half = tl.dot(g, tl.trans(b), input_precision=PRECISION)
         c = beta * c + rate * tl.dot(tl.trans(half), tl.trans(b), input_precision=PRECISION)
     # NaN counts as the second largest integer, so that the upper bound does not overflow
     bits = tl.minimum(c.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0x7FFFFFFE)
-    selected, slot = choose(bits, k)
+    strict, low, left = threshold(bits, k)
+    selected = bits >= strict
+    if left > 0:
+        selected = selected | first_ties(bits, strict, low, left)
     count = tl.sum(selected.to(tl.int32))
     mean = tl.sum(tl.where(selected, tl.abs(c), 0.0)) / tl.maximum(count, 1)
     if CODED:
@@ -184,8 +187,43 @@ def compress(
         tl.store(codes + tile, code.to(tl.uint8))
     tl.store(magnitudes + tile, mean)
     tl.store(counts + tile, tl.where(mean > 0, count, 0))
-    tl.store(
-        positions + tile.to(tl.int64) * k + slot, (transposed + tl.where(c < 0, 4096, 0)).to(tl.int16), mask=selected
-    )
+    bit = (1 << (line % 16))[:, None]
+    marks = tl.where(selected, tl.where(c < 0, bit | (bit << 16), bit), 0)
+    group = tl.arange(0, 4)[:, None]
+    tl.store(masks + tile.to(tl.int64) * 256 + line[None, :] * 4 + group, tl.sum(tl.reshape(marks, [4, 16, 64]), 1))
     removed = tl.where(selected, alpha * mean, 0.0)
     tl.store(coefficients + first + transposed, tl.where(c < 0, c + removed, c - removed))
+
+
+@triton.jit
+def list_components(
+    masks: tl.tensor,
+    counts: tl.tensor,
+    starts: tl.tensor,
+    magnitudes: tl.tensor,
+    components: tl.tensor,
+    values: tl.tensor,
+) -> None:
+    """Write the selected components of one tile, in ascending order; the program's number is the tile's.
+
+    masks, counts, magnitudes: see `compress`. starts: int64 [tiles], where the tile's components begin in the output.
+
+    Output. components: int64 [total], flat over all tiles. values: float32 [total], the value of each vote.
+    """
+    tile = tl.program_id(0).to(tl.int64)
+    if tl.load(counts + tile) > 0:
+        group = tl.arange(0, 256)
+        mask = tl.load(masks + tile * 256 + group)
+        value = tl.load(magnitudes + tile)
+        pairs = (mask & 0x5555) + ((mask >> 1) & 0x5555)  # the number of ones, by sums of ever more neighbours
+        fours = (pairs & 0x3333) + ((pairs >> 2) & 0x3333)
+        bytes_ = (fours & 0x0F0F) + ((fours >> 4) & 0x0F0F)
+        ones = (bytes_ & 0x1F) + (bytes_ >> 8)
+        slot = tl.load(starts + tile) + tl.cumsum(ones, 0) - ones
+        first = tile * 4096 + group * 16
+        for place in range(16):
+            one = (mask >> place) & 1
+            here = one > 0
+            tl.store(components + slot, first + place, mask=here)
+            tl.store(values + slot, tl.where(((mask >> (place + 16)) & 1) > 0, -value, value), mask=here)
+            slot += one
