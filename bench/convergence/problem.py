@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.convergence.text import Text, Tokens
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.corpus import windows
 from thinwire_proto.data.order import sample_at
 from thinwire_proto.models import build_decoder, initial_state
+from thinwire_proto.models.decoder import Decoder
 
 EVALUATION_BATCH = 32
 """Samples evaluated at once. Bounds the memory; does not change the result."""
@@ -53,12 +56,34 @@ class Problem:
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
         """Mean loss in nats a token, and its gradient, for `samples` samples from position `first`."""
-        positions = range(first, first + samples)
-        indices = [sample_at(position, self._seed, len(self._train), "argsort") for position in positions]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self._model.loss(self._tokens(self._train, indices))
+            loss = self._model.loss(self._samples(first, samples))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         return loss.item(), dict(zip(self.parameters, found, strict=True))
+
+    def gradients_of_shares(self, first: int, shares: int, samples: int) -> tuple[float, dict[str, Tensor]]:
+        """`gradients` of `shares` adjacent shares of `samples` samples each, in one pass: the mean of their losses, and
+        each share's gradient, float32 [shares, *shape]."""
+        tokens = self._samples(first, shares * samples).view(shares, samples, -1)
+        model = _Loss(self._model)
+        own = {  # each share's parameters: the same memory, as different tensors to autograd
+            f"model.{name}": parameter.detach().expand(shares, *parameter.shape).requires_grad_()
+            for name, parameter in self.parameters.items()
+        }
+
+        def loss_of(parameters: dict[str, Tensor], share: Tensor) -> Tensor:
+            return functional_call(model, parameters, (share,))  # type: ignore[no-any-return]
+
+        # Not vmap(grad(…)): some operations of a card cannot be differentiated inside vmap but in a loop. And attention
+        # only by a kind that vmap has a rule for everywhere. What autocast has cast must not outlive the pass.
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False),
+        ):
+            losses = vmap(loss_of)(own, tokens)
+        found = torch.autograd.grad(losses.sum(), list(own.values()))
+        gradients = {name: gradient.contiguous() for name, gradient in zip(self.parameters, found, strict=True)}
+        return losses.mean().item(), gradients
 
     @torch.no_grad()
     def held_out_loss(self, samples: int) -> float:
@@ -71,5 +96,23 @@ class Problem:
             total += self._model.loss(self._tokens(self._held_out, part), reduction="sum").item()
         return total / (count * self.spec.context)
 
+    def _samples(self, first: int, samples: int) -> Tensor:
+        """The training samples from position `first`, int64 [samples, context + 1]."""
+        positions = range(first, first + samples)
+        return self._tokens(
+            self._train, [sample_at(position, self._seed, len(self._train), "argsort") for position in positions]
+        )
+
     def _tokens(self, text: Tokens, indices: Sequence[int]) -> Tensor:
         return torch.from_numpy(text[indices].astype(np.int64)).to(self.device)
+
+
+class _Loss(nn.Module):
+    """The loss of a model as a module, since `functional_call` calls modules only."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.loss(tokens)

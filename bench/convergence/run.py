@@ -19,6 +19,7 @@ import torch
 
 from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
 from bench.convergence.arms import ARMS, WITHOUT_A_CENTRE, Arm
+from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.checkpoint import Checkpoint, RunState
 from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
 from bench.convergence.decentralized import GossipMethod
@@ -168,7 +169,10 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     schedule = ScheduleSpec(
         learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
     )
-    return METHODS[arm.kind](problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))
+    method = METHODS[arm.kind]
+    if method is VotingMethod and problem.device.type != "cpu":
+        method = BatchedVotingMethod  # on a CPU, no faster
+    return method(problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))
 
 
 def settings_of(arm: Arm) -> dict[str, object]:

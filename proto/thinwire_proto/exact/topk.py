@@ -49,7 +49,8 @@ class TopkSelection:
         overfull = over[tile]
         rest, positions, tile = positions[~overfull], positions[overfull], tile[overfull]
         # sort key: tile, weakness (15 bits), and a drawn number that is unique in the tile (12 bits)
-        number = (_ranks(self.step)[positions & (size - 1)] + _tile_offsets(tile + first_tile, self.step)) & _POSITIONS
+        ranks, offsets = self.drawn(tile + first_tile)
+        number = (ranks[positions & (size - 1)] + offsets) & _POSITIONS
         weakness = WEIGHT_SUM_MAX - np.abs(votes[positions].astype(np.int64))
         order = (tile << _WEAKNESS_BITS | weakness) << MATRIX_SHIFT | number
         order.sort()
@@ -60,6 +61,13 @@ class TopkSelection:
         selected = np.concatenate([rest, tile * size + position])
         selected.sort()
         return selected
+
+    def drawn(self, tiles: npt.NDArray[np.int64]) -> tuple[Permutation, npt.NDArray[np.int64]]:
+        """The draw that orders ties, as the rank of each position and an offset for each of `tiles`.
+
+        A position comes before the others of its tile if (rank + offset) mod 4,096 is less.
+        """
+        return _ranks(self.step), _tile_offsets(tiles, self.step)
 
 
 def topk_selection(demo: DemoSpec, layout: TileLayout, step: int) -> TopkSelection | None:

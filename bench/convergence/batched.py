@@ -1,0 +1,177 @@
+"""The method of a swarm for a card: all nodes at once.
+
+The problem: a small model keeps a card busy for microseconds an operation, and launching the operation takes longer.
+Node by node, a round of 64 nodes launches 64 times as many as a round of one.
+
+The sketch: the gradients of all nodes come from one pass. One `Momentum` holds all nodes: its layout has the model's
+tensors, each as often as there are nodes, one below the other, padded to whole tiles. So the compressor processes all
+nodes' tiles in one launch, and a table says to which node, and to which of the model's tiles, a tile belongs. The merge
+adds up integers, and its selection compares integers, so both are exact on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.convergence.arms import Arm
+from bench.convergence.compressed import make_contract
+from bench.convergence.method import NodeTraffic, SwarmSize
+from bench.convergence.problem import Problem
+from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, Parameter, ScheduleSpec
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.tiles import (
+    MATRIX_COMPONENTS,
+    MATRIX_SHIFT,
+    VECTOR_COMPONENTS,
+    VECTOR_SHIFT,
+    TensorTiles,
+    TileLayout,
+)
+from thinwire_proto.exact.topk import TopkSelection, topk_selection
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Merged, Votes
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.sign_form import encode_smaller
+
+
+class StackedLayout:
+    """The tile space of all nodes together, and its map to the model's.
+
+    whole: its layout. For each tensor of the model it has one of the same name, with the nodes' tensors one below the
+    other. Components are numbered as in `TileLayout`. model: the model's layout.
+    """
+
+    def __init__(self, model: TileLayout, nodes: int, device: torch.device) -> None:
+        self.model, self._nodes = model, nodes
+        self.whole = TileLayout([Parameter(name=tensor.name, shape=self._shape(tensor)) for tensor in model.tensors])
+        tiles: dict[bool, list[Tensor]] = {True: [], False: []}
+        owners: dict[bool, list[Tensor]] = {True: [], False: []}
+        for tensor in model.tensors:
+            tiles[tensor.is_matrix].append((tensor.first_tile + torch.arange(tensor.tiles)).repeat(nodes))
+            owners[tensor.is_matrix].append(torch.arange(nodes).repeat_interleave(tensor.tiles))
+        none = torch.zeros(0, dtype=torch.int64)
+        self._node = torch.cat([none, *owners[True], *owners[False]]).to(device)
+        size, vectors = model.matrix_components, torch.cat([none, *tiles[False]])
+        self._first = torch.cat(  # the component of the model that the first component of a tile is
+            [none, torch.cat([none, *tiles[True]]) * MATRIX_COMPONENTS, size + vectors * VECTOR_COMPONENTS]
+        ).to(device)
+
+    def _shape(self, tensor: TensorTiles) -> tuple[int, ...]:
+        """The shape of all nodes' tensors, each padded at its end to whole tiles."""
+        if not tensor.is_matrix:
+            return (self._nodes * tensor.tile_columns * TILE_EDGE,)
+        return self._nodes * tensor.tile_rows * TILE_EDGE, tensor.columns
+
+    def stacked(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors [nodes, *shape] as tensors of the whole layout, contiguous."""
+        found = {}
+        for ours, tensor in zip(self.whole.tensors, self.model.tensors, strict=True):
+            rows = gradients[tensor.name].reshape(self._nodes, -1, tensor.columns if tensor.is_matrix else 1)
+            padding = ours.shape[0] // self._nodes - rows.shape[1]
+            padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
+            found[tensor.name] = padded.reshape(ours.shape).contiguous()
+        return found
+
+    def owners(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        """Node, and component of the model, of components of the whole layout; int64, same shape."""
+        size = self.whole.matrix_components
+        vector = components - size
+        is_matrix = vector < 0
+        tile = torch.where(is_matrix, components >> MATRIX_SHIFT, self.whole.matrix_tiles + (vector >> VECTOR_SHIFT))
+        inside = torch.where(is_matrix, components & (MATRIX_COMPONENTS - 1), vector & (VECTOR_COMPONENTS - 1))
+        return self._node[tile], self._first[tile] + inside
+
+
+class DeviceMerge:
+    """The sum of a round's votes on their device, and the selection of what an update contains.
+
+    components: of the model's layout, of all nodes' votes. positive: the sign of each. selection: see
+    `thinwire_proto.exact.topk`; None to keep all. The result equals that of `thinwire_proto.exact.votes.merge` and
+    `dropped_by_update`.
+    """
+
+    def __init__(
+        self, components: Tensor, positive: Tensor, layout: TileLayout, selection: TopkSelection | None
+    ) -> None:
+        self._layout = layout
+        ones = positive.to(torch.int32).mul_(2).sub_(1)
+        self._sum = torch.zeros(layout.components, dtype=torch.int32, device=ones.device)
+        self._sum.index_add_(0, components, ones)
+        self._kept = self._sum != 0
+        self._full = torch.zeros_like(self._kept)  # for each component, whether its tile has all it may have
+        if selection is not None:
+            self._select(selection)
+
+    def _select(self, selection: TopkSelection) -> None:
+        device, layout = self._sum.device, self._layout
+        ranks, offsets = (
+            torch.from_numpy(drawn).to(device) for drawn in selection.drawn(np.arange(layout.tiles, dtype=np.int64))
+        )
+        edges = (0, layout.matrix_components, layout.components)
+        of_tile = (offsets[: layout.matrix_tiles], offsets[layout.matrix_tiles :])
+        for (start, end), offset, size in zip(
+            pairwise(edges), of_tile, (MATRIX_COMPONENTS, VECTOR_COMPONENTS), strict=True
+        ):
+            votes, kept = (whole[start:end].view(-1, size) for whole in (self._sum, self._kept))
+            kept_max = min(selection.update_topk, size)
+            if not len(votes):
+                continue
+            number = (ranks[:size] + offset[:, None]) % MATRIX_COMPONENTS
+            # unlike in `topk`, strong is large here, so that cancelled votes come last
+            strength = (votes.abs().to(torch.int64) << MATRIX_SHIFT) + (MATRIX_COMPONENTS - 1 - number)
+            positions = strength.topk(kept_max, dim=1, sorted=False).indices
+            kept &= torch.zeros_like(kept).scatter_(1, positions, True)
+            self._full[start:end].view(-1, size)[:] = (kept.sum(1) >= kept_max)[:, None]
+
+    def merged(self) -> Merged:
+        components = self._kept.nonzero().view(-1)
+        return Merged(components.cpu().numpy(), self._sum[components].to(torch.int16).cpu().numpy())
+
+    def dropped(self, components: Tensor) -> Tensor:
+        """Mask of votes that the update dropped; components: of the model's layout."""
+        return (self._full & ~self._kept)[components]
+
+
+class BatchedVotingMethod:
+    """The same rule as `compressed.VotingMethod`, for all nodes at once.
+
+    The votes of one node in turn are encoded, and their bytes stand for those of every node in that round.
+    """
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        """Raises ValueError for an arm with magnitudes, whose merge is another, and for too many nodes."""
+        if arm.demo.magnitude == "tile" or swarm.nodes > WEIGHT_SUM_MAX:
+            raise ValueError(f"votes have no magnitudes here, and there are at most {WEIGHT_SUM_MAX} nodes")
+        self._problem, self._schedule, self._swarm = problem, schedule, swarm
+        self._k = arm.demo.k_of_round(swarm.nodes)
+        contract = make_contract(problem, arm, schedule)
+        self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
+        problem.put(self._replica.tensors)
+        self._stacked = StackedLayout(self._replica.layout, swarm.nodes, problem.device)
+        self._momentum = Momentum(self._stacked.whole, contract.demo, problem.device)
+
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
+        rate, swarm, replica = learning_rate(self._schedule, step), self._swarm, self._replica
+        loss, gradients = self._problem.gradients_of_shares(first, swarm.nodes, swarm.share)
+        sent = self._momentum.accumulate_and_extract(self._stacked.stacked(gradients), rate, 1, self._k)
+        node, components = self._stacked.owners(sent.components)
+        positive, number = sent.values > 0, replica.step
+        selection = topk_selection(replica.contract.demo, replica.layout, number)
+        merge = DeviceMerge(components, positive, replica.layout, selection)
+        if selection is not None:
+            dropped = torch.where(merge.dropped(components), sent.values, 0.0)
+            self._momentum.put_back(Sent(sent.components, dropped, sent.extraction))
+        update = Update(number, rate, decay(self._schedule, step), merge.merged())
+        replica.apply(update, b"")
+        own = node == number % swarm.nodes
+        votes = Votes(components[own].cpu().numpy(), positive[own].cpu().numpy())
+        down, _ = encode_smaller(update, replica.layout, replica.contract.demo)
+        return loss, NodeTraffic(float(len(encode_votes(votes, replica.layout))), float(len(down)))

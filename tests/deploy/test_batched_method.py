@@ -1,0 +1,204 @@
+"""On a card, a study trains all nodes of a swarm at once, by the same rule as one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from bench.convergence.arms import ARMS, Arm
+from bench.convergence.batched import BatchedVotingMethod, DeviceMerge, StackedLayout
+from bench.convergence.checkpoint import Checkpoint, RunState
+from bench.convergence.compressed import VotingMethod
+from bench.convergence.method import Method, SwarmSize, mean
+from bench.convergence.problem import Problem
+from bench.convergence.run import Run, Size
+from bench.convergence.text import Text
+from thinwire_proto.contract import DecoderSpec, DemoSpec, Parameter, ScheduleSpec
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.topk import dropped_by_update, topk_selection
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Merged, Votes, merge
+
+CPU = torch.device("cpu")
+MODEL = DecoderSpec(width=48, layers=1, heads=2, hidden=80, context=16)
+"""No size is a multiple of a tile's edge."""
+SWARM = SwarmSize(nodes=4, samples=8)
+SCHEDULE = ScheduleSpec(learning_rate=2e-3, warmup_steps=2, steps=64)
+DEMO = DemoSpec(k=96, update_topk=128)
+LAYOUT = TileLayout(
+    [
+        Parameter(name=str(number), shape=shape)
+        for number, shape in enumerate([(100, 70), (70,), (64, 128), (130,), (3, 5, 40), (64,)])
+    ]
+)
+
+
+@lru_cache(maxsize=1)
+def some_text() -> Text:
+    drawn = np.random.default_rng(1).integers(0, 64, 20_000).astype(np.uint8)
+    drawn[1::2] = drawn[::2]  # something to learn
+    return Text(drawn[:16_000], drawn[16_000:], "c" * 64)
+
+
+def a_problem() -> Problem:
+    return Problem(MODEL, some_text(), 1, CPU)
+
+
+def an_arm(demo: DemoSpec = DEMO) -> Arm:
+    return replace(ARMS["thinwire"], demo=demo)
+
+
+def losses_of(method: Method, rounds: int) -> list[float]:
+    return [method.round(step, step * SWARM.samples)[0] for step in range(rounds)]
+
+
+def both(demo: DemoSpec) -> tuple[VotingMethod, BatchedVotingMethod]:
+    return (
+        VotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
+        BatchedVotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
+    )
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[Merged]:
+    """The merged votes of all updates that replicas apply."""
+    merged: list[Merged] = []
+    apply = Replica.apply
+
+    def record(replica: Replica, update: Update, head: bytes) -> None:
+        assert isinstance(update.merged, Merged)
+        merged.append(update.merged)
+        apply(replica, update, head)
+
+    monkeypatch.setattr(Replica, "apply", record)
+    return merged
+
+
+DEMOS = {
+    "default": DEMO,
+    "all votes kept": DemoSpec(k=64, k_policy="total", update_topk=0),
+    "signs": DemoSpec(precondition="none", magnitude="sign", beta=0.9),
+}
+
+
+@pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
+def test_all_nodes_at_once_learn_what_they_learn_one_after_the_other(demo: DemoSpec, updates: list[Merged]) -> None:
+    one_by_one, at_once = both(demo)
+    expected, found = losses_of(one_by_one, 20), losses_of(at_once, 20)
+    assert found == pytest.approx(expected, rel=3e-3)
+    assert found[-1] < found[0] - 0.1
+    first, first_at_once = updates[0], updates[20]  # later, a rounding may choose another component
+    assert np.isin(first.components, first_at_once.components).mean() > 0.99
+
+
+@pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
+def test_equal_gradients_lead_to_equal_updates(
+    demo: DemoSpec, updates: list[Merged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_by_one_gradients(
+        problem: Problem, first: int, shares: int, samples: int
+    ) -> tuple[float, dict[str, Tensor]]:
+        each = [problem.gradients(first + number * samples, samples) for number in range(shares)]
+        stacked = {name: torch.stack([gradients[name] for _, gradients in each]) for name in problem.parameters}
+        return mean([loss for loss, _ in each]), stacked
+
+    monkeypatch.setattr(Problem, "gradients_of_shares", one_by_one_gradients)
+    one_by_one, at_once = both(demo)
+    assert losses_of(one_by_one, 12) == losses_of(at_once, 12)
+    for number in range(12):
+        assert np.array_equal(updates[number].components, updates[number + 12].components)
+        assert np.array_equal(updates[number].values, updates[number + 12].values)
+
+
+def test_gradients_of_shares_are_those_of_each() -> None:
+    problem = a_problem()
+    loss, gradients = problem.gradients_of_shares(8, 3, 2)
+    each = [problem.gradients(8 + 2 * number, 2) for number in range(3)]
+    assert loss == pytest.approx(mean([one for one, _ in each]))
+    for number, (_, of_share) in enumerate(each):
+        for name, gradient in of_share.items():
+            torch.testing.assert_close(gradients[name][number], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("update_topk", [0, 3, 40, 320, 4096])
+def test_the_merge_on_a_device_is_the_exact_merge(update_topk: int) -> None:
+    drawn = np.random.default_rng(update_topk)
+    votes = []
+    for _ in range(9):
+        components = np.sort(drawn.choice(LAYOUT.components // 4, 3000, replace=False)) * 4
+        components = np.concatenate([components, np.arange(LAYOUT.matrix_components + 1, LAYOUT.components, 3)])
+        votes.append(Votes(np.unique(components), drawn.random(len(np.unique(components))) < 0.7))
+    selection = topk_selection(DemoSpec(update_topk=update_topk), LAYOUT, 1234)
+    expected = merge([(one, 1) for one in votes], LAYOUT.components, selection)
+    components, positive = (np.concatenate(of_all) for of_all in zip(*map(parts_of, votes), strict=True))
+    merge_on_device = DeviceMerge(torch.from_numpy(components), torch.from_numpy(positive), LAYOUT, selection)
+    found = merge_on_device.merged()
+    assert np.array_equal(found.components, expected.components)
+    assert np.array_equal(found.values, expected.values)
+    assert found.values.dtype == expected.values.dtype
+    for one in votes:
+        dropped = merge_on_device.dropped(torch.from_numpy(one.components)).numpy()
+        assert np.array_equal(dropped, dropped_by_update(one.components, expected, LAYOUT, update_topk))
+
+
+def parts_of(votes: Votes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    return votes.components, votes.positive
+
+
+def test_each_component_of_all_nodes_is_one_of_a_node_s_own() -> None:
+    """What a layout puts where is seen from numbers that are put into its tiles."""
+    nodes = 3
+    stacked = StackedLayout(LAYOUT, nodes, CPU)
+    tensors = {
+        tensor.name: torch.rand(nodes, *tensor.shape, generator=torch.Generator().manual_seed(1))
+        for tensor in LAYOUT.tensors
+    }
+    flat = in_tiles(stacked.whole, stacked.stacked(tensors))
+    node, component = stacked.owners(torch.arange(stacked.whole.components))
+    assert len(torch.unique(node * LAYOUT.components + component)) == nodes * LAYOUT.components
+    for number in range(nodes):
+        own = in_tiles(LAYOUT, {name: tensor[number] for name, tensor in tensors.items()})
+        assert torch.equal(flat[node == number], own)  # in the same order
+        assert torch.equal(component[node == number], torch.arange(LAYOUT.components))
+
+
+def in_tiles(layout: TileLayout, tensors: dict[str, Tensor]) -> Tensor:
+    flat = torch.zeros(layout.components)
+    for tensor in layout.tensors:
+        layout.add_into(flat, tensor, tensors[tensor.name])
+    return flat
+
+
+def test_the_bytes_of_one_node_in_turn_stand_for_those_of_all() -> None:
+    one_by_one, at_once = both(DEMO)
+    for step in range(6):
+        expected, found = (method.round(step, step * SWARM.samples)[1] for method in (one_by_one, at_once))
+        assert found.up == pytest.approx(expected.up, rel=0.1)
+        assert found.down == pytest.approx(expected.down, rel=0.1)
+
+
+def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    run = Run("thinwire", 2e-3, 1, SWARM.nodes, 1, Size(samples=SWARM.samples))
+    checkpoint = Checkpoint(tmp_path, run.name, {}, "c" * 64, 0.0)
+    problem = a_problem()
+    method = BatchedVotingMethod(problem, an_arm(), SCHEDULE, SWARM)
+    losses_of(method, 3)
+    checkpoint.save_if_due(RunState(problem, method))
+    state = checkpoint.load()
+    assert state is not None
+    state.problem.read(some_text())
+    assert losses_of(state.method, 3) == losses_of(method, 3)
+    assert state.problem.held_out_loss(8) == problem.held_out_loss(8)
+
+
+def test_votes_with_magnitudes_are_refused() -> None:
+    with pytest.raises(ValueError, match="magnitudes"):
+        BatchedVotingMethod(a_problem(), an_arm(DemoSpec(magnitude="tile")), SCHEDULE, SWARM)
