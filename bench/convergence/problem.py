@@ -3,6 +3,9 @@
 The batch of an optimizer step is divided into equal shares, one a node. The gradient of a share is the mean over its
 samples. If each node has one share a step, the mean over the nodes is the gradient of the whole batch, so AdamW's
 result does not depend on the number of nodes.
+
+All arithmetic is in float32, on a card too, so that a table may hold results of both: with bfloat16, AdamW with 64 nodes
+ended 1.9% higher.
 """
 
 from __future__ import annotations
@@ -56,8 +59,7 @@ class Problem:
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
         """Mean loss in nats a token, and its gradient, for `samples` samples from position `first`."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self._model.loss(self._samples(first, samples))
+        loss = self._model.loss(self._samples(first, samples))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         return loss.item(), dict(zip(self.parameters, found, strict=True))
 
@@ -75,11 +77,8 @@ class Problem:
             return functional_call(model, parameters, (share,))  # type: ignore[no-any-return]
 
         # Not vmap(grad(…)): some operations of a card cannot be differentiated inside vmap but in a loop. And attention
-        # only by a kind that vmap has a rule for everywhere. What autocast has cast must not outlive the pass.
-        with (
-            sdpa_kernel(SDPBackend.MATH),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False),
-        ):
+        # only by a kind that vmap has a rule for everywhere.
+        with sdpa_kernel(SDPBackend.MATH):
             losses = vmap(loss_of)(own, tokens)
         found = torch.autograd.grad(losses.sum(), list(own.values()))
         gradients = {name: gradient.contiguous() for name, gradient in zip(self.parameters, found, strict=True)}

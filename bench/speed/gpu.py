@@ -37,7 +37,7 @@ K = 32
 FLOOR_BYTES = {"none": 12, "adam": 20}
 TIMES_FLOOR_WANTED, TIMES_PUBLISHED_WANTED = 3, 10
 REPEATS = 10
-MICRO_BATCH, TURNS = 16, 20
+MICRO_BATCH, TURNS = 16, 8
 """Of training: samples, and turns."""
 COPIED_BYTES = 1 << 31
 RATE = 1e-3

@@ -113,12 +113,12 @@ class Momentum:
     def _extract(self, k: int, added: Added | None) -> Sent:
         """Extract from each batch of tiles, and collect the parts in one list. added: see `accumulate`; it is added to
         each batch first."""
-        batches, chosen = self._batches(), _Chosen(self._layout.selected_max(k), self.buffer.device)
+        batches = self._batches(with_matrices=self.fused is None)
+        chosen = _Chosen(self._layout.selected_max(k), self.buffer.device)
         if self.fused is not None:
             inputs = None if added is None else self._inputs(*added)
             matrices = self._layout.matrices(self.buffer)
             chosen.put(self.fused.extract(matrices, k, inputs), 0, 0)
-            batches = [tiles for tiles in batches if not tiles.batch.is_matrix]
 
         def extract(tiles: BatchOfTiles, slot: int) -> None:
             if added is not None:
@@ -222,11 +222,14 @@ class Momentum:
         for tensor in self.tensors().values():
             tensor.zero_()
 
-    def _batches(self) -> list[BatchOfTiles]:
-        """The whole buffer, in order."""
-        found, first = [], 0
+    def _batches(self, *, with_matrices: bool = True) -> list[BatchOfTiles]:
+        """The whole buffer, in order, or its vectors alone."""
+        matrices, vectors = self._layout.matrices(self.buffer), self._layout.vectors(self.buffer)
+        found, first = [], 0 if with_matrices else self._layout.matrix_components
         for batch in self._layout.batches(self.compressor.batch_tiles):
-            values = (self._layout.matrices if batch.is_matrix else self._layout.vectors)(self.buffer)[batch.tiles]
+            if batch.is_matrix and not with_matrices:
+                continue
+            values = (matrices if batch.is_matrix else vectors)[batch.tiles]
             found.append(BatchOfTiles(batch, values, first))
             first += values.numel()
         return found

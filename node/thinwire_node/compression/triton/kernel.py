@@ -199,19 +199,21 @@ def compress(
 def list_components(
     masks: tl.tensor,
     counts: tl.tensor,
-    starts: tl.tensor,
+    ends: tl.tensor,
     magnitudes: tl.tensor,
     components: tl.tensor,
     values: tl.tensor,
 ) -> None:
     """Write the selected components of one tile, in ascending order; the program's number is the tile's.
 
-    masks, counts, magnitudes: see `compress`. starts: int64 [tiles], where the tile's components begin in the output.
+    masks, counts, magnitudes: see `compress`. ends: int64 [tiles], where the tile's components end in the
+    output.
 
     Output. components: int64 [total], flat over all tiles. values: float32 [total], the value of each vote.
     """
     tile = tl.program_id(0).to(tl.int64)
-    if tl.load(counts + tile) > 0:
+    count = tl.load(counts + tile)
+    if count > 0:
         group = tl.arange(0, 256)
         mask = tl.load(masks + tile * 256 + group)
         value = tl.load(magnitudes + tile)
@@ -219,11 +221,14 @@ def list_components(
         fours = (pairs & 0x3333) + ((pairs >> 2) & 0x3333)
         bytes_ = (fours & 0x0F0F) + ((fours >> 4) & 0x0F0F)
         ones = (bytes_ & 0x1F) + (bytes_ >> 8)
-        slot = tl.load(starts + tile) + tl.cumsum(ones, 0) - ones
+        slot = tl.load(ends + tile) - count + tl.cumsum(ones, 0) - ones
         first = tile * 4096 + group * 16
-        for place in range(16):
-            one = (mask >> place) & 1
-            here = one > 0
+        rest = mask & 0xFFFF
+        while tl.max(rest) > 0:
+            here = rest > 0
+            lowest = rest & -rest
+            place = (lowest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # of a power of two, its exponent
             tl.store(components + slot, first + place, mask=here)
-            tl.store(values + slot, tl.where(((mask >> (place + 16)) & 1) > 0, -value, value), mask=here)
-            slot += one
+            tl.store(values + slot, tl.where((mask & (lowest << 16)) != 0, -value, value), mask=here)
+            slot += here.to(tl.int64)
+            rest ^= lowest
