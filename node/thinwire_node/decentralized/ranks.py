@@ -17,6 +17,7 @@ from thinwire_node.decentralized.attendance import NO_GROUP, Attendance
 from thinwire_node.decentralized.flat import overwrite
 from thinwire_node.decentralized.lines import LineGroups
 from thinwire_node.decentralized.rendezvous import new_group, nobody_lost
+from thinwire_node.launcher import check_alone
 from thinwire_proto.errors import ConfigError, RemoteError
 
 DIFFERENCES_SHOWN = 4
@@ -46,8 +47,8 @@ NONE = AveragingGroup(NO_GROUP, [], None)
 class Ranks:
     """The ranks of `group`, by default all that torch.distributed has; without it, this process alone.
 
-    rank, count: in that group. Raises ConfigError if this process is not in the group, and RemoteError if the others do
-    not come within the patience.
+    rank, count: in that group. Raises ConfigError if this process is not in the group, or has been started as one of
+    several that have no group, and RemoteError if the others do not come within the patience.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, patience_s: float) -> None:
@@ -56,6 +57,7 @@ class Ranks:
         self.store: Any = None  # the store through which the ranks met; None for a rank alone
         self.lines: LineGroups | None = None  # for messages between two ranks
         if not (dist.is_available() and dist.is_initialized()):
+            check_alone("Gossip")
             return
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from thinwire_node.launcher import check_alone
+
 CAPACITY_FIRST = 1024
 HEAD_BYTES = 8  # the size, little-endian
 _ON_CPU = ("gloo", "mpi", "undefined")  # "undefined": one backend for each device type, gloo for the CPU
@@ -36,8 +38,11 @@ class AllGather:
 
     @property
     def ranks(self) -> int:
-        initialised = dist.is_available() and dist.is_initialized()
-        return dist.get_world_size(self._group) if initialised else 1
+        """Raises ConfigError if this process is one of several that have no process group."""
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_world_size(self._group)
+        check_alone("DeMo")
+        return 1
 
     def gather(self, data: bytes, device: torch.device) -> list[bytes]:
         """The bytes of all ranks, in rank order. device: of the parameters; NCCL can exchange only from there."""
