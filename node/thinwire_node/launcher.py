@@ -15,6 +15,6 @@ def check_alone(what: str) -> None:
     started = os.environ.get("WORLD_SIZE", "")
     if started.isdecimal() and int(started) > 1:
         raise ConfigError(
-            f"{what}: {started} processes were started (WORLD_SIZE), but torch.distributed has no process group, so each "
-            'would train alone; call torch.distributed.init_process_group("gloo") first'
+            f"{what}: {started} processes were started (WORLD_SIZE), but torch.distributed has no process group, so "
+            'each would train alone; call torch.distributed.init_process_group("gloo") first'
         )

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node.compression import fused
+from thinwire_node.compression import trial
 from thinwire_node.compression.compress import Compressor, Extracted
-from thinwire_node.compression.fused import decide, disagreement, hard_tiles, make_fused, reference_topk
+from thinwire_node.compression.fused import make_fused, tried, verdict_of
 from thinwire_node.compression.momentum import Momentum, Sent
-from thinwire_node.compression.trial import tried, verdict_of
+from thinwire_node.compression.trial import decide, disagreement, hard_tiles, reference_topk
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout
 
@@ -196,7 +196,7 @@ class FaultyCompressor(FusedCompressor):
     ],
 )
 def test_self_test_names_the_fault(fault: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "TESTED_K", (32,))
+    monkeypatch.setattr(trial, "TESTED_K", (32,))
     spec = spec_of(magnitude="tile", precondition="adam", alpha=0.5)
     made = FaultyCompressor(spec, DEVICE, ANYWHERE)
     made.fault = fault
@@ -211,12 +211,12 @@ def test_reference_topk_selects_as_torch() -> None:
 
 
 def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "TESTED_K", (32,))
+    monkeypatch.setattr(trial, "TESTED_K", (32,))
     spec = spec_of(precondition="adam")
     verdict = decide(spec, DEVICE)
     assert verdict.launch is not None
     assert "fused kernel" in verdict.why
-    monkeypatch.setattr(fused, "GRADIENT_TOLERANCE", -1.0)
+    monkeypatch.setattr(trial, "GRADIENT_TOLERANCE", -1.0)
     verdict = decide(spec, DEVICE)
     assert verdict.launch is None
     assert "in torch" in verdict.why

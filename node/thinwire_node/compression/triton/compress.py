@@ -1,7 +1,7 @@
 """Launches the fused kernel of `triton.kernel` for all matrix tiles of a model at once.
 
 Import this module only where Triton is installed. Use it for tensors on a card, or with TRITON_INTERPRET=1, which runs
-the kernel in numpy. `fused` makes that decision.
+the kernel in numpy. `fused` makes that decision, after a `trial`.
 """
 
 from __future__ import annotations
