@@ -256,6 +256,7 @@ class Coordinator:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._swarm is not None:
             self._swarm.stop()  # otherwise a round could open after the workers are closed
+            await self._swarm.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
         await self._monitoring.close()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

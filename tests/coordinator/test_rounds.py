@@ -49,6 +49,22 @@ def test_the_first_round_waits_for_the_number_of_nodes_that_the_organizer_wants(
     assert kinds(m.sealed(1.0)) == ["Opened"]  # later rounds need only min_contributions
 
 
+def test_a_stopped_machine_notes_what_is_sealed_and_opens_and_ends_no_round() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert kinds(deliver(m, "a", 0, 1.0)[1]) == ["Gathered"]
+    m.stop()
+    assert m.sealed(2.0) == []
+    assert (m.step, m.next_round, m.round, m.deadline) == (1, 1, None, None)
+    assert m.attend("b", 3.0) == m.tick(4.0) == []
+
+    open_ = machine()
+    open_.attend("a", 0.0)
+    open_.stop()
+    assert open_.deadline is None
+    assert open_.depart("a", 1.0) == open_.tick(2 * T) == []
+
+
 @pytest.mark.parametrize(("now", "counted"), [(T, True), (T + 0.001, False)])
 def test_a_contribution_at_the_deadline_counts_and_a_later_one_does_not(now: float, counted: bool) -> None:
     m = machine()

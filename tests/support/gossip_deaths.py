@@ -15,14 +15,18 @@ import torch.distributed as dist
 
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
-from support.one_way_topologies import EACH_TO_ALL, EXPONENTIAL, register
+from support.one_way_topologies import EACH_TO_ALL, SOON_UNHEARD, UNHEARD_UNTIL, register
 from thinwire_node import Gossip
 from thinwire_proto.errors import RemoteError
 
 HUNG, KILLED = 3, 2
 PATIENCE_S = 0.5
-LONG_PATIENCE_S = 4.0
+LONG_PATIENCE_S = 6.0
 """So long that a rank on a busy machine does not exceed half of it."""
+HANGS_AT, TARGET_STEPS = 2, 6
+"""Between these steps, a message that rank 2 sends to others comes after one that rank 3 has not taken: the latter is
+sent in the iteration of HANGS_AT at the latest."""
+assert TARGET_STEPS <= UNHEARD_UNTIL
 SAVES_MAX = 8
 
 
@@ -41,20 +45,26 @@ def hanging_one_way(rank: int) -> Any:
 
 
 def hanging_target(rank: int) -> Any:
-    """Rank 3 hangs, to which rank 2 sends, and of which it never hears. Returns the ranks that this one has left out at
-    some time."""
+    """Rank 3 hangs, to which rank 2 sends, and of which nobody hears any more. Returns the ranks that this one has left
+    out at some time.
+
+    If somebody waited for rank 3, its own messages would be late by the whole patience. Those that wait for them would
+    leave it out or not, depending on which of the two had begun to wait a millisecond earlier.
+    """
     model = Network(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     dist.barrier()
-    gossip = Gossip(model, optimizer, topology=EXPONENTIAL, patience_s=LONG_PATIENCE_S)
+    gossip = Gossip(model, optimizer, topology=SOON_UNHEARD, patience_s=LONG_PATIENCE_S)
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(RANKS)]
     dist.all_gather(pids, torch.tensor([os.getpid()]))
     left_out: set[int] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for step in range(12):
-            if step == 3 and rank == HUNG:
+        for step in range(TARGET_STEPS):
+            if step == HANGS_AT and rank == HUNG:
                 os.kill(os.getpid(), signal.SIGSTOP)
+            while step == HANGS_AT and rank != HUNG and not Path(STOPPED).exists():
+                time.sleep(0.01)
             loss_of(model, rank, step).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             left_out |= gossip.stats()["left_out"].keys()
@@ -63,7 +73,7 @@ def hanging_target(rank: int) -> Any:
         if rank == 0:
             while not all(Path(f"trained.{other}").exists() for other in range(RANKS) if other != HUNG):
                 time.sleep(0.01)
-            os.kill(int(pids[HUNG]), signal.SIGCONT)
+            wake(int(pids[HUNG]))
         gossip.finish()
     return sorted(left_out)
 
@@ -107,7 +117,7 @@ def _hanging(rank: int, codec: str, dtype: torch.dtype, topology: str = "complet
             if rank == 0:
                 while not all(path.exists() for path in refused):
                     step()
-                os.kill(int(pids[HUNG]), signal.SIGCONT)
+                wake(int(pids[HUNG]))
             while HUNG in gossip.stats()["left_out"]:
                 step()
         if rank == HUNG:
@@ -120,6 +130,11 @@ def _hanging(rank: int, codec: str, dtype: torch.dtype, topology: str = "complet
         errors.append(refusal_by_any(gossip.state_dict))
         gossip.finish()
     return model.out.bias.item(), left_out, [str(one.message) for one in caught], errors
+
+
+def wake(pid: int) -> None:
+    Path(STOPPED).unlink()  # before the rank can stop again
+    os.kill(pid, signal.SIGCONT)
 
 
 def refusal_by_any(save: Callable[[], Any]) -> str:

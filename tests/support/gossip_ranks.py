@@ -27,7 +27,7 @@ HANGS_AFTER_S = 90
 
 
 STOPPED = "stopped"
-"""The name of a file that is there once a rank has stopped itself."""
+"""The name of a file that is there once a rank has stopped itself. Whoever wakes the rank removes it."""
 
 
 def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.open_round import OpenRound
+from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
@@ -29,19 +30,14 @@ from thinwire_proto.wire.rows import contribution_hash
 PATIENCE_S = 10
 
 
-class Bench:
-    """A swarm on a new state directory, and a replica equal to that of each node."""
+class SwarmNodes:
+    """The nodes of a swarm in its first term, without sockets. replica: equal to that of each node."""
 
-    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
-        rounds = {"length_ms": 2000, "samples": 8, **rounds}
-        contract = small_contract(round=rounds, demo=demo or DemoSpec())
-        self.state = make_state(folder, contract)
-        self.workers = Workers()
-        self.replica: Replica = self.state.load_snapshot(0)
-
-        source = UpdateSource(encode_update_parts)
-        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, source)
-        self.door = door_of(self.swarm, self.state.key, Everybody())
+    def __init__(self, swarm: Swarm) -> None:
+        self.swarm = swarm
+        self.state = swarm.state
+        self.workers = swarm.workers
+        self.replica: Replica = swarm.state.load_snapshot(0)
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
@@ -95,9 +91,23 @@ class Bench:
     def name(self, member: Member, payload: bytes) -> bytes:
         return contribution_hash(self.state.contract.hash, 1, self.current.round.number, member.node_id, payload)
 
-    async def close(self) -> None:
+    async def end_streams(self) -> None:
         for stream in self._streams:
             await stream.aclose()
+
+
+class Bench(SwarmNodes):
+    """A swarm on a new state directory, and its nodes."""
+
+    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
+        rounds = {"length_ms": 2000, "samples": 8, **rounds}
+        state = make_state(folder, small_contract(round=rounds, demo=demo or DemoSpec()))
+        source = UpdateSource(encode_update_parts)
+        super().__init__(assemble(state, state.load_snapshot(0), Workers(), source))
+        self.door = door_of(self.swarm, state.key, Everybody())
+
+    async def close(self) -> None:
+        await self.end_streams()
         await asyncio.get_running_loop().run_in_executor(None, self.workers.close)
         self.state.close()
 
@@ -119,9 +129,9 @@ async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIt
 class Busy:
     """Blocks the worker of a job inside a with block."""
 
-    def __init__(self, bench: Bench, job: Job) -> None:
+    def __init__(self, nodes: SwarmNodes, job: Job) -> None:
         self._over = threading.Event()
-        bench.workers.submit(job, self._over.wait, PATIENCE_S)
+        nodes.workers.submit(job, self._over.wait, PATIENCE_S)
 
     def __enter__(self) -> None:
         pass

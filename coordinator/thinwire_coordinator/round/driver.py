@@ -103,7 +103,8 @@ class RoundDriver:
         return in_time
 
     def stop(self) -> None:
-        """Cancel the timer."""
+        """Open and end no round any more. One that is being sealed may still be sealed."""
+        self._machine.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -115,12 +115,15 @@ class RoundMachine:
         """The round that is OPEN or SEALING."""
         self._beat: float | None = None  # deadline of the previous round
         self._not_before = float("-inf")
+        self._stopped = False
         self.step = step
         self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
 
     @property
     def deadline(self) -> float | None:
         """The time to call `tick`, if no other event comes first; None if there is nothing to wait for."""
+        if self._stopped:
+            return None
         if self.phase is Phase.OPEN and self.round:
             if self._spec.pace == "barrier" and not self.round.awaited:
                 return min(self.round.deadline, self._not_void_before(self.round))
@@ -237,8 +240,14 @@ class RoundMachine:
         self.round = None
         return self._advance(now)
 
+    def stop(self) -> None:
+        """Open and end no round any more. One that is being sealed may still be sealed."""
+        self._stopped = True
+
     def _advance(self, now: float) -> list[Action]:
         actions: list[Action] = []
+        if self._stopped:
+            return actions
         if self.phase is Phase.OPEN:
             actions += self._close(now)
         if self.phase is Phase.WAITING and self._enough() and now >= self._not_before:

@@ -70,6 +70,7 @@ class Swarm:
         self.copies = copies
         self.observer = observer
         self._announcer = announcer
+        self._rounds = rounds
         self._presence = Presence(shared.registry.events)
         self._replica = replica
         self._fingerprinted = (-1, 0)
@@ -163,11 +164,15 @@ class Swarm:
         return Receipt(Reason.COUNTED, step=step)
 
     def stop(self) -> None:
-        """Stop the timers, so that no round opens or ends any more."""
+        """Stop the timers, so that no round opens or ends any more. Then call `settle`, unless the process dies."""
         self.tasks.stop()
         self.driver.stop()
         self.evaluations.stop()
         self.observer.stop()
+
+    async def settle(self, within_s: float) -> None:
+        """Wait for the round that is being sealed, at most for so long. Then all watchers know of each sealed step."""
+        await self._rounds.settle(within_s)
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint with nonce 0) of the coordinator's replica."""

@@ -16,12 +16,13 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
         self._timed: set[asyncio.Task[None]] = set()
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         self.must_succeed(task)
+        return task
 
     def stop(self) -> None:
         """Cancel what waits for a time, at the end of the process."""

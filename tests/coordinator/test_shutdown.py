@@ -1,0 +1,88 @@
+"""Tests what becomes of a round that is being sealed when the coordinator is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from support.sink_readers import OtlpReceiver
+from support.swarm_bench import Bench, Busy, SwarmNodes
+from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.wire.reasons import Reason
+
+MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
+PATIENCE_S = 60.0
+
+
+async def contributing(nodes: SwarmNodes) -> asyncio.Task[Receipt]:
+    """Have the only node contribute. Returns once its round is being sealed."""
+    member = nodes.join("a")
+    await nodes.attend(member)
+    found = asyncio.ensure_future(nodes.contribute(member, 0))
+    while nodes.swarm.view.round is None or not nodes.swarm.view.round.sealing:
+        await asyncio.sleep(0)
+    return found
+
+
+async def test_the_last_step_is_in_the_last_push_and_in_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes the row only after the swarm was stopped."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - slow
+
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")  # no pushes but the first and the last one
+    receiver, curves, stop, listening = OtlpReceiver(), tmp_path / "curves", asyncio.Event(), asyncio.Event()
+    settings = CoordinatorSettings(
+        tmp_path / "state",
+        "127.0.0.1:0",
+        RunSpec.model_validate({"model": MODEL}),
+        wait_for=1,
+        evaluate_every=100,
+        sinks=SinkSettings(tensorboard=curves, otlp=receiver.url),
+    )
+    coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
+    running = asyncio.ensure_future(coordinator.run(stop))
+    try:
+        await asyncio.wait_for(listening.wait(), PATIENCE_S)
+        swarm = coordinator._swarm
+        assert swarm is not None
+        nodes, stop_swarm, stopped = SwarmNodes(swarm), swarm.stop, asyncio.Event()
+
+        def stop_and_tell() -> None:
+            stop_swarm()
+            stopped.set()
+
+        monkeypatch.setattr(swarm, "stop", stop_and_tell)
+        with Busy(nodes, Job.WRITE_UPDATE):
+            contribution = await contributing(nodes)
+            stop.set()
+            await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+        await asyncio.wait_for(running, PATIENCE_S)
+        assert (await contribution).reason is Reason.COUNTED
+        await nodes.end_streams()
+    finally:
+        receiver.close()
+    step = receiver.metrics()["thinwire.coordinator.step"].gauge.data_points[0].as_double
+    accumulated = EventAccumulator(str(curves))
+    accumulated.Reload()
+    assert (step, [event.step for event in accumulated.Scalars("loss/training")]) == (1, [1])
+
+
+async def test_a_disk_that_hangs_does_not_keep_a_coordinator_that_stops(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with Busy(bench, Job.WRITE_UPDATE):
+        contribution = await contributing(bench)
+        bench.swarm.stop()
+        await bench.swarm.settle(within_s=0.0)  # returns
+        assert bench.swarm.view.step == 0
+    await bench.swarm.settle(PATIENCE_S)
+    assert (bench.swarm.view.step, bench.swarm.view.round) == (1, None)  # and no further round opens
+    assert (await contribution).reason is Reason.COUNTED
+    await bench.close()
