@@ -79,7 +79,7 @@ FETCH_SILENT_S = 5 * ROUND_TRIP_MAX_S
 SOURCE_REST_S = 30 * ROUND_TRIP_MAX_S
 """A source that was given up is tried last for so long, and a shard that could not be read is tried again after it."""
 SEAL_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
-"""When the coordinator stops, the round that is being sealed may take so long to be on disk and in all curves."""
+"""When the coordinator stops, the row that is being sealed may take so long to be on disk and in all curves."""
 SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
 """When the coordinator stops, its sinks may take so long to write what they still have."""
 SINK_RETRY_S = 2.5 * ROUND_TRIP_MAX_S

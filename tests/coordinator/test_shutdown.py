@@ -7,18 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from support.gossip_coordinator import gossip_coordinator
 from support.sink_readers import OtlpReceiver
+from support.small import small_contract
 from support.swarm_bench import Bench, Busy, SwarmNodes
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.swarm.events import BeatSealed
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.wire.reasons import Reason
 
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 PATIENCE_S = 60.0
+BEAT_S = 0.5
 
 
 async def contributing(nodes: SwarmNodes) -> asyncio.Task[Receipt]:
@@ -60,7 +66,7 @@ async def test_the_last_step_is_in_the_last_push_and_in_the_curves(
             stopped.set()
 
         monkeypatch.setattr(swarm, "stop", stop_and_tell)
-        with Busy(nodes, Job.WRITE_UPDATE):
+        with Busy(nodes.workers, Job.WRITE_UPDATE):
             contribution = await contributing(nodes)
             stop.set()
             await asyncio.wait_for(stopped.wait(), PATIENCE_S)
@@ -77,7 +83,7 @@ async def test_the_last_step_is_in_the_last_push_and_in_the_curves(
 
 async def test_a_disk_that_hangs_does_not_keep_a_coordinator_that_stops(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    with Busy(bench, Job.WRITE_UPDATE):
+    with Busy(bench.workers, Job.WRITE_UPDATE):
         contribution = await contributing(bench)
         bench.swarm.stop()
         await bench.swarm.settle(within_s=0.0)  # returns
@@ -86,3 +92,24 @@ async def test_a_disk_that_hangs_does_not_keep_a_coordinator_that_stops(tmp_path
     assert (bench.swarm.view.step, bench.swarm.view.round) == (1, None)  # and no further round opens
     assert (await contribution).reason is Reason.COUNTED
     await bench.close()
+
+
+async def test_a_beat_that_is_being_sealed_is_in_the_curves_too(tmp_path: Path) -> None:
+    rounds = {"length_ms": round(1000 * BEAT_S), "min_contributions": 2}
+    contract = small_contract(round=rounds, exchange=GossipSpec(), rule=AdamWSpec(samples=1))
+    with gossip_coordinator(tmp_path, contract) as found:
+        swarm, told = found.swarm, asyncio.Event()
+        swarm.events.watchers.append(lambda event: told.set() if isinstance(event, BeatSealed) else None)
+        found.join(2)
+        await found.beat()
+        for node in found.nodes:
+            node.iteration = 1
+        await found.beat()
+        with Busy(swarm.workers, Job.WRITE_BEAT):
+            found.run.start()
+            await asyncio.sleep(2 * BEAT_S)
+            swarm.stop()
+            await asyncio.sleep(0)
+            assert not told.is_set()
+        await swarm.settle(PATIENCE_S)
+        assert told.is_set()

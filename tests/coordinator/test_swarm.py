@@ -165,7 +165,7 @@ async def test_contributions_being_checked_count_toward_the_limit_of_an_update(t
     bench = Bench(tmp_path, pace="clock", length_ms=1500, nodes_max=2, weight_max=16_383)
     first, second = bench.join("a"), bench.join("b")
     streams = [await bench.attend(first), await bench.attend(second)]
-    with Busy(bench, Job.DECODE_VOTES):
+    with Busy(bench.workers, Job.DECODE_VOTES):
         sending = []
         for seed, member in enumerate((first, second)):
             name = bench.name(member, bench.payload(seed))
@@ -195,7 +195,7 @@ async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_
     member = bench.join("a")
     await bench.attend(member)
     name = bench.name(member, bench.payload(1))
-    with Busy(bench, Job.DECODE_VOTES):
+    with Busy(bench.workers, Job.DECODE_VOTES):
         sending = asyncio.ensure_future(bench.contribute(member, 1))
         while bench.current.receipt(name) is None:
             await asyncio.sleep(0)

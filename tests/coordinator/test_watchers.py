@@ -143,7 +143,7 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     joined = bench.swarm.registry.members.join(key_of("a").public, "a")
     assert joined is not None
     ask, request = Service(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)
-    with Busy(bench, Job.FINGERPRINT):
+    with Busy(bench.workers, Job.FINGERPRINT):
         forged = Known(ORGANIZER, organizer_proof(key_of("a"), time.time()))
         for stranger in (Strange(), Known(SESSION, "x" * 32), forged):
             told = await asyncio.wait_for(ask(request, stranger), PATIENCE_S / 2)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     await bench.attend(member)
     assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
-    with Busy(bench, Job.WRITE_UPDATE):
+    with Busy(bench.workers, Job.WRITE_UPDATE):
         asked = Service(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
@@ -195,7 +195,7 @@ async def test_slow_reads_for_followers_and_watchers_do_not_delay_a_receipt(tmp_
     await bench.attend(member)
     await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S)
     (counted,) = bench.state.ledger.row(0).contributions
-    with Busy(bench, job):
+    with Busy(bench.workers, job):
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
     assert (found.reason, found.step) == (Reason.COUNTED, 0)
     await bench.close()
@@ -206,7 +206,7 @@ async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, jo
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
-    with Busy(bench, job):
+    with Busy(bench.workers, job):
         receipt = await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S / 2)
     assert receipt.reason is Reason.COUNTED
     await bench.close()

@@ -129,9 +129,9 @@ async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIt
 class Busy:
     """Blocks the worker of a job inside a with block."""
 
-    def __init__(self, nodes: SwarmNodes, job: Job) -> None:
+    def __init__(self, workers: Workers, job: Job) -> None:
         self._over = threading.Event()
-        nodes.workers.submit(job, self._over.wait, PATIENCE_S)
+        workers.submit(job, self._over.wait, PATIENCE_S)
 
     def __enter__(self) -> None:
         pass

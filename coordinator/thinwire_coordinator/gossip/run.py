@@ -27,19 +27,20 @@ class GossipRun:
         self._beat_s = beat_s
 
     def start(self) -> None:
-        """Seal rows from now on. A failure ends the coordinator."""
+        """Seal rows from now on, until the swarm stops; a row that is being sealed then is sealed. A failure ends the
+        coordinator."""
         self._swarm.tasks.keep_timed(self._seal_rows())
         self._swarm.tasks.keep_timed(self._seal_mean())
 
     async def _seal_rows(self) -> None:
         while True:
             await asyncio.sleep(self._beat_s)
-            await self.beats.seal()
+            await asyncio.shield(self._swarm.tasks.seal(self.beats.seal()))
 
     async def _seal_mean(self) -> None:
         while True:
             await asyncio.sleep(min(self._beat_s, limits.LOOK_AGAIN_S))
-            await self.deposits.seal_if_due()
+            await asyncio.shield(self._swarm.tasks.seal(self.deposits.seal_if_due()))
 
 
 def make_gossip_run(

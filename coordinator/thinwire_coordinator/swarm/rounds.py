@@ -61,7 +61,6 @@ class Rounds:
         self._sealer = Sealer(shared.state, replica, shared.feed, shared.encode, shared.workers, shared.driver.now)
         self.sealed = asyncio.Event()
         """Set at every sealed step; snapshots and evaluations wait for it."""
-        self._sealing: asyncio.Task[None] | None = None
 
     def handle(self, action: Action) -> None:
         try:
@@ -69,16 +68,11 @@ class Rounds:
                 self._open(action)
             elif isinstance(action, Gathered):
                 assert self._intake.current is not None
-                self._sealing = self._tasks.keep(self._seal(self._intake.current, action))
+                self._tasks.seal(self._seal(self._intake.current, action))
             else:
                 self._void(action)
         except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round forever
             self._tasks.fail(error)
-
-    async def settle(self, within_s: float) -> None:
-        """Wait until the round that is being sealed, if there is one, is sealed or has failed, but not for longer."""
-        if self._sealing is not None:
-            await asyncio.wait((self._sealing,), timeout=within_s)
 
     def _open(self, opened: Opened) -> None:
         current = self._driver.round

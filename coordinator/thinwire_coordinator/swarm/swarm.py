@@ -70,7 +70,6 @@ class Swarm:
         self.copies = copies
         self.observer = observer
         self._announcer = announcer
-        self._rounds = rounds
         self._presence = Presence(shared.registry.events)
         self._replica = replica
         self._fingerprinted = (-1, 0)
@@ -171,8 +170,8 @@ class Swarm:
         self.observer.stop()
 
     async def settle(self, within_s: float) -> None:
-        """Wait for the round that is being sealed, at most for so long. Then all watchers know of each sealed step."""
-        await self._rounds.settle(within_s)
+        """Wait for the row that is being sealed, at most for so long. Then all watchers know of each sealed row."""
+        await self.tasks.settle(within_s)
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint with nonce 0) of the coordinator's replica."""

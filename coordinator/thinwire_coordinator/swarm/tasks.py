@@ -15,6 +15,7 @@ class Tasks:
         """Gets the first exception."""
         self._running: set[asyncio.Task[None]] = set()
         self._timed: set[asyncio.Task[None]] = set()
+        self._sealing: set[asyncio.Task[None]] = set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
@@ -28,6 +29,18 @@ class Tasks:
         """Cancel what waits for a time, at the end of the process."""
         for task in self._timed:
             task.cancel()
+
+    def seal(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Like `keep`, for work that writes a row of the ledger and then tells all who watch. `settle` waits for it."""
+        task = self.keep(work)
+        self._sealing.add(task)
+        task.add_done_callback(self._sealing.discard)
+        return task
+
+    async def settle(self, within_s: float) -> None:
+        """Wait for the rows that are being sealed, but not for longer."""
+        if self._sealing:
+            await asyncio.wait(self._sealing, timeout=within_s)
 
     def keep_timed(self, work: Coroutine[Any, Any, None]) -> None:
         """Like `keep`, for work that goes on until `stop`."""
