@@ -301,6 +301,15 @@ def test_a_model_that_begins_from_weights_may_have_another_rate() -> None:
         assert not any(advice.key == "schedule.learning_rate" for advice in advise(replace(plan, model=model)))
 
 
+def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> None:
+    plan = a_plan()
+    adapter = replace(plan.model, frozen=10**9)
+    narrow = replace(adapter, trained=adapter.components // 8)
+    assert not any(advice.key == "demo.k" for advice in advise(replace(plan, model=adapter)))
+    (found,) = (advice for advice in advise(replace(plan, model=narrow)) if advice.key == "demo.k")
+    assert "k = 12 and update_topk = 40" in found.text
+
+
 def test_a_source_without_a_weight_is_mentioned() -> None:
     plan = a_plan()
     (found,) = advise(replace(plan, data=replace(plan.data, unused=("code",))))

@@ -201,6 +201,12 @@ def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:
     assert passes == pytest.approx([4, 2, 2], rel=0.1)
 
 
+def test_an_adapter_of_narrow_matrices_sends_as_large_a_share_of_them_as_a_whole_model() -> None:
+    narrow = replace(SMALL, trained=SMALL.components // 8, frozen=10**9)  # rank 8
+    run = choose(PRESETS["byte-1m"], CorpusSpec(), narrow, DataFacts({"text": 10**6}), swarm())
+    assert (run.demo.k, run.demo.update_topk) == (12, 40)
+
+
 def run_init(*words: str) -> None:
     arguments: argparse.Namespace = parser().parse_args(["init", *words])
     init(arguments)

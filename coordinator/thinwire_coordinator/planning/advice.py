@@ -10,7 +10,7 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.forecast import Forecast, forecast
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
-from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER, known_rate
+from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER, budgets, known_rate
 from thinwire_proto.contract import TILE_EDGE, RunSpec
 
 PADDING_MAX = 0.05
@@ -24,6 +24,7 @@ WARMUP_PART_MAX = 0.2
 COMPONENTS_MIN = 20
 """Components of a node below which it chooses mostly by chance: 11 each end 9% above AdamW
 (docs/log/convergence.md)."""
+K_FACTOR_MAX = 2
 SPARE_VOCABULARY_MAX = TILE_EDGE
 FEW_TOKENS_A_PARAMETER = 2
 ROUND_S_TOO_LONG = 3_600.0
@@ -127,6 +128,17 @@ def _memory(plan: AnyPlan) -> Iterator[Advice]:
             f"a node needs about {human_bytes(default)} of memory by default, and the machine has "
             f"{human_bytes(plan.memory_bytes)}; volunteers start it with --micro-batch {plan.micro_batch}, which needs "
             f"{human_bytes(needed)}",
+        )
+
+
+def _narrow(plan: Plan) -> Iterator[Advice]:
+    """More components than the narrow tiles of an adapter have use for."""
+    fitting, given = budgets(plan.model.padding)[0], plan.run.demo
+    if plan.model.frozen and given.k_policy == "fixed" and given.k > K_FACTOR_MAX * fitting.k:
+        yield Advice(
+            "demo.k",
+            f"{plan.model.padding:.0%} of the adapter's tiles is padding, so {given.k} components a tile are a large "
+            f"share of its parameters; k = {fitting.k} and update_topk = {fitting.update_topk} are the usual one",
         )
 
 
@@ -251,6 +263,7 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _padding,
     _link,
     _volume,
+    _narrow,
     _memory,
     _rate,
     _duration,

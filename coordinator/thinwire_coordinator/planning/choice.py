@@ -10,11 +10,11 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.forecast import round_of
 from thinwire_coordinator.planning.settings import (
     ADAPTER_RATE,
-    BUDGETS,
     PASSES_MAX,
     TOKENS_A_PARAMETER,
     TUNING_PASSES,
     TUNING_RATE_PART,
+    budgets,
     known_batch,
     known_rate,
     warmup_steps,
@@ -100,7 +100,7 @@ def _round_s(facts: ModelFacts, swarm: SwarmFacts) -> tuple[DemoSpec, float]:
     length."""
     batch_s = known_batch(facts.trained) / (swarm.nodes * swarm.tokens_s)
     wanted_s = min(max(batch_s, ROUND_S_MIN), ROUND_S_MAX)
-    options: Sequence[DemoSpec] = BUDGETS
+    options: Sequence[DemoSpec] = budgets(facts.padding)
     for demo in options:
         needed_s = _transfer_s(facts, demo, swarm) / TRANSFER_PART
         if needed_s <= STRETCH_MAX * wanted_s or demo is options[-1]:

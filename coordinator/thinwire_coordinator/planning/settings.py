@@ -38,6 +38,19 @@ POINTS = (
 )
 BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
 """Settings of [demo], from the most bytes to the fewest."""
+NARROW_PADDING_MIN = 0.5
+"""In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
+
+
+def budgets(padding: float) -> tuple[DemoSpec, ...]:
+    """BUDGETS for a model with this part of padding in its tiles, so that an adapter sends as large a share of its
+    parameters as full training does."""
+    if padding < NARROW_PADDING_MIN:
+        return BUDGETS
+    return tuple(
+        DemoSpec(k=max(1, round(one.k * (1 - padding))), update_topk=max(1, round(one.update_topk * (1 - padding))))
+        for one in BUDGETS
+    )
 
 
 def known_rate(parameters: int) -> float:
