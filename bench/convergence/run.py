@@ -99,7 +99,8 @@ class Result:
     """The result of a run.
 
     curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: its hash.
-    single_node_loss: without a centre, of a node's own parameters; `loss` is that of the mean model.
+    single_node_loss: without a centre, of a node's own parameters; `loss` is that of the mean model. device: what
+    computed it, "cpu" or the name of a card.
     """
 
     run: Run
@@ -113,6 +114,7 @@ class Result:
     corpus: str
     torch: str
     single_node_loss: float | None = None
+    device: str = "cpu"
 
     @property
     def bytes(self) -> float:
@@ -138,7 +140,8 @@ def train(run: Run, device: torch.device, checkpoint: Checkpoint | None = None) 
     seconds = state.seconds + time.monotonic() - began
     single = method.single_node_loss(held_out) if isinstance(method, GossipMethod) else None
     settings, up, down = settings_of(arm), state.traffic.up, state.traffic.down
-    return Result(run, settings, state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
+    on = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Result(run, settings, state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single, on)
 
 
 def _train_rounds(run: Run, rounds: int, state: RunState, checkpoint: Checkpoint | None) -> None:

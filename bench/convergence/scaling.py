@@ -81,6 +81,7 @@ def page(folder: Path) -> str:
     """The page, in Markdown. folder: that of the results."""
     left = sum(len(runs_at_least(one.study, results_in(folder, one.study))) for one in SCALINGS)
     missing = f"\nAt least {left} runs are still to be made. The same command continues with them.\n" if left else ""
+    on_cards = len({r.run.name for one in SCALINGS for r in results_in(folder, one.study) if r.device != "cpu"})
     head = f"""# Many nodes
 
 `make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
@@ -92,6 +93,7 @@ def page(folder: Path) -> str:
 * *B/parameter* is what one node sends and receives, a parameter and round. *Ring* says how many times more a ring
   all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
 * k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
+* {on_cards} of the runs were made on a card, in float32 like the others; their files name it.
 {missing}"""
     return "\n".join([head, *(_section(kind, folder) for kind in ("own", "fixed"))])
 
