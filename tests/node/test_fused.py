@@ -261,7 +261,7 @@ def test_a_trial_that_fails_costs_only_its_own_process(program: str, expected: s
 
 def test_the_trial_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a card, the kernel runs in the interpreter there, with few tiles."""
-    monkeypatch.setattr(os, "environ", os.environ | {"TRITON_INTERPRET": "1"})
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     verdict = tried(spec_of(k=1), torch.device("cpu"))
     assert verdict.launch == 0, verdict.why
 
