@@ -1,4 +1,4 @@
-"""What the launcher of a script, such as torchrun, says about its processes."""
+"""Reads what torchrun, or another launcher of scripts, tells its processes."""
 
 from __future__ import annotations
 

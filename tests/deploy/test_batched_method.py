@@ -154,7 +154,7 @@ def parts_of(votes: Votes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]
 
 
 def test_each_component_of_all_nodes_is_one_of_a_node_s_own() -> None:
-    """What a layout puts where is seen from numbers that are put into its tiles."""
+    """The test puts numbers into all tiles, and follows each to its node and place."""
     nodes = 3
     stacked = StackedLayout(LAYOUT, nodes, CPU)
     tensors = {

@@ -138,7 +138,7 @@ def _narrow(plan: Plan) -> Iterator[Advice]:
         yield Advice(
             "demo.k",
             f"{plan.model.padding:.0%} of the adapter's tiles is padding, so {given.k} components a tile are a large "
-            f"share of its parameters; k = {fitting.k} and update_topk = {fitting.update_topk} are the usual one",
+            f"share of its parameters; the usual share is k = {fitting.k} and update_topk = {fitting.update_topk}",
         )
 
 

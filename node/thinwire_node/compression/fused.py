@@ -50,12 +50,13 @@ def _launch_once(spec_json: str, device: torch.device) -> int | None:
 
 
 def tried(spec: DemoSpec, device: torch.device) -> Verdict:
-    """What a process of its own finds. The calling process does nothing on the card."""
+    """Run the trial in a process of its own. The calling process does nothing on the card."""
     command = [sys.executable, "-m", trial.__name__, spec.model_dump_json(), str(device)]
     return verdict_of(command, KERNEL_TRIAL_S)
 
 
 def verdict_of(command: Sequence[str], limit_s: float) -> Verdict:
+    """The verdict that a command prints. If it fails in any way, or takes longer than `limit_s`, torch does the work."""
     try:
         done = subprocess.run(
             command,

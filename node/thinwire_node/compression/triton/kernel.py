@@ -161,8 +161,7 @@ def compress(
 
     Output. masks: int32 [tiles, 256], one for 16 components: bit b of number n says whether component 16·n + b is
     selected, and bit 16 + b whether its sign is negative. counts: int32 [tiles], of selected components; 0 where their
-    value is 0.
-    magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles], if CODED.
+    value is 0. magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles], if CODED.
     """
     tile = tl.program_id(0)
     line = tl.arange(0, 64)
@@ -206,8 +205,7 @@ def list_components(
 ) -> None:
     """Write the selected components of one tile, in ascending order; the program's number is the tile's.
 
-    masks, counts, magnitudes: see `compress`. ends: int64 [tiles], where the tile's components end in the
-    output.
+    masks, counts, magnitudes: see `compress`. ends: int64 [tiles], where the tile's components end in the output.
 
     Output. components: int64 [total], flat over all tiles. values: float32 [total], the value of each vote.
     """
