@@ -56,7 +56,7 @@ def tried(spec: DemoSpec, device: torch.device) -> Verdict:
 
 
 def verdict_of(command: Sequence[str], limit_s: float) -> Verdict:
-    """The verdict that a command prints. If it fails in any way, or takes longer than `limit_s`, torch does the work."""
+    """The verdict that a command prints. If it fails in any way, or exceeds the limit, torch does the work."""
     try:
         done = subprocess.run(
             command,
