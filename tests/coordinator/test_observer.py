@@ -26,6 +26,8 @@ from thinwire_proto.wire.reasons import Reason
 
 HONEST = "abcde"  # one more than the rounds need, since the last one to attend may miss the first round
 K = 32
+ROUNDS_MAX = 200
+"""A judgement takes 33 to 50 rounds and more: the secret that chooses which votes are compared is another in each run."""
 
 
 class Rounds:
@@ -89,7 +91,7 @@ async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_
     count = 0
     while (receipts := await rounds.play("f"))["f"].reason is Reason.COUNTED:
         count += 1
-        assert count < 50
+        assert count < ROUNDS_MAX
     assert receipts["f"].reason is Reason.SUSPECTED
     assert "contradict" in receipts["f"].text
     assert all(receipts[letter].reason is Reason.COUNTED for letter in HONEST)
@@ -102,7 +104,7 @@ async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_
         assert (await rounds.play("f"))["f"].reason is Reason.SUSPECTED
         assert hostile.node_id not in [one.node for one in bench.state.ledger.row(step).counted]
         count += 1
-        assert count < 100
+        assert count < ROUNDS_MAX
     assert rounds.judged[-1].node_id == hostile.node_id
     # the organizer overrules
     observer.pardon(hostile.node_id)
@@ -117,7 +119,7 @@ async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) 
     await rounds.join("f" + HONEST)
     while not rounds.judged:
         await rounds.play("f")
-    for _ in range(100):
+    for _ in range(ROUNDS_MAX):
         receipts = await rounds.play("")
         if receipts["f"].reason is Reason.COUNTED:
             break
@@ -204,7 +206,7 @@ async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
         noted.append(bench.swarm.observer.noted_votes)
 
     monkeypatch.setattr(bench.swarm.observer, "voted", watched)
-    for _ in range(50):
+    for _ in range(ROUNDS_MAX):
         if (await rounds.play("f"))["f"].reason is Reason.SUSPECTED:
             break
     assert {(one.node_id, one.verdict, one.cause) for one in rounds.judged} == {
