@@ -27,7 +27,7 @@ from thinwire_proto.wire.reasons import Reason
 HONEST = "abcde"  # one more than the rounds need, since the last one to attend may miss the first round
 K = 32
 ROUNDS_MAX = 200
-"""A judgement takes 33 to 50 rounds and more: the secret that chooses which votes are compared is another in each run."""
+"""A judgement takes 33 to 50 rounds and more, since the secret that chooses votes is another in each run."""
 
 
 class Rounds:

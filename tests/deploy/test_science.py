@@ -216,10 +216,18 @@ ONE_OF_EACH_KIND = {arm.kind: name for name, arm in ARMS.items()} | {
 }
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Size:
+    """A model of one layer, for tests in which only the order of things matters."""
+    model = BYTE_PRESETS["byte-1m"].model_copy(update={"layers": 1, "width": 64, "hidden": 64, "context": 64})
+    monkeypatch.setitem(BYTE_PRESETS, "small", model)
+    return Size("small", samples=4, held_out=8)
+
+
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND.values(), ids=ONE_OF_EACH_KIND)
-def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: Path, small: Size) -> None:
     arm = ARMS[name]
-    run = Run(name, 1e-3, 1, 2, 4 * 4 * 256 * arm.local_steps, Size(samples=4, held_out=8))
+    run = Run(name, 1e-3, 1, 2, 4 * 4 * small.spec.context * arm.local_steps, small)
     of_run = (tmp_path, run.name, settings_of(arm), text_of("stdlib").hash, 0.0)
     cpu = torch.device("cpu")
     with pytest.raises(StoppedError):
@@ -231,8 +239,8 @@ def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_of_other_settings_is_removed(tmp_path: Path) -> None:
-    run = Run(ADAMW, 1e-3, 1, 2, 4 * 4 * 256, Size(samples=4, held_out=8))
+def test_a_checkpoint_of_other_settings_is_removed(tmp_path: Path, small: Size) -> None:
+    run = Run(ADAMW, 1e-3, 1, 2, 4 * 4 * small.spec.context, small)
     with pytest.raises(StoppedError):
         train(run, torch.device("cpu"), StopsAfterTwoRounds(tmp_path, run.name, {"beta": 0.9}, "c" * 64, 0.0))
     assert len(list(tmp_path.iterdir())) == 1
@@ -271,15 +279,17 @@ def test_machine_text_is_tokenized_and_duplicate_files_are_dropped(tmp_path: Pat
     assert windows_of.shape[1] == 17
 
 
-def test_the_larger_study_trains_on_the_machines_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_larger_study_trains_on_the_machines_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Size
+) -> None:
     """Two steps of each of its arms, with a smaller model."""
     monkeypatch.setattr(text_module, "FOLDERS", (synthetic_text(tmp_path / "text"),))
     monkeypatch.setattr(text_module, "CACHE", tmp_path / "cache")
     text_of.cache_clear()
-    size = Size("byte-1m", 4, 8, "machine")
+    size = replace(small, text="machine")
     for arm in LARGE.arms:
-        result = train(Run(arm, 1e-3, 1, 2, 2 * 4 * 256, size), torch.device("cpu"))
-        assert result.parameters > 1_800_000  # includes the tokenizer's vocabulary
+        result = train(Run(arm, 1e-3, 1, 2, 2 * 4 * size.spec.context, size), torch.device("cpu"))
+        assert result.parameters > VOCABULARY * size.spec.width
         assert 3 < result.loss < 9.1
     text_of.cache_clear()
 
