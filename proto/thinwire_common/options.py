@@ -21,8 +21,11 @@ THREADS_MAX = 1024
 """CPU threads of one program. Far more than that, and the system refuses to start them, which ends the process."""
 IN_WORDS = {
     "int_parsing": "a whole number",
+    "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "text",
     "bool_parsing": "true or false",
 }
 """In words, by pydantic's type of error: pydantic's own text is about parsing."""

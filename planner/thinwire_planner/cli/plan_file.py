@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from thinwire_common.options import IN_WORDS
@@ -40,24 +40,34 @@ OPTIONS = {
 """By key, the options that give it."""
 
 
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, which may be written like 1e9."""
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """A table of the file. It is strict: an unknown key is an error, and so is a text in place of a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ModelSection(Section):
     preset: str | None = None
-    parameters: int | None = Field(None, ge=1, le=PARAMETERS_MAX)
+    parameters: Whole | None = Field(None, ge=1, le=PARAMETERS_MAX)
 
 
 class ComputeSection(Section):
     seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
     variation: float | None = Field(None, ge=0, le=VARIATION_MAX)
-    passes: int = Field(1, ge=1, le=PASSES_MAX)
+    passes: Whole = Field(1, ge=1, le=PASSES_MAX)
 
 
 class NodesSection(Section):
-    count: int | None = Field(None, ge=1, le=NODES_MAX)
-    per_host: int = Field(1, ge=1, le=NODES_MAX)
+    count: Whole | None = Field(None, ge=1, le=NODES_MAX)
+    per_host: Whole = Field(1, ge=1, le=NODES_MAX)
     up_mbit: Positive | None = None
     down_mbit: Positive | None = None
     rtt_ms: float | None = Field(None, ge=0, le=RTT_MS_MAX)
@@ -70,7 +80,7 @@ class NodesSection(Section):
 class GroupSection(Section):
     """Equal hosts at one site."""
 
-    hosts: int = Field(ge=1, le=NODES_MAX)
+    hosts: Whole = Field(ge=1, le=NODES_MAX)
     site: str = ""
     speed: Positive = 1.0
     up_mbit: Positive
@@ -105,7 +115,7 @@ class StarSection(Section):
 class GoalSection(Section):
     loss: Positive
     tokens: Positive
-    curves: Path
+    curves: Path = Field(strict=False)
 
 
 class PlanFile(Section):
@@ -117,9 +127,9 @@ class PlanFile(Section):
     coordinator: CoordinatorSection = CoordinatorSection()
     rates: RatesSection = RatesSection()
     star: StarSection = StarSection()
-    local_steps: Annotated[list[Annotated[int, Field(ge=1, le=10_000)]], Field(max_length=16)] = [4, 16, 64]
+    local_steps: Annotated[list[Annotated[Whole, Field(ge=1, le=10_000)]], Field(max_length=16)] = [4, 16, 64]
     goal: GoalSection | None = None
-    seed: int = Field(1, ge=0, lt=1 << 64)
+    seed: Whole = Field(1, ge=0, lt=1 << 64)
 
 
 def read_document(path: Path) -> dict[str, Any]:
