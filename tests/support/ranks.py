@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
 from collections.abc import Callable
@@ -237,6 +238,7 @@ def without_group(rank: int) -> Any:
         optimizer.step()
     dist.barrier()
     dist.destroy_process_group()
+    os.environ["WORLD_SIZE"] = str(RANKS)  # as torchrun sets it
     found = []
     for optimizer in optimizers:
         parameters, gradients = optimizer.param_groups[0]["params"], gradients_of(SHAPES, 0, rank)

@@ -22,6 +22,10 @@ HEAD_BYTES = 8  # the size, little-endian
 _ON_CPU = ("gloo", "mpi", "undefined")  # "undefined": one backend for each device type, gloo for the CPU
 
 
+def _is_initialised() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 class AllGather:
     """All-gather between the ranks of `group` or the default group. Without torch.distributed, this process is the only
     rank.
@@ -38,11 +42,12 @@ class AllGather:
 
     @property
     def ranks(self) -> int:
-        """Raises ConfigError if this process is one of several that have no process group."""
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_world_size(self._group)
-        check_alone("DeMo")
-        return 1
+        return dist.get_world_size(self._group) if _is_initialised() else 1
+
+    def check(self) -> None:
+        """Raise ConfigError if this process is one of several that have no process group."""
+        if not _is_initialised():
+            check_alone("DeMo")
 
     def gather(self, data: bytes, device: torch.device) -> list[bytes]:
         """The bytes of all ranks, in rank order. device: of the parameters; NCCL can exchange only from there."""

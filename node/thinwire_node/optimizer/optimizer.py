@@ -248,6 +248,7 @@ class DeMo(Optimizer):
                 f"DeMo has stepped with {self._ranks_most} ranks, and torch.distributed has {self._all_gather.ranks} "
                 "now; this rank would go on without the others. Take the last step before destroy_process_group"
             )
+        self._all_gather.check()
         self._ranks_most = self._all_gather.ranks
         if self._ranks_most == 1:
             return rates, [payloads]
