@@ -242,11 +242,23 @@ def test_without_triton_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Triton is not installed" in verdict.why
 
 
+CUDA_ERROR = r"raise RuntimeError('CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` …\n')"
+CUDA_ABORT = r"""
+import os, sys
+sys.stderr.write("terminate called after throwing an instance of 'c10::AcceleratorError'\n")
+sys.stderr.write("  what():  CUDA error: an illegal memory access\nCompile with …\n\nframe #0: main\n\n")
+sys.stderr.flush()
+os.abort()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
         ("import os; os.abort()", "it ended with -6"),
         ("raise ValueError('an illegal memory access')", "an illegal memory access"),
+        (CUDA_ERROR, "failed (RuntimeError: CUDA error: out of memory)"),
+        (CUDA_ABORT, "failed (CUDA error: an illegal memory access)"),
         ("print('nothing')", "JSONDecodeError"),
         ("", "IndexError"),
         ("import time; time.sleep(60)", "longer than 2 s"),

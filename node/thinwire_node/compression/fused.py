@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from thinwire_node.compression.triton.compress import FusedCompressor
 
 log = logging.getLogger("thinwire.node")
+
+NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b|what\(\):")
+"""The line of a traceback, or of a C++ program's end, that says what went wrong. CUDA's errors have more lines."""
 
 
 def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
@@ -71,10 +75,16 @@ def verdict_of(command: Sequence[str], limit_s: float) -> Verdict:
     except subprocess.TimeoutExpired:
         return _failed(f"it took longer than {limit_s:.0f} s")
     except subprocess.CalledProcessError as error:
-        last = error.stderr.strip().splitlines()[-1:] or [f"it ended with {error.returncode}"]
-        return _failed(last[0])
+        return _failed(_reason(error.stderr) or f"it ended with {error.returncode}")
     except (OSError, ValueError, IndexError, TypeError) as error:
         return _failed(f"{type(error).__name__}: {error}")
+
+
+def _reason(stderr: str) -> str:
+    """The line that says what went wrong, else the last one."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    found = next(filter(NAMES_ERROR.match, reversed(lines)), lines[-1] if lines else "")
+    return found.removeprefix("what():").strip()
 
 
 def _failed(why: str) -> Verdict:
