@@ -14,6 +14,7 @@ import torch
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.traffic import Traffic
+from thinwire_node.compression.fused import end_trials
 from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange
 from thinwire_node.exchange.peers.direct_lines import open_direct_lines
 from thinwire_node.exchange.peers.lines import PeerLines
@@ -122,7 +123,11 @@ class RealMachine:
         placed = self.place(replica)
         task = task_of(contract.model)
         compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
-        trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
+        try:
+            trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
+        except asyncio.CancelledError:
+            end_trials()
+            raise
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
 

@@ -5,9 +5,12 @@ On a machine without a card the kernel runs in Triton's interpreter: the same co
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from support.small import SHAPES, shapes_contract
-from thinwire_node.compression import trial
+from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_corpus
+from thinwire_node import machine
+from thinwire_node.compression import fused, trial
 from thinwire_node.compression.compress import Compressor, Extracted
-from thinwire_node.compression.fused import make_fused, tried, verdict_of
+from thinwire_node.compression.fused import TrialEndedError, make_fused, tried, verdict_of
 from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_node.compression.trial import decide, disagreement, hard_tiles, reference_topk
+from thinwire_node.machine import RealMachine
 from thinwire_proto.contract import DemoSpec, Parameter
+from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import TileLayout
 
 pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
@@ -269,6 +275,30 @@ def test_a_trial_that_fails_costs_only_its_own_process(program: str, expected: s
     assert verdict.launch is None
     assert expected in verdict.why
     assert "in torch" in verdict.why
+
+
+async def test_a_node_that_is_told_to_stop_does_not_wait_for_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def hanging_trainer(*arguments: object) -> None:
+        try:
+            verdict_of([sys.executable, "-c", "import time; time.sleep(60)"], 60.0)
+        except TrialEndedError:
+            ended.set()
+
+    monkeypatch.setattr(machine, "Trainer", hanging_trainer)
+    here = RealMachine("nowhere:1", tmp_path, "cpu")
+    state, contract = here.open_state(), small_contract()
+    data = CorpusText(small_corpus(), contract)
+    making = asyncio.ensure_future(here.make_work(contract, state, data, random_replica(contract), None))
+    while not fused._running:
+        await asyncio.sleep(0.01)
+    making.cancel()
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert not fused._running
+    state.close()
 
 
 def test_the_trial_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,12 @@ log = logging.getLogger("thinwire.node")
 NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b|what\(\):")
 """The line of a traceback, or of a C++ program's end, that says what went wrong. CUDA's errors have more lines."""
 
+_running: set[subprocess.Popen[str]] = set()
+
+
+class TrialEndedError(Exception):
+    """The trial was ended before it had a verdict."""
+
 
 def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
     """The fused compressor for a momentum on this device, or None if torch should do the work. Logs the
@@ -60,24 +66,41 @@ def tried(spec: DemoSpec, device: torch.device) -> Verdict:
 
 
 def verdict_of(command: Sequence[str], limit_s: float) -> Verdict:
-    """The verdict that a command prints. If it fails in any way, or exceeds the limit, torch does the work."""
+    """The verdict that a command prints. If it fails in any way, or exceeds the limit, torch does the work. Raises
+    TrialEndedError after `end_trials`."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-            timeout=limit_s,
-            stdin=subprocess.DEVNULL,
-        )
-        return Verdict(**json.loads(done.stdout.splitlines()[-1]))
+        status, output, errors = _run(command, limit_s)
+        if status:
+            return _failed(_reason(errors) or f"it ended with {status}")
+        return Verdict(**json.loads(output.splitlines()[-1]))
     except subprocess.TimeoutExpired:
         return _failed(f"it took longer than {limit_s:.0f} s")
-    except subprocess.CalledProcessError as error:
-        return _failed(_reason(error.stderr) or f"it ended with {error.returncode}")
     except (OSError, ValueError, IndexError, TypeError) as error:
         return _failed(f"{type(error).__name__}: {error}")
+
+
+def end_trials() -> None:
+    """End the trials that run, in any thread. A node that is told to stop would wait for them."""
+    for process in tuple(_running):
+        _running.discard(process)
+        process.kill()
+
+
+def _run(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
+        _running.add(process)
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+            if process not in _running:
+                raise TrialEndedError
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            _running.discard(process)
+    return process.returncode, output, errors
 
 
 def _reason(stderr: str) -> str:
