@@ -308,6 +308,15 @@ def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> Non
     assert not any(advice.key == "demo.k" for advice in advise(replace(plan, model=adapter)))
     (found,) = (advice for advice in advise(replace(plan, model=narrow)) if advice.key == "demo.k")
     assert "k = 12 and update_topk = 40" in found.text
+    sized = plan.run.model_copy(update={"demo": DemoSpec(k=96, magnitude="tile")})  # its update_topk must be 0
+    (found,) = (advice for advice in advise(replace(plan, model=narrow, run=sized)) if advice.key == "demo.k")
+    assert found.text.endswith("the usual share is k = 12")
+
+
+def test_padding_is_no_reason_for_fewer_components_of_an_adapter_that_has_none() -> None:
+    plan = a_plan(RunSpec(schedule=LONG, demo=DemoSpec(k=256)))
+    wide = replace(plan.model, frozen=10**9, trained=plan.model.components)
+    assert not any(advice.key == "demo.k" for advice in advise(replace(plan, model=wide)))
 
 
 def test_a_source_without_a_weight_is_mentioned() -> None:

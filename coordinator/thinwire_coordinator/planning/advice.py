@@ -10,7 +10,13 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.forecast import Forecast, forecast
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
-from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER, budgets, known_rate
+from thinwire_coordinator.planning.settings import (
+    NARROW_PADDING_MIN,
+    PASSES_MAX,
+    TOKENS_A_PARAMETER,
+    budgets,
+    known_rate,
+)
 from thinwire_proto.contract import TILE_EDGE, RunSpec
 
 PADDING_MAX = 0.05
@@ -25,6 +31,7 @@ COMPONENTS_MIN = 20
 """Components of a node below which it chooses mostly by chance: 11 each end 9% above AdamW
 (docs/log/convergence.md)."""
 K_FACTOR_MAX = 2
+"""k of an adapter over what fits its rank: beyond it, there is a warning."""
 SPARE_VOCABULARY_MAX = TILE_EDGE
 FEW_TOKENS_A_PARAMETER = 2
 ROUND_S_TOO_LONG = 3_600.0
@@ -133,12 +140,16 @@ def _memory(plan: AnyPlan) -> Iterator[Advice]:
 
 def _narrow(plan: Plan) -> Iterator[Advice]:
     """More components than the narrow tiles of an adapter have use for."""
-    fitting, given = budgets(plan.model.padding)[0], plan.run.demo
-    if plan.model.frozen and given.k_policy == "fixed" and given.k > K_FACTOR_MAX * fitting.k:
+    padding, given = plan.model.padding, plan.run.demo
+    if not plan.model.frozen or padding < NARROW_PADDING_MIN or given.k_policy != "fixed":
+        return
+    fitting = budgets(padding)[0]
+    if given.k > K_FACTOR_MAX * fitting.k:
+        kept = "" if given.magnitude == "tile" else f" and update_topk = {fitting.update_topk}"
         yield Advice(
             "demo.k",
-            f"{plan.model.padding:.0%} of the adapter's tiles is padding, so {given.k} components a tile are a large "
-            f"share of its parameters; the usual share is k = {fitting.k} and update_topk = {fitting.update_topk}",
+            f"{padding:.0%} of the adapter's tiles is padding, so {given.k} components a tile are a large share of its "
+            f"parameters; the usual share is k = {fitting.k}{kept}",
         )
 
 
