@@ -1,7 +1,7 @@
 """The state of a run between two rounds, on disk, so that a run of hours that is stopped loses a few minutes.
 
-A checkpoint is a pickle of this program's own objects. It therefore belongs to the code, the settings and the text that
-made it, whose hash is in its name. A checkpoint of anything else is removed, and its run begins again.
+A checkpoint is a pickle of this program's own objects. It therefore belongs to the code, the settings, the device and
+the text that made it, whose hash is in its name. A checkpoint of anything else is removed, and its run begins again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class RunState:
 class Checkpoint:
     """The file of one run.
 
-    folder: that of the results. run: the name of the run's result. settings, corpus: those of the result. every_s:
-    seconds from one save to the next.
+    folder: that of the results. run: the name of the run's result. settings, corpus: those of the result, and the
+    device. every_s: seconds from one save to the next.
     """
 
     def __init__(

@@ -140,8 +140,18 @@ def train(run: Run, device: torch.device, checkpoint: Checkpoint | None = None) 
     seconds = state.seconds + time.monotonic() - began
     single = method.single_node_loss(held_out) if isinstance(method, GossipMethod) else None
     settings, up, down = settings_of(arm), state.traffic.up, state.traffic.down
-    on = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    on = name_of(device)
     return Result(run, settings, state.curve, final, up, down, size, seconds, text.hash, torch.__version__, single, on)
+
+
+def name_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def checkpoint_of(run: Run, folder: Path, device: torch.device) -> Checkpoint:
+    """The run's checkpoint. One of another device is another: its tensors, and its method, are that device's."""
+    made_by = settings_of(ARMS[run.arm]) | {"device": name_of(device)}
+    return Checkpoint(folder, run.name, made_by, text_of(run.size.text).hash)
 
 
 def _train_rounds(run: Run, rounds: int, state: RunState, checkpoint: Checkpoint | None) -> None:
@@ -219,7 +229,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     run = Run(**given | {"size": Size(**given["size"])})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    checkpoint = Checkpoint(folder, run.name, settings_of(ARMS[run.arm]), text_of(run.size.text).hash)
+    checkpoint = checkpoint_of(run, folder, device)
     write(train(run, device, checkpoint), folder)
     checkpoint.remove()
 

@@ -28,7 +28,7 @@ from bench.convergence.arms import (
 from bench.convergence.checkpoint import Checkpoint, RunState
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
-from bench.convergence.run import Result, Run, Size, read, settings_of, train, write
+from bench.convergence.run import Result, Run, Size, checkpoint_of, read, settings_of, train, write
 from bench.convergence.scaling import SCALINGS
 from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
@@ -236,6 +236,18 @@ def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: 
     resumed = train(run, cpu, checkpoint)
     assert replace(resumed, seconds=0.0) == replace(train(run, cpu), seconds=0.0)
     checkpoint.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_a_processor_is_not_taken_up_on_a_card(
+    tmp_path: Path, small: Size, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run would go on there on the processor, and its result would name the card."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    run = Run(ADAMW, 1e-3, 1, 2, 4 * 4 * small.spec.context, small)
+    here, there = (checkpoint_of(run, tmp_path, torch.device(kind)) for kind in ("cpu", "cuda"))
+    here._path.touch()
+    assert there.load() is None
     assert list(tmp_path.iterdir()) == []
 
 
