@@ -202,6 +202,8 @@ def test_a_file_may_begin_with_a_byte_order_mark(
         ("hosts = 2", 'hosts = "2"', "group.0.hosts: must be a whole number, not '2'"),
         ("hosts = 2", "hosts = 2.5", "group.0.hosts: must be a whole number, not 2.5"),
         ("rtt_ms = 40", 'rtt_ms = "40"', "nodes.rtt_ms: must be a number, not '40'"),
+        ("0.45]", '"0.45"]', "plan.toml: compute.seconds.2: must be a number, not '0.45'\n"),
+        ("seconds = [", 'seconds = "0.4" # [', "plan.toml: compute.seconds: must be a number, not '0.4'\n"),
         ("[model]", "[model", "is not TOML"),
         ("0.45]", "0.45]\nvariation = 0.5", "a variation of their own; remove --variation"),
         ("local_steps", "seed = -1\nlocal_steps", "seed: input should be greater than or equal to 0, not -1"),

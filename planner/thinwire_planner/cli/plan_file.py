@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from thinwire_common.options import IN_WORDS
@@ -59,8 +59,17 @@ class ModelSection(Section):
     parameters: Whole | None = Field(None, ge=1, le=PARAMETERS_MAX)
 
 
+MEAN, TIMES = "<mean>", "<times>"
+"""The two kinds of `compute.seconds`. pydantic adds them to the place of an error, and `_in_words` leaves them out."""
+Times = Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
+
+
+def _kind_of_seconds(value: object) -> str:
+    return TIMES if isinstance(value, list) else MEAN
+
+
 class ComputeSection(Section):
-    seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
+    seconds: Annotated[Annotated[Positive, Tag(MEAN)] | Annotated[Times, Tag(TIMES)], Discriminator(_kind_of_seconds)]
     variation: float | None = Field(None, ge=0, le=VARIATION_MAX)
     passes: Whole = Field(1, ge=1, le=PASSES_MAX)
 
@@ -152,7 +161,7 @@ def parse(document: dict[str, Any], source: str) -> PlanFile:
 
 
 def _in_words(problem: ErrorDetails) -> str:
-    key = ".".join(map(str, problem["loc"]))
+    key = ".".join(str(part) for part in problem["loc"] if part not in (MEAN, TIMES))
     if problem["type"] == "missing":
         return f"{key} is missing{f'; give {OPTIONS[key]}' if key in OPTIONS else ''}"
     if problem["type"] == "extra_forbidden":
