@@ -232,6 +232,7 @@ class Coordinator:
                 if end.done() and (error := end.exception()) is not None:
                     raise error
         finally:
+            self._swarm.tasks.log_failures()
             stopped.cancel()
             upkeep.cancel()
             bans.cancel()
@@ -257,6 +258,7 @@ class Coordinator:
         if self._swarm is not None:
             self._swarm.stop()  # otherwise a round could open after the workers are closed
             await self._swarm.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
+            self._swarm.end()
         await self._monitoring.close()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.events import BeatSealed
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
@@ -79,6 +84,47 @@ async def test_the_last_step_is_in_the_last_push_and_in_the_curves(
     accumulated = EventAccumulator(str(curves))
     accumulated.Reload()
     assert (step, [event.step for event in accumulated.Scalars("loss/training")]) == (1, [1])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    """A task that goes on without the workers fails, and so does a future whose error nobody takes."""
+    monkeypatch.setattr(limits, "SEAL_CLOSE_S", PATIENCE_S if fails else 0.0)
+    stop, listening, told, writes = asyncio.Event(), asyncio.Event(), threading.Event(), threading.Event()
+    settings = CoordinatorSettings(
+        tmp_path, "127.0.0.1:0", RunSpec.model_validate({"model": MODEL}), wait_for=1, evaluate_every=100
+    )
+    coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
+    running = asyncio.ensure_future(coordinator.run(stop))
+    await asyncio.wait_for(listening.wait(), PATIENCE_S)
+    swarm = coordinator._swarm
+    assert swarm is not None
+    nodes, append, settle = SwarmNodes(swarm), swarm.state.ledger.append, swarm.settle
+
+    def slowly(*row: Any) -> None:
+        writes.set()
+        assert told.wait(PATIENCE_S)
+        if fails:
+            raise OSError(errno.EIO, "the disk fails")
+        append(*row)
+
+    async def settle_and_tell(within_s: float) -> None:
+        asyncio.get_running_loop().call_later(0.1, told.set)
+        await settle(within_s)
+
+    monkeypatch.setattr(swarm.state.ledger, "append", slowly)
+    monkeypatch.setattr(swarm, "settle", settle_and_tell)
+    contribution = await contributing(nodes)
+    assert await asyncio.to_thread(writes.wait, PATIENCE_S)
+    stop.set()
+    await asyncio.wait_for(running, PATIENCE_S)
+    await asyncio.sleep(0)
+    assert not swarm.failed.done()
+    assert [record.exc_info for record in caplog.records if record.levelno >= logging.ERROR] == [None] * fails
+    contribution.cancel()
+    await nodes.end_streams()
 
 
 async def test_a_disk_that_hangs_does_not_keep_a_coordinator_that_stops(tmp_path: Path) -> None:

@@ -173,6 +173,10 @@ class Swarm:
         """Wait for the row that is being sealed, at most for so long. Then all watchers know of each sealed row."""
         await self.tasks.settle(within_s)
 
+    def end(self) -> None:
+        """Give up the row that is still being sealed. Its write may reach the disk; nobody is told of it."""
+        self.tasks.end()
+
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint with nonce 0) of the coordinator's replica."""
         return await self.workers.submit(Job.FINGERPRINT, self._own_fingerprint)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
+
+from thinwire_proto.errors import ThinwireError
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 class Tasks:
@@ -12,10 +17,11 @@ class Tasks:
 
     def __init__(self) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the first exception."""
+        """Gets the first exception, unless it comes after `log_failures`."""
         self._running: set[asyncio.Task[None]] = set()
         self._timed: set[asyncio.Task[None]] = set()
         self._sealing: set[asyncio.Task[None]] = set()
+        self._logs_failures = False
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
@@ -24,6 +30,10 @@ class Tasks:
         task.add_done_callback(self._running.discard)
         self.must_succeed(task)
         return task
+
+    def log_failures(self) -> None:
+        """From now on, nobody looks at `failed`: the process ends. What fails is logged."""
+        self._logs_failures = True
 
     def stop(self) -> None:
         """Cancel what waits for a time, at the end of the process."""
@@ -42,6 +52,11 @@ class Tasks:
         if self._sealing:
             await asyncio.wait(self._sealing, timeout=within_s)
 
+    def end(self) -> None:
+        """Cancel what `settle` did not wait for: it could not go on without the workers."""
+        for task in self._sealing:
+            task.cancel()
+
     def keep_timed(self, work: Coroutine[Any, Any, None]) -> None:
         """Like `keep`, for work that goes on until `stop`."""
         task = asyncio.get_running_loop().create_task(work)
@@ -52,7 +67,10 @@ class Tasks:
         work.add_done_callback(self._look)
 
     def fail(self, error: BaseException) -> None:
-        if not self.failed.done():
+        if self._logs_failures:
+            explained = isinstance(error, ThinwireError | OSError)
+            log.error("failed while the coordinator stops: %r", error, exc_info=None if explained else error)
+        elif not self.failed.done():
             self.failed.set_exception(error)
 
     def _look(self, done: asyncio.Future[None]) -> None:
