@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, RuleSpec
+from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, RuleSpec
 
 Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip", "push"]
 WITHOUT_A_CENTRE: tuple[Kind, ...] = ("gossip", "push")
@@ -89,6 +89,13 @@ def _local(steps: int, k: int) -> Arm:
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 
 
+def _muon(steps: int) -> Arm:
+    """Local steps of Muon, whose difference travels with one bit a component."""
+    rule = LocalMuonSpec(micro_batch=1 << 20, beta2=0.99)
+    what = f"{steps} local Muon steps a round, one bit of their difference a component"
+    return Arm(f"muon-{steps}", what, "local", 1.5e-2, _demo(**rule.DEMO_DEFAULTS), rule, local_steps=steps)
+
+
 def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
@@ -149,6 +156,9 @@ _TABLE = (
     _local(1, 176),
     _local(4, 704),
     _local(16, 1408),
+    _muon(4),
+    _muon(8),
+    _muon(16),
     Arm(
         "diloco-4", "DiLoCo: 4 local AdamW steps a round, then an all-reduce", "diloco", 3e-4, local_steps=4, beta=0.99
     ),

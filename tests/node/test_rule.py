@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "demo": {"demo": {"alpha": 0.7, "beta": 0.9}},
     "demo with magnitudes": {"demo": {"alpha": 0.7, "beta": 0.9, "magnitude": "tile"}},
     "local_adamw": {"rule": {"kind": "local_adamw"}, "demo": {"alpha": 0.7, "beta": 0.9}},
+    "local_muon": {"rule": {"kind": "local_muon"}, "demo": {"alpha": 0.7, "beta": 0.9}},
 }
 RATE = 0.01
 

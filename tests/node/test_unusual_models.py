@@ -150,7 +150,7 @@ def nodes_with(module: str, **sections: Any) -> TwoNodes:
     return nodes
 
 
-@pytest.mark.parametrize("rule", ["demo", "local_adamw"])
+@pytest.mark.parametrize("rule", ["demo", "local_adamw", "local_muon"])
 @pytest.mark.parametrize("module", ["Tied", "Unseen", "Frozen", "Unused", "Convolution", "Dropout"])
 def test_nodes_learn_and_stay_equal(module: str, rule: str) -> None:
     nodes = nodes_with(module, rule={"kind": rule})

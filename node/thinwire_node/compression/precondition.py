@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -31,11 +30,7 @@ class SecondMoment:
 
     def _hold(self, flat: Tensor) -> None:
         self._flat = flat
-        sizes = [tensor.rows * tensor.columns for tensor in self._layout.tensors]
-        self._of: Mapping[str, Tensor] = {
-            tensor.name: flat[end - size : end].view(tensor.shape)
-            for tensor, size, end in zip(self._layout.tensors, sizes, accumulate(sizes), strict=True)
-        }
+        self._of = self._layout.unflattened(flat)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `tensors` returned; those on the same device are not copied."""

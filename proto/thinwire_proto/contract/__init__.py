@@ -22,6 +22,8 @@ from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RULES, RuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.rules.local_adamw import LocalAdamWSpec
+from thinwire_proto.contract.rules.local_muon import LocalMuonSpec
+from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import (
@@ -58,6 +60,8 @@ __all__ = [
     "ExchangeSpec",
     "KindSpec",
     "LocalAdamWSpec",
+    "LocalMuonSpec",
+    "LocalStepsSpec",
     "Magnitude",
     "ModelSpec",
     "Order",

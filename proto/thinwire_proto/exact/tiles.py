@@ -202,6 +202,12 @@ class TileLayout:
             for tensor_piece, tiles_piece in part.pieces(part.band(values), kind):
                 tiles_piece.add_(tensor_piece, alpha=scale)
 
+    def unflattened(self, flat: Tensor) -> dict[str, Tensor]:
+        """The tensors, by name, as views of a flat buffer that holds all parameters in this order, without padding."""
+        sizes = [tensor.rows * tensor.columns for tensor in self.tensors]
+        parts = zip(self.tensors, flat.split_with_sizes(sizes), strict=True)
+        return {tensor.name: part.view(tensor.shape) for tensor, part in parts}
+
     def batches(self, tiles_max: int) -> tuple[Batch, ...]:
         """All tiles in batches of at most `tiles_max` matrix tiles, or vector tiles with as many components.
 

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from thinwire_proto.contract.demo import DemoSpec
-from thinwire_proto.contract.rules import RULES, RuleSpec
-from thinwire_proto.contract.schedule import ScheduleSpec
-from thinwire_proto.contract.sections import unit
+from thinwire_proto.contract.rules import RULES
+from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 
 
 @RULES.register(since="0.1.0")
-class LocalAdamWSpec(RuleSpec):
-    """A node takes local steps of AdamW and sends the compressed difference of its parameters.
-
-    A difference of parameters has a meaningful size, and AdamW has preconditioned it already. This explains the changed
-    defaults of `demo`.
-    """
-
-    DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
+class LocalAdamWSpec(LocalStepsSpec):
+    """A node takes local steps of AdamW and sends the compressed difference of its parameters."""
 
     kind: Literal["local_adamw"] = "local_adamw"
-    micro_batch: int = Field(
-        8,
-        ge=1,
-        le=1 << 20,
-        description="maximum number of samples per inner step",
-        json_schema_extra=unit("samples"),
-    )
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the inner first moment")
-    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the inner second moment")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of an inner step")
-
-    def micro_batch_max(self, allowed: int) -> int:
-        return min(allowed, self.micro_batch)
-
-    def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
-        if demo.magnitude != "tile":
-            raise ValueError(
-                f'demo.magnitude must be "tile" for rule.kind = "local_adamw", whose differences have a size; it is '
-                f'"{demo.magnitude}"'
-            )
-        if demo.precondition != "none":
-            raise ValueError(
-                f'demo.precondition must be "none" for rule.kind = "local_adamw", which preconditions each inner step; '
-                f'it is "{demo.precondition}"'
-            )
-        if schedule.learning_rate * self.weight_decay >= 1:
-            raise ValueError("schedule.learning_rate · rule.weight_decay must be less than 1")

@@ -1,0 +1,50 @@
+"""The base of the rules with local steps."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from thinwire_proto.contract.demo import DemoSpec
+from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.schedule import ScheduleSpec
+from thinwire_proto.contract.sections import unit
+
+
+class LocalStepsSpec(RuleSpec):
+    """A node takes local steps and sends the compressed difference of its parameters.
+
+    A difference of parameters has a meaningful size, and the inner optimizer has preconditioned it already. This
+    explains the changed defaults of `demo`.
+    """
+
+    DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
+
+    micro_batch: int = Field(
+        8,
+        ge=1,
+        le=1 << 20,
+        description="maximum number of samples per inner step",
+        json_schema_extra=unit("samples"),
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the inner first moment")
+    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the inner second moment")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of an inner step")
+
+    def micro_batch_max(self, allowed: int) -> int:
+        return min(allowed, self.micro_batch)
+
+    def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
+        if demo.magnitude != "tile":
+            raise ValueError(
+                f'demo.magnitude must be "tile" for rule.kind = "{self.kind}", whose differences have a size; it is '
+                f'"{demo.magnitude}"'
+            )
+        if demo.precondition != "none":
+            raise ValueError(
+                f'demo.precondition must be "none" for rule.kind = "{self.kind}", which preconditions each inner step; '
+                f'it is "{demo.precondition}"'
+            )
+        if schedule.learning_rate * self.weight_decay >= 1:
+            raise ValueError("schedule.learning_rate · rule.weight_decay must be less than 1")
