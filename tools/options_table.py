@@ -30,7 +30,7 @@ def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
     for name in names:
         field = options.model_fields[name]
         metavar, usage = metavar_of(field), flag(options, name)
-        usage = usage if usage == metavar else f"{usage} {metavar}"
+        usage = usage if usage == metavar else f"{usage} {metavar}".strip()
         cell = usage.replace("|", "\\|")
         lines.append(f"| `{cell}` | `{variable(name)}` | {default_of(field)} | {field.description} |")
     return "\n".join([*lines, ""])

@@ -25,8 +25,6 @@ WITHIN = 0.15
 """Largest relative error that counts as predicted."""
 COORDINATOR_BITS_S = 1e10
 """The coordinator's line has no limit in these cells."""
-STAR_UP_BYTES, STAR_DOWN_BYTES = 0.0121, 0.0378
-"""Of the swarm that was measured, whose four nodes share 176 components a tile (docs/performance.md)."""
 TITLE = "## Beside the planner\n"
 NEXT = "## On the wire\n"
 """The section that follows on the page."""
@@ -113,8 +111,6 @@ def _setting(cell: MeasuredCell, compute_s: float) -> Setting:
         COORDINATOR_BITS_S,
         passes=SAMPLES // MICRO_BATCH,
         rates=Rates(Rates().compress * own, Rates().apply * own, Rates().merge * own),
-        star_up_bytes=STAR_UP_BYTES,
-        star_down_bytes=STAR_DOWN_BYTES,
     )
 
 

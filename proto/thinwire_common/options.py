@@ -102,8 +102,10 @@ def variable(name: str) -> str:
 
 
 def default_of(field: FieldInfo) -> str:
-    """The default in words; empty if there is none."""
+    """The default in words; empty if there is none. A flag has none: it is off unless it is given."""
     shown = _extra(field)["shown"]
+    if field.annotation is bool and not shown:
+        return ""
     return shown if shown or field.default is None or field.is_required() else str(field.default)
 
 

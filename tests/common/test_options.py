@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_common.options import Options, flag, read_options, variable
+from thinwire_common.options import Options, default_of, flag, read_options, variable
 from thinwire_coordinator.cli import parser as coordinator
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli import parser as node
@@ -49,6 +49,12 @@ def test_an_option_overrides_its_variable_which_overrides_the_default(
     monkeypatch.setenv("THINWIRE_NAME", "")  # counts as not set
     assert (start().micro_batch, start().invite, start().name) == (3, "b:2", None)
     assert (start("a:1", "--micro-batch", "5").micro_batch, start("a:1").invite) == (5, "a:1")
+
+
+def test_a_flag_is_shown_without_a_default() -> None:
+    """`default False` would read as a value that one can give."""
+    shown = {name: default_of(field) for name, field in ServeOptions.model_fields.items()}
+    assert (shown["insecure"], shown["tls_proxy_forwards"], shown["wait_for"]) == ("", "", "1")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])

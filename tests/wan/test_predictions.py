@@ -8,10 +8,13 @@ import pytest
 
 from bench.wide_area.figures import CellResult, SystemFigures
 from bench.wide_area.hosts import LinkSpec
-from bench.wide_area.predictions import WITHIN, compare, from_page, section
+from bench.wide_area.predictions import WITHIN, ComparedTime, compare, from_page, section
 from bench.wide_area.report import page
 
 WAN = Path(__file__).parents[2] / "docs" / "wan.md"
+PLANNER = WAN.with_name("planner.md")
+NAMES = {"X": "X, an all-reduce", "DDP": "a step of DDP", "star": "a round of the star"}
+"""Of what is compared, on the planner's page."""
 
 
 def figures(tokens: int) -> SystemFigures:
@@ -50,3 +53,22 @@ def test_nine_of_ten_measured_steps_of_ddp_are_predicted() -> None:
 def test_the_page_has_the_section_that_its_cells_give() -> None:
     text = WAN.read_text(encoding="utf-8")
     assert section(from_page(text)) in text
+
+
+def summary(name: str, compared: list[ComparedTime]) -> str:
+    """A row of the planner's page."""
+    worst = max(compared, key=lambda one: abs(one.error))
+    link, error = worst.cell.link, f"{worst.error:+.0%}".replace("-", "−")
+    lost = f", {100 * link.loss:g}% lost" if link.loss else ""
+    within = sum(abs(one.error) <= WITHIN for one in compared)
+    where = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms{lost}"
+    return f"| {name} | {within} of {len(compared)} | {error}: {where} |"
+
+
+def test_the_page_of_the_planner_sums_up_the_same_cells() -> None:
+    compared = compare(from_page(WAN.read_text(encoding="utf-8")))
+    text = PLANNER.read_text(encoding="utf-8")
+    for what, name in NAMES.items():
+        assert summary(name, [one for one in compared if one.what == what]) in text
+    within = sum(abs(one.error) <= WITHIN for one in compared)
+    assert f"{within} of {len(compared)} times are within {WITHIN:.0%}" in text

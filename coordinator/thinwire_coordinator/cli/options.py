@@ -90,7 +90,7 @@ class ServeOptions(RunStateOptions):
         None,
         metavar="FILE",
     )
-    insecure: bool = option("plain text, and nodes without an invite; for this machine alone", False, shown=" ")
+    insecure: bool = option("plain text, and nodes without an invite; for this machine alone", False)
     tls_certificate: Path | None = option(
         "the organizer's own certificate, PEM with its chain, instead of one that the coordinator makes; it is read "
         "again when it changes",

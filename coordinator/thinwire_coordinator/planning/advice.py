@@ -17,7 +17,7 @@ from thinwire_coordinator.planning.settings import (
     budgets,
     known_rate,
 )
-from thinwire_proto.contract import TILE_EDGE, RunSpec
+from thinwire_proto.contract import TILE_EDGE, LocalMuonSpec, RunSpec
 
 PADDING_MAX = 0.05
 TRANSFER_PART_MAX = 0.5
@@ -157,6 +157,8 @@ def _rate(plan: AnyPlan) -> Iterator[Advice]:
     given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
+    if isinstance(plan.run.rule, LocalMuonSpec):
+        return  # the known rates are those of AdamW and of votes
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(

@@ -2,7 +2,7 @@
 
     t(m) = RTT/2 + 8·m·(1 + h) / rate + ramp(m) + recovery(m)
 
-The problem: on a line of 100 Mbit/s and 100 ms the first two terms are 17% too short for an all-reduce of 3.5 MB
+The problem: on a line of 100 Mbit/s and 100 ms the first two terms are 18% too short for an all-reduce of 3.5 MB
 (docs/wan.md). TCP may not send a whole message at once. It may have `window` bytes in flight, which double with each
 round trip in slow start, and halve with each retransmission timeout that a connection is idle (RFC 2861). So a message
 that follows a second of computing begins with a small window, and waits for acknowledgements:
