@@ -23,7 +23,16 @@ from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
 from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.settings import BUDGETS, known_rate
-from thinwire_proto.contract import DecoderSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+from thinwire_proto.contract import (
+    DecoderSpec,
+    DemoSpec,
+    LocalAdamWSpec,
+    LocalMuonSpec,
+    ModelSpec,
+    RoundSpec,
+    RunSpec,
+    ScheduleSpec,
+)
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 
@@ -299,6 +308,14 @@ def test_a_model_that_begins_from_weights_may_have_another_rate() -> None:
     assert any(advice.key == "schedule.learning_rate" for advice in advise(plan))
     for model in (replace(plan.model, frozen=10**9), replace(plan.model, begins=True)):
         assert not any(advice.key == "schedule.learning_rate" for advice in advise(replace(plan, model=model)))
+
+
+def test_muon_takes_other_rates() -> None:
+    fast = ScheduleSpec(steps=5_000, learning_rate=0.02)
+    for rule, is_unusual in ((LocalAdamWSpec(), True), (LocalMuonSpec(), False)):
+        demo = DemoSpec(**rule.DEMO_DEFAULTS)
+        found = advise(a_plan(RunSpec(schedule=fast, rule=rule, demo=demo)))
+        assert any(advice.key == "schedule.learning_rate" for advice in found) == is_unusual
 
 
 def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> None:
