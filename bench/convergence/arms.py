@@ -89,11 +89,13 @@ def _local(steps: int, k: int) -> Arm:
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 
 
-def _muon(steps: int) -> Arm:
-    """Local steps of Muon, whose difference travels with one bit a component."""
+def _muon(steps: int, kept: int = 0) -> Arm:
+    """Local steps of Muon, whose difference travels with one bit a component. kept: components of an update; 0: all."""
     rule = LocalMuonSpec(micro_batch=1 << 20, beta2=0.99)
     what = f"{steps} local Muon steps a round, one bit of their difference a component"
-    return Arm(f"muon-{steps}", what, "local", 1.5e-2, _demo(**rule.DEMO_DEFAULTS), rule, local_steps=steps)
+    what += f"; the update keeps the strongest {kept}" if kept else ""
+    demo = _demo(**rule.DEMO_DEFAULTS | {"update_topk": kept})
+    return Arm(f"muon-{steps}", what, "local", 1.5e-2, demo, rule, local_steps=steps)
 
 
 def _demo(**fields: object) -> DemoSpec:
@@ -156,7 +158,7 @@ _TABLE = (
     _local(1, 176),
     _local(4, 704),
     _local(16, 1408),
-    _muon(4),
+    _muon(4, 1365),
     _muon(8),
     _muon(16),
     Arm(

@@ -145,17 +145,20 @@ class LocalStepsMethod:
                 loss, gradients = self._problem.gradients(position, self._swarm.share)
                 node.learn(self._local, gradients, self._swarm.share, learning_rate(self._schedule, step + inner))
                 losses.append(loss)
-            sent.append(node.extract(self._k, learning_rate(self._schedule, step)).votes())
+            sent.append(node.extract(self._k, learning_rate(self._schedule, step)))
         self._problem.put(self._replica.tensors)
-        merger = merger_of(self._contract, self._replica.layout, self._replica.step)
-        for votes in sent:
-            merger.add(votes, 1)
-        update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())
+        layout, demo, votes = self._replica.layout, self._contract.demo, [one.votes() for one in sent]
+        merger = merger_of(self._contract, layout, self._replica.step)
+        for one in votes:
+            merger.add(one, 1)
+        merged = merger.merged()
+        for node, own in zip(self._nodes, sent, strict=True):
+            if part := dropped_part(own, merged, layout, demo.update_topk):
+                node.put_back(part)
+        update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merged)
         self._replica.apply(update, b"")
-        up = mean([float(len(encode_votes(votes, self._replica.layout))) for votes in sent])
-        return mean(losses), NodeTraffic(
-            up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
-        )
+        up = mean([float(len(encode_votes(one, layout))) for one in votes])
+        return mean(losses), NodeTraffic(up, len(encode_smaller(update, layout, demo)[0]))
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:

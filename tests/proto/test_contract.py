@@ -42,11 +42,10 @@ def test_differences_are_named_with_both_values() -> None:
     assert differences(ours, ours) == []
 
 
-def test_updates_keep_all_sized_votes_by_default_and_only_then() -> None:
+def test_updates_keep_all_sized_votes_by_default() -> None:
     assert small_contract(demo={"magnitude": "tile"}).demo.update_topk == 0
     assert small_contract().demo.update_topk == 320
-    with pytest.raises(ValueError, match='update_topk must be 0 with magnitude = "tile"'):
-        small_contract(demo={"magnitude": "tile", "update_topk": 320})
+    assert small_contract(demo={"magnitude": "tile", "update_topk": 320}).demo.update_topk == 320
 
 
 def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:

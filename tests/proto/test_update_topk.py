@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.small import random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, parse_run
 from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.exact.magnitudes import merger_of, tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.topk import TopkSelection, check_update_topk, dropped_by_update
 from thinwire_proto.exact.votes import Merged, Merger, Votes, merge
@@ -113,6 +114,26 @@ def test_missing_component_was_dropped_in_a_full_tile_and_cancelled_elsewhere() 
     assert dropped_by_update(last, whole, LAYOUT, 64).tolist() == [False]
 
 
-def test_magnitudes_and_update_topk_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match='update_topk must be 0 with magnitude = "tile"'):
-        parse_run({"demo": {"update_topk": 8, "magnitude": "tile"}}, "RUN.toml")
+def test_sized_votes_are_chosen_by_their_sum_of_signs() -> None:
+    """As votes without a size are, so what a node puts back is the same."""
+    demo = {"k": 300, "update_topk": 40}
+    sized, plain = (shapes_contract(demo=demo | {"magnitude": magnitude}) for magnitude in ("tile", "clipped"))
+    mergers = [merger_of(contract, LAYOUT, 7) for contract in (sized, plain)]
+    for seed in range(5):
+        votes = random_votes(LAYOUT, 300, seed)
+        codes = np.full(len(tiles_with(votes.components, LAYOUT)[0]), 90, np.uint8)
+        mergers[0].add(Votes(votes.components, votes.positive, codes), 1)
+        mergers[1].add(votes, 1)
+    with_sizes, without = (merger.merged() for merger in mergers)
+    assert (with_sizes.components == without.components).all()
+    assert (np.sign(with_sizes.values) == np.sign(without.values)).all()
+    assert with_sizes.scales is not None
+    check_update_topk(with_sizes, LAYOUT, 40)
+    with pytest.raises(PayloadError, match="allows 39"):
+        check_update_topk(with_sizes, LAYOUT, 39)
+
+
+def test_own_sizes_and_update_topk_exclude_each_other() -> None:
+    sections = {"demo": {"update_topk": 8, "magnitude": "tile"}, "aggregation": {"kind": "vote", "sizes": "own"}}
+    with pytest.raises(ConfigError, match=r'aggregation\.sizes must be "median" if demo.update_topk is not 0'):
+        parse_run(sections, "RUN.toml")

@@ -15,21 +15,24 @@ pace = "clock"
 kind = "{kind}"
 micro_batch = 2
 [demo]
-k = {k}
+{demo}
 beta = 0.95
 """
 
 
 @pytest.mark.parametrize(
-    ("kind", "k", "kept"),
-    [("local_adamw", 64, {"first", "second"}), ("local_muon", 4096, {"inner", "outer", "second"})],
+    ("kind", "demo", "kept"),
+    [
+        ("local_adamw", "k = 64", {"first", "second"}),
+        ("local_muon", "update_topk = 1365", {"inner", "outer", "second"}),
+    ],
     ids=["AdamW", "Muon"],
 )
 def test_two_nodes_train_with_local_steps_and_a_killed_one_continues(
-    swarm: RealSwarm, kind: str, k: int, kept: set[str]
+    swarm: RealSwarm, kind: str, demo: str, kept: set[str]
 ) -> None:
     """Rounds are on a clock, so that updates arrive between local steps, and nodes look ahead."""
-    text = run_text(100_000, rounds=LOCAL.format(kind=kind, k=k)).replace("length_ms = 5000", "length_ms = 600")
+    text = run_text(100_000, rounds=LOCAL.format(kind=kind, demo=demo)).replace("length_ms = 5000", "length_ms = 600")
     swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2", "--evaluate-every", "2")
     stays, dies = swarm.node("stays"), swarm.node("dies")
     until(lambda: swarm.counted("dies") >= 5, "the node is counted", stays, dies)

@@ -45,19 +45,10 @@ class DemoSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _whole_with_sizes(cls, given: Any) -> Any:
-        """With sized votes an update keeps all merged components, so that is the default there."""
+        """With sized votes an update keeps all merged components by default, as it always did before 0.3.0."""
         if isinstance(given, dict) and given.get("magnitude") == "tile":
             return {"update_topk": 0} | given
         return given
-
-    @model_validator(mode="after")
-    def _whole_updates(self) -> DemoSpec:
-        if self.update_topk and self.magnitude == "tile":
-            raise ValueError(
-                'update_topk must be 0 with magnitude = "tile", whose updates keep all merged components; '
-                f"it is {self.update_topk}"
-            )
-        return self
 
     def k_of_round(self, nodes: int) -> int:
         """The k of a round with this many nodes. If the nodes share k, updates do not grow with the swarm."""

@@ -49,6 +49,7 @@ class RunSpec(Section):
     @model_validator(mode="after")
     def _relations(self) -> RunSpec:
         self.rule.check(self.demo, self.schedule)
+        self.aggregation.check(self.demo)
         self.data.check(self.model)
         self.exchange.check(self.demo, self.round, self.rule)
         return self

@@ -31,7 +31,7 @@ from thinwire_proto.batch_pool import one_torch_thread
 from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec, VoteSpec
 from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.topk import topk_selection
+from thinwire_proto.exact.topk import TopkSelection, topk_selection
 from thinwire_proto.exact.transform import BASIS_MAX
 from thinwire_proto.exact.two_sided import TwoSidedMerger
 from thinwire_proto.exact.votes import (
@@ -171,12 +171,21 @@ class MedianMagnitudeMerger(SizedMerger):
     of the round's weight, it is at most the largest median of the tiles where they have more, and 0 if there is none.
     So while nodes with less than a quarter of the weight shout, no size is larger than one that another node sent.
 
-    signs: merges the signs. Uses 512 bytes of memory a tile, beside what the signs take.
+    signs: merges the signs. selection: chooses which of them the update contains; without it, it contains all. Uses 512
+    bytes of memory a tile, beside what the signs take.
     """
 
-    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, signs: Merger) -> None:
+    def __init__(
+        self,
+        layout: TileLayout,
+        transform: str,
+        outer_rate: float,
+        signs: Merger,
+        selection: TopkSelection | None = None,
+    ) -> None:
         super().__init__(layout, transform, outer_rate)
         self._signs = signs
+        self._selection = selection
         self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
         self._sizes = np.zeros(layout.tiles, np.int64)
 
@@ -185,8 +194,12 @@ class MedianMagnitudeMerger(SizedMerger):
         self._codes[tiles, votes.codes] += weight
 
     def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
-        votes = self._signs.values(part).astype(np.int64)
-        sized: npt.NDArray[np.int64] = votes * np.repeat(
+        votes = self._signs.values(part)
+        if self._selection is not None:
+            selected = self._selection.positions(votes, size, first_tile)
+            votes, merged = np.zeros_like(votes), votes
+            votes[selected] = merged[selected]
+        sized: npt.NDArray[np.int64] = votes.astype(np.int64) * np.repeat(
             self._sizes[first_tile : first_tile + len(votes) // size], size
         )
         return sized
@@ -223,7 +236,10 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
     rule, sized = run.aggregation, run.demo.magnitude == "tile"
     if sized and isinstance(rule, VoteSpec) and rule.sizes == "own":
         return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
-    selection = None if sized else topk_selection(run.demo, layout, step)
+    selection = topk_selection(run.demo, layout, step)
+    of_signs = None if sized else selection
     is_sum = rule.kind == "vote"
-    signs = Merger(layout.components, selection) if is_sum else TwoSidedMerger(layout.components, rule, selection)
-    return MedianMagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate, signs) if sized else signs
+    signs = Merger(layout.components, of_signs) if is_sum else TwoSidedMerger(layout.components, rule, of_signs)
+    if not sized:
+        return signs
+    return MedianMagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate, signs, selection)

@@ -7,11 +7,15 @@ update.
 
 from __future__ import annotations
 
+from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class AggregationSpec(KindSpec):
     """The base of all aggregation specs."""
+
+    def check(self, demo: DemoSpec) -> None:
+        """Raise ValueError if the rule cannot work with this section."""
 
 
 AGGREGATIONS: TaggedUnion[AggregationSpec] = TaggedUnion("aggregation", AggregationSpec, default="vote", home=__name__)

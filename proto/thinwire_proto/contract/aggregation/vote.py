@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
+from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.sections import since
 
 
@@ -21,3 +22,10 @@ class VoteSpec(AggregationSpec):
         "sent, so no node is heard more than its weight; own: the size that each node sent",
         json_schema_extra=since("0.3.0"),
     )
+
+    def check(self, demo: DemoSpec) -> None:
+        if self.sizes == "own" and demo.magnitude == "tile" and demo.update_topk:
+            raise ValueError(
+                'aggregation.sizes must be "median" if demo.update_topk is not 0, because only merged signs are '
+                'compared; it is "own"'
+            )
