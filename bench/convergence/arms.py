@@ -71,6 +71,8 @@ GOSSIP_ARMS = (
 )
 SHARED = "total-176"
 """The contract's default until thinwire 0.3: the nodes of a round share 176 components a tile."""
+LOCAL_MUON = "muon-4"
+"""Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 CANDIDATES = ("k128-176", "k128-352", "k176-352")
 """Rules of how many components nodes send and updates keep, for the study of many nodes."""
 REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
@@ -158,7 +160,7 @@ _TABLE = (
     _local(1, 176),
     _local(4, 704),
     _local(16, 1408),
-    _muon(4, 1365),
+    _muon(4, 1280),
     _muon(8),
     _muon(16),
     Arm(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, SHARED
+from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, LOCAL_MUON, SHARED
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
@@ -38,9 +38,8 @@ class Scaling:
 def _own(nodes: int) -> Scaling:
     size = Size(samples=SAMPLES_A_NODE * nodes)
     tokens = size.samples * size.spec.context
-    study = Study(
-        (ADAMW, DEFAULT, SHARED, *CANDIDATES), size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes
-    )
+    arms = (ADAMW, DEFAULT, SHARED, *CANDIDATES, LOCAL_MUON)
+    study = Study(arms, size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes)
     return Scaling("own", nodes, study, study)
 
 
@@ -86,12 +85,13 @@ def page(folder: Path) -> str:
 
 `make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
 
-* *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} rounds, rates swept in {SWEEP_ROUNDS}.
+* *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
 * *Fixed batch*: 16 samples of all nodes together; 4,194,304 tokens, rates swept in 1,048,576.
 * Each arm has its own sweep of rates with each number of nodes. *AdamW* is that on the same global batch; arms are
   compared with it on the seeds that both have.
-* *B/parameter* is what one node sends and receives, a parameter and round. *Ring* says how many times more a ring
+* *B/parameter* is what one node sends and receives, a parameter and step. *Ring* says how many times more a ring
   all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
+* muon-*H*: a round has H local steps of Muon ([local-rules.md](../local-rules.md#local-steps-of-muon)).
 * k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
 * {on_cards} of the runs were made on a card, in float32 like the others; their files name it.
 {missing}"""
