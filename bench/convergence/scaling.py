@@ -122,7 +122,7 @@ def _row(one: Scaling, summary: ArmSummary, adamw: ArmSummary | None) -> str:
     above = ""
     if adamw and summary.arm != ADAMW:
         above = percent(summary.relative_loss(adamw))
-        if (target := LOSS_TARGETS.get((one.kind, one.nodes))) is not None and summary.arm == DEFAULT:
+        if (target := LOSS_TARGETS.get((one.kind, one.nodes))) is not None and summary.arm in (DEFAULT, LOCAL_MUON):
             above += f" (target: at most {target:+.1%})"
     ring = f"{summary.times_fewer:.0f}" if one.nodes > 1 else ""
     rate = f"{summary.results[0].run.rate:g}"
