@@ -200,7 +200,7 @@ def settings_of(arm: Arm) -> dict[str, object]:
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
     if arm.kind != "local":
         return settings
-    rule = {"name": arm.rule.kind} | arm.rule.model_dump(exclude={"kind"})  # as recorded results have it
+    rule = {"name": arm.rule.kind} | arm.rule.model_dump(mode="json", exclude={"kind"})  # as recorded results have it
     return settings | {"rule": rule, "local_steps": arm.local_steps}
 
 
