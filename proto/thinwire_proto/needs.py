@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_proto.contract import TILE_EDGE, LocalMuonSpec, LocalStepsSpec, RunSpec
+from thinwire_proto.contract import TILE_EDGE, RunSpec
 from thinwire_proto.gossip.lingering import LINGERING_MAX
 
 PROGRAM_BYTES = 350_000_000
@@ -22,10 +22,6 @@ UPDATE_BYTES_A_COMPONENT = 28
 """For each component of an update, while it is decoded and applied."""
 LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
-LOCAL_STEPS_BYTES_A_PARAMETER = 8
-"""More with local steps: five values for each parameter in place of three (docs/local-rules.md)."""
-OUTER_BYTES_A_PARAMETER = 4
-"""More with an outer momentum, of which the matrices have no second moment. So this is an upper bound."""
 GOSSIP_BYTES_A_PARAMETER = 60
 """Without a centre: x, the first parameters twice, gradient and its sum, moments, and the journal's tensors again."""
 EDGE_BYTES_A_PARAMETER = 24
@@ -66,10 +62,8 @@ def trained_bytes(run: RunSpec, trained: Trained) -> int:
     """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them."""
     if run.exchange.kind == "gossip":
         return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained.parameters
-    each = NODE_BYTES_A_PARAMETER
+    each = NODE_BYTES_A_PARAMETER + run.rule.MORE_BYTES_A_PARAMETER
     each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
-    each += LOCAL_STEPS_BYTES_A_PARAMETER if isinstance(run.rule, LocalStepsSpec) else 0
-    each += OUTER_BYTES_A_PARAMETER if isinstance(run.rule, LocalMuonSpec) else 0
     kept = run.demo.update_topk or run.demo.k * (run.round.nodes_max if run.demo.k_policy == "fixed" else 1)
     travelling = SENT_BYTES_A_COMPONENT * trained.chosen(run.demo.k) + UPDATE_BYTES_A_COMPONENT * trained.chosen(kept)
     return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components + travelling

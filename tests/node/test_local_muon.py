@@ -8,11 +8,12 @@ import torch
 from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_trainer
 from thinwire_node.training.rules import make_rule
 from thinwire_node.training.rules.local_muon import LocalMuon, orthogonal
-from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter
+from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
+from thinwire_proto.needs import Trained, trained_bytes
 
 CPU = torch.device("cpu")
 RATE = 0.01
@@ -136,3 +137,13 @@ def test_local_steps_of_one_node_lower_the_loss() -> None:
         replica.apply(Update(replica.step, RATE, 1.0, merger.merged()), b"")
         trainer.refresh()
     assert losses[-1] < losses[0] - 1
+
+
+def test_a_node_needs_memory_for_what_its_rule_keeps() -> None:
+    """Five float32 values with local steps in place of three, and an outer momentum."""
+    trained, demo = Trained(1_000_000, 245, 0), {"k": 96, "magnitude": "tile", "precondition": "none"}
+    kinds = ("demo", "local_adamw", "local_muon")
+    plain, adamw, muon = (
+        trained_bytes(RunSpec.model_validate({"rule": {"kind": kind}, "demo": demo}), trained) for kind in kinds
+    )
+    assert (adamw - plain, muon - adamw) == (8_000_000, 4_000_000)

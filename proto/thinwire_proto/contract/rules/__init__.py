@@ -20,6 +20,8 @@ class RuleSpec(KindSpec):
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {}
     """Defaults of the section `demo` that this rule changes."""
+    MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
+    """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
 
     outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 

@@ -19,6 +19,8 @@ class LocalMuonSpec(LocalStepsSpec):
     """
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = LocalStepsSpec.DEMO_DEFAULTS | {"k": TILE_EDGE**2}
+    MORE_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.MORE_BYTES_A_PARAMETER + 4
+    """An outer momentum too. Matrices have no second moment, so this is an upper bound."""
 
     kind: Literal["local_muon"] = "local_muon"
     outer_rate: float = Field(0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send")

@@ -20,6 +20,8 @@ class LocalStepsSpec(RuleSpec):
     """
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
+    MORE_BYTES_A_PARAMETER: ClassVar[int] = 8
+    """Five float32 values in place of three (docs/local-rules.md)."""
 
     micro_batch: int = Field(
         8,
