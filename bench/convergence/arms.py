@@ -91,12 +91,12 @@ def _local(steps: int, k: int) -> Arm:
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 
 
-def _muon(steps: int, kept: int = 0) -> Arm:
-    """Local steps of Muon, whose difference travels with one bit a component. kept: components of an update; 0: all."""
+def _muon(steps: int, levels: int) -> Arm:
+    """Local steps of Muon, whose difference travels with one bit a component. levels: `update_levels`."""
     rule = LocalMuonSpec(micro_batch=1 << 20, beta2=0.99)
-    what = f"{steps} local Muon steps a round, one bit of their difference a component"
-    what += f"; the update keeps the strongest {kept}" if kept else ""
-    demo = _demo(**rule.DEMO_DEFAULTS | {"update_topk": kept})
+    what = f"{steps} local Muon steps a round, one bit of their difference a component; an update has {2 * levels + 1} "
+    what += "levels"
+    demo = _demo(**rule.DEMO_DEFAULTS | {"update_levels": levels})
     return Arm(f"muon-{steps}", what, "local", 1.5e-2, demo, rule, local_steps=steps)
 
 
@@ -160,9 +160,9 @@ _TABLE = (
     _local(1, 176),
     _local(4, 704),
     _local(16, 1408),
-    _muon(4, 1280),
-    _muon(8),
-    _muon(16),
+    _muon(4, 3),
+    _muon(8, 7),
+    _muon(16, 7),
     Arm(
         "diloco-4", "DiLoCo: 4 local AdamW steps a round, then an all-reduce", "diloco", 3e-4, local_steps=4, beta=0.99
     ),

@@ -24,7 +24,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import merge
+from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
 
@@ -153,7 +153,7 @@ class LocalStepsMethod:
             merger.add(one, 1)
         merged = merger.merged()
         for node, own in zip(self._nodes, sent, strict=True):
-            if part := dropped_part(own, merged, layout, demo.update_topk):
+            if isinstance(merged, Merged) and (part := dropped_part(own, merged, layout, demo.update_topk)):
                 node.put_back(part)
         update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merged)
         self._replica.apply(update, b"")

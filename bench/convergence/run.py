@@ -197,7 +197,8 @@ def settings_of(arm: Arm) -> dict[str, object]:
     if arm.kind in WITHOUT_A_CENTRE:
         settings |= {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
         return settings | ({"window": arm.window} if arm.window > 1 else {})
-    settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
+    unused = {name for name in ("update_topk", "update_levels") if not getattr(arm.demo, name)}
+    settings["demo"] = arm.demo.model_dump(exclude=unused)
     if arm.kind != "local":
         return settings
     rule = {"name": arm.rule.kind} | arm.rule.model_dump(mode="json", exclude={"kind"})  # as recorded results have it

@@ -41,7 +41,9 @@ def merged_by(contract: Contract, contributions: Weighed, layout: TileLayout | N
     merger = merger_of(contract, layout or LAYOUT, 0)
     for votes, weight in contributions:
         merger.add(votes, weight)
-    return merger.merged()
+    merged = merger.merged()
+    assert isinstance(merged, Merged)
+    return merged
 
 
 def reference(rule: dict[str, Any], contributions: Weighed) -> dict[int, int]:
@@ -102,6 +104,7 @@ def test_weights_up_to_the_bound_do_not_overflow(rule: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="32767"):
         merger.add(some, 1)
     merged = merger.merged()
+    assert isinstance(merged, Merged)
     trimmed = 2 * (rule["percent"] * WEIGHT_SUM_MAX // 100) if rule["kind"] == "trimmed" else 0
     assert merged.values[0] == WEIGHT_SUM_MAX - trimmed
     assert merged.components[0] == 0

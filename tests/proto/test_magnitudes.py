@@ -35,7 +35,9 @@ def merge_sized(contributions: list[tuple[Votes, int]], outer_rate: float = 1.0,
     merger = merger_of(shapes_contract(demo=demo, rule={"outer_rate": outer_rate}, aggregation=own), LAYOUT, 0)
     for votes, weight in contributions:
         merger.add(votes, weight)
-    return merger.merged()
+    merged = merger.merged()
+    assert isinstance(merged, Merged)
+    return merged
 
 
 def test_the_table_is_the_published_one() -> None:

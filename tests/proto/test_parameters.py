@@ -19,7 +19,7 @@ from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.parameters import Parameters, load_parameters, shard_shapes
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, merge
+from thinwire_proto.exact.votes import Levels, Merged, Signs, merge
 from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.sign_form import encode_smaller
 
@@ -52,12 +52,12 @@ def test_fingerprints_of_shards_add_up_to_the_fingerprint_of_the_whole(
     assert sum(tensor.numel() for shard in shards for tensor in shard.tensors.values()) == whole.layout.parameters
 
 
-def update_of(layout: TileLayout, magnitude: Magnitude) -> Merged | Signs:
+def update_of(layout: TileLayout, magnitude: Magnitude, levels: int = 0) -> Merged | Levels:
     votes_of = random_sized_votes if magnitude == "tile" else random_votes
     votes = [(votes_of(layout, 9, seed), seed + 1) for seed in range(3)]
     if magnitude != "tile":
         return merge(votes, layout.components)
-    merger = MagnitudeMerger(layout, "dct", 1.0)
+    merger = MagnitudeMerger(layout, "dct", 1.0, levels)
     for one, weight in votes:
         merger.add(one, weight)
     return merger.merged()
@@ -72,13 +72,13 @@ def signs_of(layout: TileLayout) -> Signs:
     return signs
 
 
-@pytest.mark.parametrize("form", ["sign", "clipped", "tile", "signs"])
+@pytest.mark.parametrize("form", ["sign", "clipped", "tile", "signs", "levels"])
 @pytest.mark.parametrize("cuts", [set(), {1}, {2, 3, 7}, set(range(1, 100))])
 def test_an_update_applied_to_shards_leaves_the_bits_of_the_whole(form: Magnitude | str, cuts: set[int]) -> None:
     whole = parameters_of([*SHAPES, (130, 200)])
-    magnitude: Magnitude = "tile" if form == "tile" else "clipped" if form == "clipped" else "sign"
+    magnitude: Magnitude = "tile" if form in ("tile", "levels") else "clipped" if form == "clipped" else "sign"
     demo, layout = DemoSpec(magnitude=magnitude), whole.layout
-    merged = signs_of(layout) if form == "signs" else update_of(layout, magnitude)
+    merged = signs_of(layout) if form == "signs" else update_of(layout, magnitude, 3 if form == "levels" else 0)
     shards = [whole.shard(tiles).clone() for tiles in split(layout.tiles, cuts)]
     before = whole.fingerprint(3)
     for one in (whole, *shards):

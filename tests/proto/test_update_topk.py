@@ -125,6 +125,8 @@ def test_sized_votes_are_chosen_by_their_sum_of_signs() -> None:
         mergers[0].add(Votes(votes.components, votes.positive, codes), 1)
         mergers[1].add(votes, 1)
     with_sizes, without = (merger.merged() for merger in mergers)
+    assert isinstance(with_sizes, Merged)
+    assert isinstance(without, Merged)
     assert (with_sizes.components == without.components).all()
     assert (np.sign(with_sizes.values) == np.sign(without.values)).all()
     assert with_sizes.scales is not None

@@ -31,7 +31,7 @@ from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.exact.votes import Merged, Signs, merge
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
 from thinwire_proto.wire.sign_form import signs_of
@@ -323,6 +323,7 @@ class World:
             if isinstance(found, Merged):
                 pairs: list[tuple[Any, Any]] = [(found.components, due.components), (found.values, due.values)]
             else:
+                assert isinstance(found, Signs)
                 signs = signs_of(due, layout, demo.transform, row.step)
                 pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
             if not all(np.array_equal(one, other) for one, other in pairs):

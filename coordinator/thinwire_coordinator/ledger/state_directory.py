@@ -169,8 +169,9 @@ class RunState:
         """Read and check the update that a row names. Raises LedgerError with the step."""
         try:
             body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
-            update = decode_update(body, layout, self.contract.demo.magnitude)
-            check_update_topk(update.merged, layout, self.contract.demo.update_topk)
+            demo = self.contract.demo
+            update = decode_update(body, layout, demo.magnitude, demo.update_levels)
+            check_update_topk(update.merged, layout, demo.update_topk)
         except (LedgerError, PayloadError, OSError) as error:
             raise LedgerError(f"step {row.step}: {error}", row.step) from None
         if update.step != row.step:

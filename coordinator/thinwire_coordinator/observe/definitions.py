@@ -171,9 +171,9 @@ UPDATE_BODY_BYTES = METRICS.counter(
 )
 UPDATES = METRICS.counter(
     "updates_total",
-    "Sealed updates by encoding; the smallest one is used. codec: votes, signs.",
+    "Sealed updates by encoding. codec: votes, signs, levels.",
     "codec",
-    values=("votes", "signs"),
+    values=("votes", "signs", "levels"),
     unit="{update}",
 )
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, unit
+from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, since, unit
 
 
 class DemoSpec(Section):
@@ -32,6 +32,14 @@ class DemoSpec(Section):
         '"tile"',
         json_schema_extra=unit("components per tile"),
     )
+    update_levels: int = Field(
+        0,
+        ge=0,
+        le=127,
+        description='with magnitude "tile": an update rounds each component to one of 2n + 1 values, up to the largest '
+        "of the tile; 0: to 127, and only components that are not 0 travel",
+        json_schema_extra=since("0.3.0"),
+    )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
     alpha: float = Field(1.0, gt=0, le=1, description="fraction of the sent components subtracted from the momentum")
     magnitude: Magnitude = Field(
@@ -49,6 +57,20 @@ class DemoSpec(Section):
         if isinstance(given, dict) and given.get("magnitude") == "tile":
             return {"update_topk": 0} | given
         return given
+
+    @model_validator(mode="after")
+    def _levels_have_sizes(self) -> DemoSpec:
+        if self.update_levels and self.magnitude != "tile":
+            raise ValueError(
+                f'demo.update_levels must be 0 with demo.magnitude = "{self.magnitude}"; only with "tile" does an '
+                "update have sizes to round"
+            )
+        if self.update_levels and self.update_topk:
+            raise ValueError(
+                "of demo.update_levels and demo.update_topk, one must be 0: an update has all components in a few "
+                "levels, or the strongest in many"
+            )
+        return self
 
     def k_of_round(self, nodes: int) -> int:
         """The k of a round with this many nodes. If the nodes share k, updates do not grow with the swarm."""

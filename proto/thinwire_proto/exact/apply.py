@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from thinwire_proto.exact.tiles import (
     Batch,
     TileLayout,
 )
-from thinwire_proto.exact.votes import Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
@@ -37,7 +37,7 @@ CHUNK_PARAMETERS = 1 << 22
 @torch.no_grad()
 def apply_votes(
     tensors: Mapping[str, Tensor],
-    merged: Merged | Signs,
+    merged: Merged | Levels | Signs,
     layout: TileLayout,
     demo: DemoSpec,
     *,
@@ -73,7 +73,7 @@ def apply_votes(
 
 def decode_changes(
     use: Callable[[Batch, Tensor], None],
-    merged: Merged,
+    merged: Merged | Levels,
     layout: TileLayout,
     demo: DemoSpec,
     *,
@@ -86,25 +86,23 @@ def decode_changes(
     Each change is float32 [n, 64, 64] or [n, 64]. Its memory is reused afterwards. On a CPU, several threads call `use`
     for different batches, in any order.
     """
+    if isinstance(merged, Levels):
+        _decode_levels(use, merged, layout, demo.transform, device)
+        return
     batches = layout.batches(tile_batch(device))
     positions, values = (torch.from_numpy(of_all).to(device) for of_all in (merged.components, merged.values))
     scales = _scale_of_tiles(merged, layout, device)
     starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
-    size_max = max(_shape(batch).numel() for batch in batches)
-    buffers: dict[int, Tensor] = {}
+    buffers = _Buffers(batches, device)
 
     def decode(item: tuple[Batch, int, int], slot: int) -> None:
         batch, start, end = item
-        if slot not in buffers:
-            buffers[slot] = torch.empty(2, size_max, device=device)
-        shape = _shape(batch)
-        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in buffers[slot])
+        scaled, other = buffers.of(batch, slot)
         position = positions[start:end] - _first_component(layout, batch)
-        each = [1] * (len(shape) - 1)
+        each = [1] * (scaled.dim() - 1)
         if scales is not None:
             scaled.zero_().view(-1).scatter_(0, position, values[start:end].float())
-            of_kind = scales[: layout.matrix_tiles] if batch.is_matrix else scales[layout.matrix_tiles :]
-            use(batch, displacements(scaled, demo.transform, of_kind[batch.tiles].view(-1, *each), other))
+            use(batch, displacements(scaled, demo.transform, _of_batch(scales, batch, layout), other))
             return
         tile = position >> (MATRIX_SHIFT if batch.is_matrix else VECTOR_SHIFT)
         votes, stepped = scale_votes(values[start:end], tile, len(scaled))
@@ -119,6 +117,47 @@ def decode_changes(
 
     with pinned_precision():
         process_batches(decode, zip(batches, starts, [*starts[1:], len(positions)], strict=True), device)
+
+
+def _decode_levels(
+    use: Callable[[Batch, Tensor], None], merged: Levels, layout: TileLayout, transform: str, device: torch.device
+) -> None:
+    """`decode_changes` for an update in levels."""
+    batches = layout.batches(tile_batch(device))
+    values, scales = (torch.from_numpy(of_all).to(device) for of_all in (merged.values, merged.scales))
+    buffers = _Buffers(batches, device)
+
+    def decode(batch: Batch, slot: int) -> None:
+        scaled, other = buffers.of(batch, slot)
+        first = _first_component(layout, batch)
+        scaled.copy_(values[first : first + scaled.numel()].view(scaled.shape))
+        use(batch, displacements(scaled, transform, _of_batch(scales, batch, layout), other))
+
+    with pinned_precision():
+        process_batches(decode, batches, device)
+
+
+class _Buffers:
+    """Two scratch tensors for each thread that decodes batches."""
+
+    def __init__(self, batches: Sequence[Batch], device: torch.device) -> None:
+        self._size_max = max(_shape(batch).numel() for batch in batches)
+        self._device = device
+        self._of_slot: dict[int, Tensor] = {}
+
+    def of(self, batch: Batch, slot: int) -> tuple[Tensor, Tensor]:
+        """float32, in the shape of the batch; not cleared."""
+        if slot not in self._of_slot:
+            self._of_slot[slot] = torch.empty(2, self._size_max, device=self._device)
+        shape = _shape(batch)
+        first, second = (buffer[: shape.numel()].view(shape) for buffer in self._of_slot[slot])
+        return first, second
+
+
+def _of_batch(scales: Tensor, batch: Batch, layout: TileLayout) -> Tensor:
+    """The scales of a batch's tiles, [n, 1, 1] or [n, 1]. scales: of all tiles."""
+    of_kind = scales[: layout.matrix_tiles] if batch.is_matrix else scales[layout.matrix_tiles :]
+    return of_kind[batch.tiles].view(-1, *[1] * (2 if batch.is_matrix else 1))
 
 
 def _apply_signs(

@@ -36,6 +36,7 @@ from thinwire_proto.exact.transform import BASIS_MAX
 from thinwire_proto.exact.two_sided import TwoSidedMerger
 from thinwire_proto.exact.votes import (
     Components,
+    Levels,
     Merged,
     Merger,
     Merges,
@@ -97,10 +98,12 @@ class SizedMerger(ABC):
     vote for no change there.
     """
 
-    def __init__(self, layout: TileLayout, transform: str, outer_rate: float) -> None:
+    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, levels: int = 0) -> None:
+        """levels: the contract's `demo.update_levels`."""
         self._layout = layout
         self._transform = transform
         self._outer_rate = outer_rate
+        self._levels = levels
         self._weight = 0
 
     @abstractmethod
@@ -122,8 +125,10 @@ class SizedMerger(ABC):
         with one_torch_thread():
             self._add(votes, weight, tiles, counts)
 
-    def merged(self) -> Merged:
-        """The nonzero V', int16 within ±127, and the scale of each tile that has votes."""
+    def merged(self) -> Merged | Levels:
+        """V' and the scale of each tile that has votes: the nonzero V', int16 within ±127, or all within ±levels."""
+        if self._levels:
+            return self._in_levels()
         parts = [
             self._scaled(part.start, tile, self._values(part, tile, size))
             for part, tile, size in tile_ranges(self._layout)
@@ -140,20 +145,38 @@ class SizedMerger(ABC):
         _, counts = tiles_with(components, self._layout)
         starts = np.cumsum(counts) - counts
         largest = np.maximum.reduceat(np.abs(values), starts) if len(values) else np.zeros(0, np.int64)
-        divisor = np.repeat(largest, counts)
-        scaled = np.sign(values) * ((2 * VOTE_MAX * np.abs(values) + divisor) // np.maximum(2 * divisor, 1))
-        tile_gain = gain(self._transform, is_matrix=first_tile < self._layout.matrix_tiles)
-        unit = self._outer_rate * UNIT / (VOTE_MAX * max(self._weight, 1))
-        scales = (unit * largest / tile_gain).astype(np.float64)
+        scaled = _scaled_to(VOTE_MAX, values, np.repeat(largest, counts))
         nonzero = scaled != 0
-        return components[nonzero], scaled[nonzero].astype(np.int16), scales
+        return components[nonzero], scaled[nonzero].astype(np.int16), self._scales(largest, VOTE_MAX, first_tile)
+
+    def _in_levels(self) -> Levels:
+        values = np.zeros(self._layout.components, np.int8)
+        scales = np.zeros(self._layout.tiles, np.float32)
+        for part, tile, size in tile_ranges(self._layout):
+            sums = self._values(part, tile, size).reshape(-1, size)
+            largest = np.abs(sums).max(axis=1, initial=0)
+            values[part] = _scaled_to(self._levels, sums, largest[:, None]).reshape(-1)
+            of_tiles = rounded(self._scales(largest, self._levels, tile))
+            scales[tile : tile + len(sums)] = np.where(largest > 0, of_tiles, np.float32(0))
+        return Levels(self._levels, values, scales)
+
+    def _scales(self, largest: npt.NDArray[np.int64], levels: int, first_tile: int) -> npt.NDArray[np.float64]:
+        """The scale S of each tile of one kind, numbered from `first_tile`. largest: M of each."""
+        tile_gain = gain(self._transform, is_matrix=first_tile < self._layout.matrix_tiles)
+        unit = self._outer_rate * UNIT / (levels * max(self._weight, 1))
+        return (unit * largest / tile_gain).astype(np.float64)
+
+
+def _scaled_to(levels: int, values: npt.NDArray[np.int64], largest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """V' = sign(V)·⌊(2·levels·|V| + M)/(2M)⌋, in the shape of `values`. largest: M = max|V| of the tile of each."""
+    return np.sign(values) * ((2 * levels * np.abs(values) + largest) // np.maximum(2 * largest, 1))
 
 
 class MagnitudeMerger(SizedMerger):
     """Adds up votes with magnitudes as they arrive; uses eight bytes of memory a component."""
 
-    def __init__(self, layout: TileLayout, transform: str, outer_rate: float) -> None:
-        super().__init__(layout, transform, outer_rate)
+    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, levels: int = 0) -> None:
+        super().__init__(layout, transform, outer_rate, levels)
         self._sum = np.zeros(layout.components, np.int64)
 
     def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
@@ -182,8 +205,9 @@ class MedianMagnitudeMerger(SizedMerger):
         outer_rate: float,
         signs: Merger,
         selection: TopkSelection | None = None,
+        levels: int = 0,
     ) -> None:
-        super().__init__(layout, transform, outer_rate)
+        super().__init__(layout, transform, outer_rate, levels)
         self._signs = signs
         self._selection = selection
         self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
@@ -204,7 +228,7 @@ class MedianMagnitudeMerger(SizedMerger):
         )
         return sized
 
-    def merged(self) -> Merged:
+    def merged(self) -> Merged | Levels:
         self._sizes = self._median_sizes()
         return super().merged()
 
@@ -235,11 +259,12 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
     """
     rule, sized = run.aggregation, run.demo.magnitude == "tile"
     if sized and isinstance(rule, VoteSpec) and rule.sizes == "own":
-        return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
+        return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate, run.demo.update_levels)
     selection = topk_selection(run.demo, layout, step)
     of_signs = None if sized else selection
     is_sum = rule.kind == "vote"
     signs = Merger(layout.components, of_signs) if is_sum else TwoSidedMerger(layout.components, rule, of_signs)
     if not sized:
         return signs
-    return MedianMagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate, signs, selection)
+    demo = run.demo
+    return MedianMagnitudeMerger(layout, demo.transform, run.rule.outer_rate, signs, selection, demo.update_levels)

@@ -25,7 +25,7 @@ from thinwire_proto.exact.fingerprint import fingerprint_of_runs
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.tensor_files import read_tensors, save_tensors
 from thinwire_proto.exact.tiles import Part, TileLayout
-from thinwire_proto.exact.votes import Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged, Signs
 
 
 class Parameters:
@@ -85,14 +85,12 @@ class Parameters:
             raise ValueError("a shard has no state hash, because hashes of shards do not add up")
         return hash_of(self.tensors.values())
 
-    def apply(self, merged: Merged | Signs, demo: DemoSpec, *, learning_rate: float, decay: float, step: int) -> None:
+    def apply(
+        self, merged: Merged | Levels | Signs, demo: DemoSpec, *, learning_rate: float, decay: float, step: int
+    ) -> None:
         """Apply the part of an update that concerns these parameters; see `apply_votes`."""
         if self.is_shard:
-            merged = (
-                _signs_in(merged, self.whole, self.tiles)
-                if isinstance(merged, Signs)
-                else _merged_in(merged, self.whole, self.tiles)
-            )
+            merged = _within(merged, self.whole, self.tiles)
         apply_votes(self.tensors, merged, self.layout, demo, learning_rate=learning_rate, decay=decay, step=step)
 
     def shard(self, tiles: range) -> Parameters:
@@ -147,6 +145,16 @@ def _name(part: Part) -> str:
 def _shape(part: Part) -> tuple[int, ...]:
     columns = part.columns.stop - part.columns.start
     return (part.rows.stop - part.rows.start, columns) if part.tensor.is_matrix else (columns,)
+
+
+def _within(merged: Merged | Levels | Signs, whole: TileLayout, tiles: range) -> Merged | Levels | Signs:
+    """The part of an update that concerns a range of tiles."""
+    if isinstance(merged, Signs):
+        return _signs_in(merged, whole, tiles)
+    if isinstance(merged, Merged):
+        return _merged_in(merged, whole, tiles)
+    values = merged.values[whole.first_component(tiles.start) : whole.first_component(tiles.stop)]
+    return Levels(merged.levels, values, merged.scales[tiles.start : tiles.stop])
 
 
 def _merged_in(merged: Merged, whole: TileLayout, tiles: range) -> Merged:

@@ -57,6 +57,22 @@ class Merged:
 
 
 @dataclass(frozen=True)
+class Levels:
+    """The merged votes of a round in a few levels, with magnitudes, for contracts with `demo.update_levels`.
+
+    Unlike in `Merged`, each component has its place, so an update of nearly all components takes a byte of memory for
+    each.
+    """
+
+    levels: int
+    values: npt.NDArray[np.int8]  # [components], within ±levels
+    scales: npt.NDArray[np.float32]  # [tiles], of eight significant bits; 0 in a tile without values
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.values))
+
+
+@dataclass(frozen=True)
 class Signs:
     """Merged votes reduced to step directions, for contracts that step by signs alone
     (`thinwire_proto.wire.sign_form`).
@@ -83,7 +99,7 @@ class Merges(Protocol):
     """Adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
 
     def add(self, votes: Votes, weight: int) -> None: ...
-    def merged(self) -> Merged: ...
+    def merged(self) -> Merged | Levels: ...
 
 
 class Merger:

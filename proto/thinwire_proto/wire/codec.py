@@ -3,7 +3,8 @@
 A contribution consists of its components (`component_codec`) and one sign bit for each. An update has in addition the
 size of each merged vote. Where nodes seldom choose the same component nearly all sizes are 1, so several are packed
 into one byte before zstandard compresses them. If the contract steps by signs alone and there are many votes, an update
-can contain the signs of the steps instead, when that is smaller (`sign_form`).
+can contain the signs of the steps instead, when that is smaller (`sign_form`). With `demo.update_levels` it contains
+the level of each component (`levels_form`).
 
 With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
 kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
@@ -26,9 +27,10 @@ from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes
+from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Signs, Votes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
+from thinwire_proto.wire.levels_form import pack_levels, stepping, unpack_levels
 from thinwire_proto.wire.packing import (
     check_types,
     compress,
@@ -93,18 +95,21 @@ def encode_update(update: Update, layout: TileLayout) -> bytes:
     merged = update.merged
     if isinstance(merged, Signs):
         return pack_array([*head, _encode_signs(merged.stepped), _encode_signs(merged.positive)])
+    if isinstance(merged, Levels):
+        stepped = merged.scales > 0
+        digits = pack_levels(merged.values, stepped, merged.levels, layout)
+        return pack_array([*head, _encode_signs(stepped), digits, _encode_scales(merged.scales[stepped])])
     values = merged.values
     votes = [*encode_components(merged.components, layout), _encode_signs(values > 0), *_encode_sizes(values)]
     if merged.scales is None:
         return pack_array([*head, *votes])
-    bits = merged.scales.view(np.uint32)
-    if (bits & 0xFFFF).any() or values.max(initial=0) > VOTE_MAX or values.min(initial=0) < -VOTE_MAX:
-        raise ValueError("with magnitudes, values are int8 and scales have eight significant bits")
-    return pack_array([*head, *votes, compress(planes(bits >> 16))])
+    if values.max(initial=0) > VOTE_MAX or values.min(initial=0) < -VOTE_MAX:
+        raise ValueError("with magnitudes, values are int8")
+    return pack_array([*head, *votes, _encode_scales(merged.scales)])
 
 
-def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign") -> Update:
-    """Decode an update. Raises PayloadError."""
+def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign", levels: int = 0) -> Update:
+    """Decode an update. levels: the contract's `demo.update_levels`. Raises PayloadError."""
     if len(data) > update_bytes_max(layout, magnitude):
         raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
     rest = unpack_array(data, "update", VERSION)
@@ -114,6 +119,8 @@ def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign"
         raise PayloadError(f"learning rate and decay must lie between 0 and 1; they are {rate} and {decay}")
     if magnitude == "sign" and len(rest) == 5:
         return Update(step, rate, decay, _decode_sign_form(rest[3:], layout))
+    if levels:
+        return Update(step, rate, decay, _decode_levels(rest[3:], layout, levels))
     return Update(step, rate, decay, _decode_merged(rest[3:], layout, magnitude))
 
 
@@ -132,6 +139,17 @@ def _decode_sign_form(fields: list[Any], layout: TileLayout) -> Signs:
     check_types(fields, (bytes, bytes), "update")
     stepped = _decode_signs(fields[0], layout.tiles)
     return Signs(stepped, _decode_signs(fields[1], layout.parameters_in(stepped)))
+
+
+def _decode_levels(fields: list[Any], layout: TileLayout, levels: int) -> Levels:
+    check_types(fields, (bytes, bytes, bytes), f"update of version {VERSION} with demo.update_levels = {levels}")
+    stepped = _decode_signs(fields[0], layout.tiles)
+    values = unpack_levels(fields[1], stepped, levels, layout)
+    if not np.array_equal(stepping(values, layout), stepped):
+        raise PayloadError("a tile steps and has no values")
+    scales = np.zeros(layout.tiles, np.float32)
+    scales[stepped] = _decode_scales(fields[2], int(np.count_nonzero(stepped)))
+    return Levels(levels, values, scales)
 
 
 def _encode_signs(positive: npt.NDArray[np.bool_]) -> bytes:
@@ -191,6 +209,13 @@ def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: 
             raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
         sizes[part] = size
     return sizes
+
+
+def _encode_scales(scales: npt.NDArray[np.float32]) -> bytes:
+    bits = scales.view(np.uint32)
+    if (bits & 0xFFFF).any():
+        raise ValueError("scales have eight significant bits")
+    return compress(planes(bits >> 16))
 
 
 def _decode_scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:

@@ -18,7 +18,7 @@ from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.apply import decode_changes
 from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, counts_of
+from thinwire_proto.exact.votes import Levels, Merged, Signs, counts_of
 from thinwire_proto.wire.codec import ENVELOPE_BYTES_MAX, encode_update
 
 
@@ -26,10 +26,12 @@ def encode_smaller(update: Update, layout: TileLayout, demo: DemoSpec) -> tuple[
     """Encode an update as votes, or as signs if the contract allows that and it is smaller; returns also which form it
     is.
 
-    The form is `votes` or `signs`. With update_topk it is always `votes`, because nodes read from the votes which of
-    their components were dropped.
+    The form is `votes`, `signs`, or `levels` for a contract with update_levels. With update_topk it is always `votes`,
+    because nodes read from the votes which of their components were dropped.
     """
     votes, merged = encode_update(update, layout), update.merged
+    if isinstance(merged, Levels):
+        return votes, "levels"
     if demo.magnitude == "sign" and not demo.update_topk and isinstance(merged, Merged):
         signs_bytes = (layout.parameters_in(_stepped(merged, layout)) + layout.tiles) // 8 + ENVELOPE_BYTES_MAX
         if signs_bytes < len(votes):

@@ -23,7 +23,7 @@ from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
 from thinwire_proto.clean_text import clean_text
-from thinwire_proto.contract import Contract, DemoSpec, Magnitude
+from thinwire_proto.contract import Contract, DemoSpec
 from thinwire_proto.errors import ContractError, PayloadError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
@@ -311,7 +311,7 @@ def _checked(
         raise NotGenuine(f"the row of step {row.step} {what}")
     if hashlib.sha256(body).digest() != row.body_hash:
         raise ReplicaError(f"the body of step {row.step} does not match the hash in its row")
-    return _decoded(body, layout, demo.magnitude, demo.update_topk)
+    return _decoded(body, layout, demo)
 
 
 @lru_cache(maxsize=8)  # a thousand simulated nodes in one process check the same rows
@@ -320,9 +320,9 @@ def _is_genuine(coordinator: PublicKey, signature: bytes, row_hash: bytes) -> bo
 
 
 @lru_cache(maxsize=2)  # and decode the same bytes
-def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk: int) -> Update:
-    update = decode_update(body, layout, magnitude)
-    check_update_topk(update.merged, layout, update_topk)
+def _decoded(body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
+    update = decode_update(body, layout, demo.magnitude, demo.update_levels)
+    check_update_topk(update.merged, layout, demo.update_topk)
     return update
 
 

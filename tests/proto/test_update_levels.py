@@ -1,0 +1,233 @@
+"""Updates in a few levels: each component is rounded once, by the coordinator, and takes no more bits than it says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.small import random_replica, random_sized_votes, shapes_contract
+from thinwire_proto.contract import Contract, Parameter
+from thinwire_proto.contract.reading import parse_run
+from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.mix64 import mix64
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Levels, Merged, Votes
+from thinwire_proto.wire.codec import decode_update, encode_update, update_bytes_max
+from thinwire_proto.wire.levels_form import digits_of_a_byte
+from thinwire_proto.wire.packing import compress, pack_array, unpack_array
+from thinwire_proto.wire.sign_form import encode_smaller
+
+LAYOUT = TileLayout(shapes_contract().parameters)
+RATE = 2.0**-9
+LEVELS = (1, 2, 3, 5, 7, 8, 127)
+BODY = (
+    "970209ce3b000000ce3f800000c4020320c41c28b52ffd60200f9500004018182d0a1803182d02001a003ec6ff075ac40f28b52ffd20063100"
+    "004e0941313131"
+)
+"""Three tiles step: components 5 and 7 of the first, one of the second, and the last of all."""
+Weighed = list[tuple[Votes, int]]
+
+
+def contract_of(levels: int, **aggregation: Any) -> Contract:
+    return shapes_contract(demo={"magnitude": "tile", "update_levels": levels}, aggregation=aggregation or {})
+
+
+def merged_by(contract: Contract, contributions: Weighed) -> Merged | Levels:
+    merger = merger_of(contract, LAYOUT, 0)
+    for votes, weight in contributions:
+        merger.add(votes, weight)
+    return merger.merged()
+
+
+def in_levels(levels: int, contributions: Weighed) -> Levels:
+    merged = merged_by(contract_of(levels), contributions)
+    assert isinstance(merged, Levels)
+    return merged
+
+
+def dense(votes: Merged) -> tuple[np.ndarray, np.ndarray]:
+    """All components, and the scale of each tile."""
+    values, scales = np.zeros(LAYOUT.components, np.int64), np.zeros(LAYOUT.tiles, np.float32)
+    values[votes.components] = votes.values
+    assert votes.scales is not None
+    scales[np.unique(LAYOUT.tile_of(votes.components))] = votes.scales
+    return values, scales
+
+
+@given(
+    st.sampled_from(LEVELS),
+    st.integers(1, 4096),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=60, deadline=None)
+def test_an_update_in_levels_round_trips(levels: int, k: int, weights: list[int], seed: int) -> None:
+    merged = in_levels(levels, [(random_sized_votes(LAYOUT, k, seed + n), w) for n, w in enumerate(weights)])
+    data = encode_update(Update(seed, RATE, 1.0, merged), LAYOUT)
+    again = decode_update(data, LAYOUT, "tile", levels).merged
+    assert isinstance(again, Levels)
+    assert again.levels == levels
+    assert np.array_equal(again.values, merged.values)
+    assert again.scales.tobytes() == merged.scales.tobytes()
+    assert len(data) <= update_bytes_max(LAYOUT, "tile")
+
+
+def test_tiles_without_votes_do_not_travel() -> None:
+    components = np.array([5, MATRIX_COMPONENTS + 1, LAYOUT.components - 1])
+    merged = in_levels(3, [(Votes(components, np.array([True, False, True]), np.full(3, 90, np.uint8)), 2)])
+    assert np.flatnonzero(merged.values).tolist() == components.tolist()
+    assert merged.values[components].tolist() == [3, -3, 3]
+    assert np.count_nonzero(merged.scales) == 3
+    data = encode_update(Update(0, RATE, 1.0, merged), LAYOUT)
+    again = decode_update(data, LAYOUT, "tile", 3).merged
+    assert isinstance(again, Levels)
+    assert np.array_equal(again.values, merged.values)
+    assert len(in_levels(3, [])) == 0
+    nothing = encode_update(Update(0, RATE, 1.0, in_levels(3, [])), LAYOUT)
+    assert len(decode_update(nothing, LAYOUT, "tile", 3).merged) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", ["median", "own"])
+@pytest.mark.parametrize("levels", LEVELS)
+def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero(levels: int, sizes: str) -> None:
+    """Compared with 127 levels, whose values are off by half a level at most."""
+    contributions = [(random_sized_votes(LAYOUT, 900, seed), seed + 1) for seed in range(5)]
+    aggregation = {"kind": "vote", "sizes": sizes}
+    found = merged_by(contract_of(levels, **aggregation), contributions)
+    whole = merged_by(contract_of(0, **aggregation), contributions)
+    assert isinstance(found, Levels)
+    assert isinstance(whole, Merged)
+    fine, scales = dense(whole)
+    error = np.abs(found.values.astype(np.float64) / levels - fine / 127)
+    assert error.max() <= 0.5 / levels + 0.5 / 127 + 1e-9
+    assert np.array_equal(np.sign(found.values[found.values != 0]), np.sign(fine[found.values != 0]))
+    tiles = found.scales > 0
+    assert np.array_equal(tiles, scales > 0)
+    ratio = found.scales[tiles] * levels / (scales[tiles] * 127)
+    assert np.abs(ratio - 1).max() < 2**-7  # both are rounded to eight bits
+
+
+def test_one_python_integer_at_a_time_gives_the_same() -> None:
+    signs = [[1, 1, -1, 1], [1, -1, -1, 1], [1, 1, 1, -1]]  # of three nodes at four components
+    weights = (3, 2, 2)
+    contributions = [
+        (Votes(np.arange(4), np.array(of_node) > 0, np.array([90], np.uint8)), weight)
+        for of_node, weight in zip(signs, weights, strict=True)
+    ]
+    sums = [sum(sign * weight for sign, weight in zip(of, weights, strict=True)) for of in zip(*signs, strict=True)]
+    largest = max(map(abs, sums))
+    for levels in LEVELS:
+        merged = in_levels(levels, contributions)
+        due = [int(abs(Fraction(levels * v, largest)) + Fraction(1, 2)) * (1 if v > 0 else -1) for v in sums]
+        assert merged.values[:4].tolist() == due
+
+
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+def test_with_127_levels_a_replica_takes_the_same_step(transform: str) -> None:
+    contributions = [(random_sized_votes(LAYOUT, 700, seed), seed + 1) for seed in range(3)]
+    states = []
+    for levels in (0, 127):
+        contract = shapes_contract(demo={"magnitude": "tile", "transform": transform, "update_levels": levels})
+        replica = random_replica(contract)
+        merged = merged_by(contract, contributions)
+        body, form = encode_smaller(Update(0, RATE, 1 - 2.0**-20, merged), LAYOUT, contract.demo)
+        assert form == ("levels" if levels else "votes")
+        replica.apply(decode_update(body, LAYOUT, "tile", levels), b"")
+        states.append(replica.state_hash())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(("nodes", "bits"), [(4, 2.1), (16, 2.0), (64, 2.0)])
+def test_seven_levels_of_many_nodes_take_two_bits(nodes: int, bits: float) -> None:
+    rng = np.random.default_rng(nodes)
+    layout = TileLayout([Parameter(name="matrix", shape=(512, 512))])
+    merger = merger_of(contract_of(3), layout, 0)
+    for _ in range(nodes):
+        signs = rng.random(layout.components) < 0.5
+        merger.add(Votes(np.arange(layout.components), signs, np.full(layout.tiles, 90, np.uint8)), 1)
+    data = encode_update(Update(0, RATE, 1.0, merger.merged()), layout)
+    assert 8 * len(data) / layout.components < bits
+
+
+def test_a_byte_holds_as_many_digits_as_fit() -> None:
+    for levels in range(1, 128):
+        count = digits_of_a_byte(levels)
+        assert (2 * levels + 1) ** count <= 256 < (2 * levels + 1) ** (count + 1)
+
+
+def test_the_other_form_is_malformed() -> None:
+    votes = [(random_sized_votes(LAYOUT, 300, 1), 1)]
+    few = encode_update(Update(0, RATE, 1.0, in_levels(3, votes)), LAYOUT)
+    many = encode_update(Update(0, RATE, 1.0, merged_by(contract_of(0), votes)), LAYOUT)
+    for data, levels in ((few, 0), (many, 3)):
+        with pytest.raises(PayloadError, match="wrong types or number"):
+            decode_update(data, LAYOUT, "tile", levels)
+
+
+def test_malformed_digits_are_refused() -> None:
+    votes = Votes(np.arange(64), np.ones(64, np.bool_), np.array([90], np.uint8))
+    fields = unpack_array(encode_update(Update(0, RATE, 1.0, in_levels(3, [(votes, 1)])), LAYOUT), "update", 2)
+    size = MATRIX_COMPONENTS // 2
+    zeros = 3 + 3 * 7  # two digits that stand for 0
+
+    def refuses(digits: bytes, match: str, stepped: bytes = fields[3]) -> None:
+        with pytest.raises(PayloadError, match=match):
+            decode_update(pack_array([2, *fields[:3], stepped, compress(digits), fields[5]]), LAYOUT, "tile", 3)
+
+    refuses(bytes(size - 1), f"{size} bytes of levels need {size} bytes; there are {size - 1}")
+    refuses(bytes([49]) + bytes(size - 1), "2 digits of 7 levels are below 49; one byte is 49")
+    refuses(bytes([zeros]) * size, "a tile steps and has no values")
+    refuses(bytes(size), "signs need", stepped=fields[3] + b"\0")
+    five = in_levels(1, [(votes, 1)])  # five digits a byte, and 4,096 is not a multiple of five
+    fields = unpack_array(encode_update(Update(0, RATE, 1.0, five), LAYOUT), "update", 2)
+    digits = bytes(MATRIX_COMPONENTS // 5) + bytes([3])
+    with pytest.raises(PayloadError, match="digits after the last"):
+        decode_update(pack_array([2, *fields[:4], compress(digits), fields[5]]), LAYOUT, "tile", 1)
+
+
+@pytest.mark.parametrize(
+    ("demo", "message"),
+    [
+        ({"update_levels": 3}, 'demo.update_levels must be 0 with demo.magnitude = "clipped"'),
+        ({"update_levels": 3, "magnitude": "tile", "update_topk": 8}, "one must be 0"),
+        ({"update_levels": 128, "magnitude": "tile"}, "less than or equal to 127"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(demo: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_run({"demo": demo}, "RUN.toml")
+
+
+def test_golden_body_in_levels() -> None:
+    """Later versions must read what this one has written."""
+    update = decode_update(bytes.fromhex(BODY), LAYOUT, "tile", 3)
+    assert (update.step, update.learning_rate, update.decay) == (9, RATE, 1.0)
+    assert isinstance(update.merged, Levels)
+    values = update.merged.values
+    stepped = [5, 7, MATRIX_COMPONENTS + 1, LAYOUT.components - 1]
+    assert np.flatnonzero(values).tolist() == stepped
+    assert values[stepped].tolist() == [3, -2, -3, 3]
+    scales = update.merged.scales
+    assert scales[scales > 0].view(np.uint32).tolist() == [0x314E0000, 0x31090000, 0x31410000]
+
+
+def test_golden_step_in_levels() -> None:
+    components = np.arange(LAYOUT.components)
+    contributions = []
+    for node in range(3):
+        signs = np.array([mix64(component + (node << 40)) >> 63 for component in components.tolist()], np.bool_)
+        contributions.append((Votes(components, signs, np.full(LAYOUT.tiles, 90 + node, np.uint8)), node + 1))
+    contract = contract_of(3)
+    replica = random_replica(contract)
+    for tensor in replica.tensors.values():
+        tensor.fill_(0.125)
+    body = encode_update(Update(0, RATE, 1.0, in_levels(3, contributions)), LAYOUT)
+    replica.apply(decode_update(body, LAYOUT, "tile", 3), b"")
+    assert f"{replica.fingerprint(7):016x}" == "70ace96241854c78"
