@@ -23,7 +23,8 @@ from bench.convergence.arms import Arm
 from bench.convergence.compressed import make_contract
 from bench.convergence.method import NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, Parameter, ScheduleSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate

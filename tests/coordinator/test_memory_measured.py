@@ -31,7 +31,7 @@ from thinwire_coordinator.rpc.memory_bound import (
     sums_bytes,
 )
 from thinwire_coordinator.trust.audit import REFERENCES_MAX, Subject
-from thinwire_coordinator.trust.ballots import CHUNK, Ballot, Secret, digest_of
+from thinwire_coordinator.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.trust.comparison import Comparer
 from thinwire_coordinator.trust.evidence import Audited, Cause, RoundEvidence, Shown
 from thinwire_coordinator.trust.standing import Standing
@@ -42,7 +42,7 @@ from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Votes
+from thinwire_proto.exact.votes import CHUNK, Merged, Votes
 from thinwire_proto.task import NO_BLOBS
 from thinwire_proto.wire.codec import decode_votes, encode_update, encode_votes
 
@@ -108,14 +108,14 @@ def test_a_contribution_that_is_alone_is_not_compared() -> None:
 @pytest.mark.parametrize("chunk", [1, 50, 128, 1000])
 def test_chunks_of_votes_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, secret = [ballots(5, 700, 3000, seed) for seed in (1, 2, 1)], Secret(3)
-    samples = [secret.sampled(one.components, one.positive, 0.3) for one in rounds[0]]
+    samples = [secret.sampled(Votes(one.components, one.positive), 0.3) for one in rounds[0]]
     whole, parted = Comparer(secret), Comparer(secret)
     found = [whole.compare(round_, lambda node: 1.0) for round_ in rounds]
-    for module in ("ballots", "earlier_votes"):
-        monkeypatch.setattr(f"thinwire_coordinator.trust.{module}.CHUNK", chunk)
+    for module in ("thinwire_proto.exact.votes", "thinwire_coordinator.trust.earlier_votes"):
+        monkeypatch.setattr(f"{module}.CHUNK", chunk)
     assert [parted.compare(round_, lambda node: 1.0) for round_ in rounds] == found
     for one, (components, positive) in zip(rounds[0], samples, strict=True):
-        again = secret.sampled(one.components, one.positive, 0.3)
+        again = secret.sampled(Votes(one.components, one.positive), 0.3)
         assert np.array_equal(again[0], components)
         assert np.array_equal(again[1], positive)
 

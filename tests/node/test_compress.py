@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from thinwire_node.compression.compress import Compressor
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.apply import apply_votes
 from thinwire_proto.exact.decode import TILE_BATCH

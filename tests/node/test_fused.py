@@ -23,7 +23,8 @@ from thinwire_node import machine
 from thinwire_node.compression import fused, trial
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import TrialEndedError, make_fused, tried, verdict_of
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.sent import Sent
 from thinwire_node.compression.trial import decide, disagreement, hard_tiles, reference_topk
 from thinwire_node.machine import RealMachine
 from thinwire_proto.contract import DemoSpec, Parameter

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.transform import forward, inverse

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, random_votes, shapes_contract
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.residual import Awaited, Pending, dropped_part
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import TopkSelection

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression import compress
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec, Parameter, RunSpec
 from thinwire_proto.exact import apply, fingerprint
 from thinwire_proto.exact.apply import apply_votes

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 
 from thinwire_node import __main__
-from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.exact.votes import Votes
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
 signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an
 update holds nearly the sum of what they choose. Nodes of a real run choose the same component more often, so a real
-update is smaller.
+update is smaller. With `demo.update_levels`, an update takes the entropy of that sum in so many levels.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from thinwire_coordinator.planning.facts import ModelFacts
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.wire.levels_form import digits_of_a_byte
 
 CODEC_OVERHEAD = 1.02
 """Bytes of the codec over the entropy, at k from 4 to 128 (docs/performance.md: 0.98 to 0.987 of the floor)."""
@@ -19,6 +22,7 @@ CALL_BYTES = 200
 """Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
 ROW_BYTES_A_NODE = 90
 """Size of a contribution's entry in a row: node, hash, weight and samples."""
+NODES_ADDED_MAX = 256
 OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
 
@@ -37,6 +41,9 @@ def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
     bits = 0.0
     for size, tiles in _tiles(facts):
         chosen = min(k, size)
+        if demo.update_levels:
+            bits += tiles * size * _level_bits(size, nodes, chosen / size, demo.update_levels)
+            continue
         mean_votes = nodes * chosen / size
         merged = size * -math.expm1(nodes * math.log1p(-chosen / size)) if chosen < size else size
         kept = min(merged, demo.update_topk or size)
@@ -54,6 +61,21 @@ def _choice_bits(size: int, chosen: float) -> float:
     chosen = min(chosen, size)
     ways = math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
     return ways / math.log(2) + chosen
+
+
+def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
+    """Bits of a component in 2 · levels + 1 levels: the sum of `nodes` votes, each + or − with `share`, else 0."""
+    sums = np.ones(1)
+    for _ in range(min(nodes, NODES_ADDED_MAX)):  # beyond, the shape of the sum changes no more
+        sums = np.convolve(sums, [share / 2, 1 - share, share / 2])
+    votes = np.arange(len(sums)) - len(sums) // 2
+    beyond = 2 * np.cumsum(sums)[len(sums) // 2 :: -1][1:]  # the probability of a sum of at least 1, 2, …
+    largest = max(1, int(np.count_nonzero(size * beyond >= 0.5)))
+    level = np.sign(votes) * ((2 * levels * np.abs(votes) + largest) // (2 * largest))
+    shares = np.bincount(np.clip(level, -levels, levels) + levels, weights=sums)
+    shares = shares[shares > 0]
+    digits = digits_of_a_byte(levels)
+    return max(1.0, digits * float(-(shares @ np.log2(shares)))) / digits  # a Huffman code has at least one bit
 
 
 def _size_bits(mean_votes: float) -> float:

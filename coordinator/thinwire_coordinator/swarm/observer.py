@@ -162,7 +162,7 @@ class Observer:
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
         """Take the votes of a contribution that will be compared. Any thread may call this."""
         notes = self._notes
-        found = self._secret.sampled(votes.components, votes.positive, notes.share if notes else 1.0)
+        found = self._secret.sampled(votes, notes.share if notes else 1.0)
         return Ballot(node, *found, merged, digest_of(*found))
 
     def came(self, node: str) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from thinwire_proto.exact.votes import Votes
+
 Components = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
-CHUNK = 1 << 18
-"""Votes that are looked at together. Bounds the extra memory; does not change the result."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -57,21 +57,23 @@ class Secret:
         x ^= x >> np.uint64(31)
         return x
 
-    def sampled(self, components: Components, positive: Bools, share: float) -> tuple[Components, Bools]:
+    def sampled(self, votes: Votes, share: float) -> tuple[Components, Bools]:
         """About this share of a contribution's votes: those on the same components for all nodes and rounds."""
         if share >= 1:
-            return components, positive
-        chosen = np.empty(len(components), np.bool_)
-        for start in range(0, len(components), CHUNK):
-            part = slice(start, start + CHUNK)
-            chosen[part] = self.drawn(components[part]) < np.uint64(int(share * 2**64))
-        return components[chosen], positive[chosen]
+            return votes.components, votes.positive
+        below, found = np.uint64(int(share * 2**64)), []
+        for components, positive in votes.parts():
+            chosen = self.drawn(components) < below
+            found.append((components[chosen], positive[chosen]))
+        parts = zip(*found, strict=True) if found else ((votes.components,), (votes.positive,))
+        components, positive = (np.concatenate(part) for part in parts)
+        return components, positive
 
     def thinned(self, ballot: Ballot, share: float) -> Ballot:
         """The ballot with the votes that `sampled` chooses at a smaller share than the ballot's own, or an equal one.
 
         Of a ballot that was sampled, this chooses what it would have chosen of all votes."""
-        components, positive = self.sampled(ballot.components, ballot.positive, share)
+        components, positive = self.sampled(Votes(ballot.components, ballot.positive), share)
         if len(components) == len(ballot):
             return ballot
         return replace(ballot, components=components, positive=positive, digest=digest_of(components, positive))

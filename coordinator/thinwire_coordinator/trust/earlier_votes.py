@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_coordinator.trust.ballots import CHUNK, Ballot, Numbers, Secret
+from thinwire_coordinator.trust.ballots import Ballot, Numbers, Secret
+from thinwire_proto.exact.votes import CHUNK
 
 SKETCH = 128
 """Votes of a contribution that are remembered: 1 KiB."""

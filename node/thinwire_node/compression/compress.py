@@ -99,6 +99,28 @@ class Compressor:
         flat.index_add_(0, index, values, alpha=-self._spec.alpha)
         return Extracted(index, values, codes)
 
+    def extract_whole(self, coefficients: Tensor, signs: Tensor, sizes: Tensor, codes: Tensor, slot: int = 0) -> None:
+        """Extract all coefficients of each of n tiles, and subtract them in place.
+
+        Written are: signs, int8 in the shape of the coefficients, 1 or −1, where 0 counts as +; the value and the code
+        of each tile, [n]. A tile whose mean magnitude is too small for any code has signs and value 0.
+        """
+        magnitudes, _ = self.buffers(coefficients.shape, slot)
+        found, values = coded(torch.abs(coefficients, out=magnitudes).flatten(1).mean(1))
+        codes.copy_(found)
+        sizes.copy_(values)
+        torch.ge(coefficients, 0, out=magnitudes).mul_(2).sub_(1)
+        each = values.view(-1, *[1] * (coefficients.dim() - 1))
+        signs.copy_(magnitudes.mul_(each > 0))
+        coefficients.sub_(magnitudes.mul_(each), alpha=self._spec.alpha)
+
+    def sized(self, signs: Tensor, sizes: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
+        """The values of whole tiles, in `shape` and in the first of `buffers`. signs: int8, flat. sizes: [n]."""
+        return self._put_sized(signs, sizes, self.buffers(shape, slot)[0])
+
+    def _put_sized(self, signs: Tensor, sizes: Tensor, into: Tensor) -> Tensor:
+        return into.copy_(signs.view(into.shape)).mul_(sizes.view(-1, *[1] * (into.dim() - 1)))
+
     def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
         """Select the largest magnitudes: at most k in each row of [n, c], never zeros. Returns int64, flat,
         ascending."""
@@ -121,21 +143,33 @@ class Compressor:
 
         components: int64 [m], flat within these tiles.
         """
+        self._transformed(shape, slot).zero_().view(-1).scatter_(0, components, values)
+        return self._inverse(shape, slot)
+
+    def expand_whole(self, signs: Tensor, sizes: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
+        """The same of whole tiles. signs, sizes: see `sized`."""
+        self._put_sized(signs, sizes, self._transformed(shape, slot))
+        return self._inverse(shape, slot)
+
+    def _transformed(self, shape: torch.Size, slot: int) -> Tensor:
+        """The one of `buffers` that `_inverse` reads."""
+        return self.buffers(shape, slot)[1 if len(shape) == 2 else 0]
+
+    def _inverse(self, shape: torch.Size, slot: int) -> Tensor:
         b = float_basis(self._spec.transform, self._device)
         tiles, half = self.buffers(shape, slot)
-        (half if tiles.dim() == 2 else tiles).zero_().view(-1).scatter_(0, components, values)
         if tiles.dim() == 2:
             return torch.mm(half, b, out=tiles)
         torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))
         return torch.bmm(b.T.expand(len(half), -1, -1), half, out=tiles)
 
-    def step(self, components: Tensor, values: Tensor, shape: torch.Size, rate: float, slot: int = 0) -> Tensor:
+    def step(self, expanded: Tensor, rate: float, slot: int = 0) -> Tensor:
         """The change of the parameters by an update with these votes alone, precise enough to look ahead.
 
-        rate: the learning rate, or with magnitudes the outer rate. The other arguments are those of `expand`; uses
-        `buffers`.
+        expanded: the result of `expand`, which is overwritten. rate: the learning rate, or with magnitudes the outer
+        rate.
         """
-        expanded, other = self.expand(components, values, shape, slot), self.buffers(shape, slot)[1]
+        other = self.buffers(expanded.shape, slot)[1]
         if self._spec.magnitude == "tile":
             return expanded.mul_(-rate)
         if self._spec.magnitude == "sign":

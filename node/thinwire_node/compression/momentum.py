@@ -23,33 +23,14 @@ from torch import Tensor
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import make_fused
 from thinwire_node.compression.precondition import SecondMoment
+from thinwire_node.compression.sent import Sent, WholeSent
 from thinwire_node.compression.zeros import zeros
 from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TensorTiles, TileLayout
-from thinwire_proto.exact.votes import Votes
 
 if TYPE_CHECKING:
     from thinwire_node.compression.triton.compress import FusedCompressor, GradientInput
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The part that one extraction removed from the momentum, to be sent or put back.
-
-    components: int64 [n], flat in tile space, ascending. values: float32 [n], the value of each vote. extraction: its
-    number. codes: uint8, with magnitudes one for each tile that has votes; not saved to disk, since only `values` are
-    needed to put it back.
-    """
-
-    components: Tensor
-    values: Tensor
-    extraction: int
-    codes: Tensor | None = None
-
-    def votes(self) -> Votes:
-        codes = None if self.codes is None else self.codes.cpu().numpy()
-        return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy(), codes)
 
 
 @dataclass(frozen=True)
@@ -113,6 +94,8 @@ class Momentum:
     def _extract(self, k: int, added: Added | None) -> Sent:
         """Extract from each batch of tiles, and collect the parts in one list. added: see `accumulate`; it is added to
         each batch first."""
+        if self._spec.sends_whole_tiles(k):
+            return self._extract_whole(added)
         batches = self._batches(with_matrices=self.fused is None)
         chosen = _Chosen(self._layout.selected_max(k), self.buffer.device)
         if self.fused is not None:
@@ -127,6 +110,27 @@ class Momentum:
 
         process_batches(extract, batches, self.buffer.device)
         return chosen.sent(self._extractions, has_codes=self._spec.magnitude == "tile")
+
+    def _extract_whole(self, added: Added | None) -> Sent:
+        """Extract all components of each tile. The kernel of a card has nothing to choose here."""
+        device, tiles = self.buffer.device, self._layout.tiles
+        signs = torch.empty(self._layout.components, dtype=torch.int8, device=device)
+        sizes, codes = torch.empty(tiles, device=device), torch.empty(tiles, dtype=torch.uint8, device=device)
+
+        def extract(of_batch: BatchOfTiles, slot: int) -> None:
+            if added is not None:
+                self._accumulate(of_batch, added, slot)
+            part = self._tiles_of(of_batch.batch)
+            own = signs[of_batch.first : of_batch.first + of_batch.values.numel()].view(of_batch.values.shape)
+            self.compressor.extract_whole(of_batch.values, own, sizes[part], codes[part], slot)
+
+        process_batches(extract, self._batches(), device)
+        return WholeSent(signs, sizes, self._extractions, codes[sizes > 0])
+
+    def _tiles_of(self, batch: Batch) -> slice:
+        """The batch's tiles among all tiles."""
+        first = 0 if batch.is_matrix else self._layout.matrix_tiles
+        return slice(first + batch.tiles.start, first + batch.tiles.stop)
 
     def _selected_before(self, tiles: BatchOfTiles, k: int) -> int:
         """Upper bound on the components that are selected before these tiles."""
@@ -174,9 +178,22 @@ class Momentum:
         """Undo an extraction that was not counted: m ← m + βʲ·α·q after j further extractions. So no gradient
         is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._extractions - sent.extraction)
+        if isinstance(sent, WholeSent):
+            self._put_back_whole(sent, share)
+            return
         components, values = self._on_device(sent)
         with one_torch_thread():
             self.buffer.index_add_(0, components, values, alpha=share)
+
+    def _put_back_whole(self, sent: WholeSent, share: float) -> None:
+        signs, sizes = sent.signs.to(self.buffer.device), sent.sizes.to(self.buffer.device)
+
+        def put_back(tiles: BatchOfTiles, slot: int) -> None:
+            own = signs[tiles.first : tiles.first + tiles.values.numel()]
+            values = self.compressor.sized(own, sizes[self._tiles_of(tiles.batch)], tiles.values.shape, slot)
+            tiles.values.add_(values, alpha=share)
+
+        process_batches(put_back, self._batches(), self.buffer.device)
 
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         """Pass the change of the parameters by an update with these votes alone to `use`, one batch of tiles at a time.
@@ -184,6 +201,9 @@ class Momentum:
         Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused afterwards. On a CPU, several threads call
         `use` for different batches, in any order. rate: see `Compressor.step`.
         """
+        if isinstance(sent, WholeSent):
+            self._decode_whole(use, sent, rate)
+            return
         components, values = self._on_device(sent)
         batches = self._batches()
         firsts = torch.tensor([tiles.first for tiles in batches], device=components.device)
@@ -192,9 +212,21 @@ class Momentum:
         def decode(item: tuple[BatchOfTiles, int, int], slot: int) -> None:
             tiles, start, end = item
             own = components[start:end] - tiles.first
-            use(tiles.batch, self.compressor.step(own, values[start:end], tiles.values.shape, rate, slot))
+            expanded = self.compressor.expand(own, values[start:end], tiles.values.shape, slot)
+            use(tiles.batch, self.compressor.step(expanded, rate, slot))
 
         process_batches(decode, zip(batches, starts, [*starts[1:], len(components)], strict=True), self.buffer.device)
+
+    def _decode_whole(self, use: Callable[[Batch, Tensor], None], sent: WholeSent, rate: float) -> None:
+        signs, sizes = sent.signs.to(self.buffer.device), sent.sizes.to(self.buffer.device)
+
+        def decode(tiles: BatchOfTiles, slot: int) -> None:
+            own = signs[tiles.first : tiles.first + tiles.values.numel()]
+            of_tiles = sizes[self._tiles_of(tiles.batch)]
+            expanded = self.compressor.expand_whole(own, of_tiles, tiles.values.shape, slot)
+            use(tiles.batch, self.compressor.step(expanded, rate, slot))
+
+        process_batches(decode, self._batches(), self.buffer.device)
 
     def _on_device(self, sent: Sent) -> tuple[Tensor, Tensor]:
         return sent.components.to(self.buffer.device), sent.values.to(self.buffer.device)

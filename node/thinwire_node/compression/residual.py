@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Levels, Merged, Signs

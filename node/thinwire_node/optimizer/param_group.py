@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.precondition import SecondMoment
 from thinwire_node.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire_node.compression.residual import dropped_part
+from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import TILE_EDGE, DemoSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals

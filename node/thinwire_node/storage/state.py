@@ -32,8 +32,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
-from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
+from thinwire_node.compression.sent import sent_from
 from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
@@ -223,10 +223,10 @@ class NodeState:
             pending: Pending | None = None
             awaited: list[Pending] = []
             if "pending" in about:
-                pending = Pending(bytes.fromhex(about["pending"]), _sent_of(tensors, PENDING, 0))
+                pending = Pending(bytes.fromhex(about["pending"]), sent_from(tensors, PENDING, 0))
             while (key := f"{AWAITED}{len(awaited)}") in about:
                 name, step, extraction = about[key].split()
-                awaited.append(Pending(bytes.fromhex(name), _sent_of(tensors, key + ".", int(extraction)), int(step)))
+                awaited.append(Pending(bytes.fromhex(name), sent_from(tensors, key + ".", int(extraction)), int(step)))
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
         fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict(shapes) and all(
@@ -264,9 +264,4 @@ class NodeState:
 
 def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
     """The tensors of a contribution."""
-    return {prefix + "components": one.sent.components, prefix + "values": one.sent.values}
-
-
-def _sent_of(tensors: dict[str, Tensor], prefix: str, extraction: int) -> Sent:
-    """Remove the tensors of a contribution from `tensors` and return it."""
-    return Sent(tensors.pop(prefix + "components"), tensors.pop(prefix + "values"), extraction)
+    return {prefix + name: tensor for name, tensor in one.sent.tensors().items()}

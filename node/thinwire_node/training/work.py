@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Awaited, Pending
+from thinwire_node.compression.sent import Sent
 from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
@@ -259,7 +259,7 @@ class Work:
             compute_ms=self._compute_ms(),
             name=name,
         )
-        return Extraction(name, claim, payload, len(sent.components))
+        return Extraction(name, claim, payload, len(sent))
 
     def _compute_ms(self) -> int:
         """Milliseconds spent on forward and backward passes since the last call."""

@@ -43,7 +43,6 @@ from thinwire_proto.exact.votes import (
     Votes,
     add_at,
     nonzero_positions,
-    tensor_of,
     tile_ranges,
 )
 
@@ -107,8 +106,8 @@ class SizedMerger(ABC):
         self._weight = 0
 
     @abstractmethod
-    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
-        """Add votes that are known to be complete. tiles, counts: see `tiles_with`."""
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64]) -> None:
+        """Add votes that are known to be complete. tiles: those that have votes."""
 
     @abstractmethod
     def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
@@ -118,12 +117,12 @@ class SizedMerger(ABC):
         """Add `votes` with `weight` (1 or more). Raises ValueError before V can overflow the int64."""
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
-        tiles, counts = tiles_with(votes.components, self._layout)
-        if votes.codes is None or len(votes.codes) != len(counts):
-            raise ValueError(f"there must be one code for each of the {len(counts)} tiles that have votes")
+        tiles = votes.tiles(self._layout)
+        if votes.codes is None or len(votes.codes) != len(tiles):
+            raise ValueError(f"there must be one code for each of the {len(tiles)} tiles that have votes")
         self._weight += weight
         with one_torch_thread():
-            self._add(votes, weight, tiles, counts)
+            self._add(votes, weight, tiles)
 
     def merged(self) -> Merged | Levels:
         """V' and the scale of each tile that has votes: the nonzero V', int16 within ±127, or all within ±levels."""
@@ -179,9 +178,12 @@ class MagnitudeMerger(SizedMerger):
         super().__init__(layout, transform, outer_rate, levels)
         self._sum = np.zeros(layout.components, np.int64)
 
-    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
-        size = tensor_of(np.repeat(weight * TABLE[votes.codes], counts))
-        add_at(self._sum, votes.components, size.mul_(tensor_of(votes.positive).to(torch.int8).mul_(2).sub_(1)))
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64]) -> None:
+        sizes = np.zeros(self._layout.tiles, np.int64)
+        sizes[tiles] = weight * TABLE[votes.codes]
+        for components, positive in votes.parts():
+            size = sizes[self._layout.tile_of(components)]
+            add_at(self._sum, components, torch.from_numpy(np.where(positive, size, -size)))
 
     def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
         return self._sum[part]
@@ -213,7 +215,7 @@ class MedianMagnitudeMerger(SizedMerger):
         self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
         self._sizes = np.zeros(layout.tiles, np.int64)
 
-    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64]) -> None:
         self._signs.add(votes, weight)
         self._codes[tiles, votes.codes] += weight
 

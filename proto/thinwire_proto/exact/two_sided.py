@@ -6,11 +6,10 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from thinwire_proto.contract import AggregationSpec
 from thinwire_proto.exact.aggregation import RULES
-from thinwire_proto.exact.votes import Merger, Selection, Votes, add_at
+from thinwire_proto.exact.votes import Merger, Selection, Votes
 
 
 class TwoSidedMerger(Merger):
@@ -22,9 +21,7 @@ class TwoSidedMerger(Merger):
         self._rule = partial(RULES[spec.kind], spec)
 
     def _add(self, votes: Votes, weight: int) -> None:
-        for side, chosen in ((self._sum, votes.positive), (self._negative, ~votes.positive)):
-            components = votes.components[chosen]
-            add_at(side, components, torch.full((len(components),), weight, dtype=torch.int16))
+        votes.add_sides_to(self._sum, self._negative, weight)
 
     def values(self, part: slice) -> npt.NDArray[np.int16]:
         return self._rule(self._sum[part], self._negative[part], self._weight)

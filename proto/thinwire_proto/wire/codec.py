@@ -27,10 +27,10 @@ from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Signs, Votes
+from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Signs, Votes, WholeVotes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
-from thinwire_proto.wire.levels_form import pack_levels, stepping, unpack_levels
+from thinwire_proto.wire.levels_form import pack_levels, unpack_levels
 from thinwire_proto.wire.packing import (
     check_types,
     compress,
@@ -39,11 +39,14 @@ from thinwire_proto.wire.packing import (
     from_planes,
     pack_array,
     pack_bits,
+    pack_signs,
     packed_bytes,
     planes,
     unpack_array,
     unpack_bits,
+    unpack_signs,
 )
+from thinwire_proto.wire.whole_tiles import WHOLE, components_in, decode_whole, encode_whole, spread, take, tiles_in
 
 VERSION = 2
 ENVELOPE_BYTES_MAX = 128
@@ -68,7 +71,10 @@ def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign") -> int:
 
 
 def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
-    fields = [VERSION, *encode_components(votes.components, layout), _encode_signs(votes.positive)]
+    if isinstance(votes, WholeVotes):
+        fields = [VERSION, *encode_whole(votes.signs, tiles_in(votes.signs, layout), layout)]
+    else:
+        fields = [VERSION, *encode_components(votes.components, layout), pack_signs(votes.positive)]
     return pack_array(fields if votes.codes is None else [*fields, compress(votes.codes.tobytes())])
 
 
@@ -84,23 +90,26 @@ def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude =
     fields = unpack_array(data, "contribution", VERSION)
     check_types(fields, types, _described("contribution", magnitude))
     form, count, head, body, signs, *more = fields
+    if form == WHOLE and more:
+        whole, voted = decode_whole(count, head, body, signs, layout, k)
+        return WholeVotes(whole, decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles"))
     components, tile_counts = decode_components(form, count, head, body, layout, k, layout.selected_max(k))
     tiles = int(np.count_nonzero(tile_counts))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
-    return Votes(components, _decode_signs(signs, count), codes)
+    return Votes(components, unpack_signs(signs, count), codes)
 
 
 def encode_update(update: Update, layout: TileLayout) -> bytes:
     head = [VERSION, update.step, _float_bits(update.learning_rate), _float_bits(update.decay)]
     merged = update.merged
     if isinstance(merged, Signs):
-        return pack_array([*head, _encode_signs(merged.stepped), _encode_signs(merged.positive)])
+        return pack_array([*head, pack_signs(merged.stepped), pack_signs(merged.positive)])
     if isinstance(merged, Levels):
         stepped = merged.scales > 0
-        digits = pack_levels(merged.values, stepped, merged.levels, layout)
-        return pack_array([*head, _encode_signs(stepped), digits, _encode_scales(merged.scales[stepped])])
+        digits = pack_levels(take(merged.values, stepped, layout), merged.levels)
+        return pack_array([*head, pack_signs(stepped), digits, _encode_scales(merged.scales[stepped])])
     values = merged.values
-    votes = [*encode_components(merged.components, layout), _encode_signs(values > 0), *_encode_sizes(values)]
+    votes = [*encode_components(merged.components, layout), pack_signs(values > 0), *_encode_sizes(values)]
     if merged.scales is None:
         return pack_array([*head, *votes])
     if values.max(initial=0) > VOTE_MAX or values.min(initial=0) < -VOTE_MAX:
@@ -130,39 +139,26 @@ def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) 
     form, count, head, body, signs, width, sizes, large, *more = fields
     components, tile_counts = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
     values = _decode_sizes(width, sizes, large, count, VOTE_MAX if more else WEIGHT_SUM_MAX)
-    values[~_decode_signs(signs, count)] *= -1
+    values[~unpack_signs(signs, count)] *= -1
     scales = _decode_scales(more[0], int(np.count_nonzero(tile_counts))) if more else None
     return Merged(components, values, scales)
 
 
 def _decode_sign_form(fields: list[Any], layout: TileLayout) -> Signs:
     check_types(fields, (bytes, bytes), "update")
-    stepped = _decode_signs(fields[0], layout.tiles)
-    return Signs(stepped, _decode_signs(fields[1], layout.parameters_in(stepped)))
+    stepped = unpack_signs(fields[0], layout.tiles)
+    return Signs(stepped, unpack_signs(fields[1], layout.parameters_in(stepped)))
 
 
 def _decode_levels(fields: list[Any], layout: TileLayout, levels: int) -> Levels:
     check_types(fields, (bytes, bytes, bytes), f"update of version {VERSION} with demo.update_levels = {levels}")
-    stepped = _decode_signs(fields[0], layout.tiles)
-    values = unpack_levels(fields[1], stepped, levels, layout)
-    if not np.array_equal(stepping(values, layout), stepped):
+    stepped = unpack_signs(fields[0], layout.tiles)
+    values = spread(unpack_levels(fields[1], components_in(stepped, layout), levels), stepped, layout)
+    if not np.array_equal(tiles_in(values, layout), stepped):
         raise PayloadError("a tile steps and has no values")
     scales = np.zeros(layout.tiles, np.float32)
     scales[stepped] = _decode_scales(fields[2], int(np.count_nonzero(stepped)))
     return Levels(levels, values, scales)
-
-
-def _encode_signs(positive: npt.NDArray[np.bool_]) -> bytes:
-    return np.packbits(positive, bitorder="little").tobytes()
-
-
-def _decode_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
-    if len(signs) != -(-count // 8):
-        raise PayloadError(f"{count} signs need {-(-count // 8)} bytes; there are {len(signs)}")
-    bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
-    if bits[count:].any():
-        raise PayloadError("there are bits after the last sign")
-    return bits[:count].astype(bool)
 
 
 def _encode_sizes(values: npt.NDArray[np.int16]) -> list[int | bytes]:

@@ -91,6 +91,21 @@ def unpack_bits(packed: Bytes, count: int, width: int) -> Numbers:
     return out
 
 
+def pack_signs(positive: npt.NDArray[np.bool_]) -> bytes:
+    """A bit for each, the first in the lowest bit of the first byte."""
+    return np.packbits(positive, bitorder="little").tobytes()
+
+
+def unpack_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The inverse of `pack_signs`. Raises PayloadError."""
+    if len(signs) != -(-count // 8):
+        raise PayloadError(f"{count} signs need {-(-count // 8)} bytes; there are {len(signs)}")
+    bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
+    if bits[count:].any():
+        raise PayloadError("there are bits after the last sign")
+    return bits[:count].view(np.bool_)
+
+
 def planes(numbers: npt.NDArray[Any]) -> bytes:
     """16-bit numbers as all low bytes followed by all high bytes, which compresses better."""
     return b"".join(half.astype(np.uint8).tobytes() for half in (numbers & 0xFF, numbers >> 8))

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.sent import Sent
 from thinwire_node.compression.zeros import zeros
 from thinwire_node.training.rules.adam_moments import AdamMoments
 from thinwire_node.training.rules.local_steps import LocalSteps
