@@ -20,6 +20,8 @@ SENT_BYTES_A_COMPONENT = 40
 for its outcome."""
 UPDATE_BYTES_A_COMPONENT = 28
 """For each component of an update, while it is decoded and applied."""
+WHOLE_SENT_BYTES_A_COMPONENT, LEVELS_BYTES_A_COMPONENT = 4, 4
+"""The same where a contribution has whole tiles, and where an update has levels: a byte in each of their copies."""
 LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 GOSSIP_BYTES_A_PARAMETER = 60
@@ -29,7 +31,7 @@ EDGE_BYTES_A_PARAMETER = 24
 FROZEN_BYTES_A_PARAMETER = 4
 STATE_BYTES_A_PARAMETER = 8
 STATE_BYTES_A_COMPONENT = 4
-STATE_BYTES_A_SENT_COMPONENT = 24
+STATE_BYTES_A_SENT_COMPONENT, STATE_BYTES_A_WHOLE_COMPONENT = 24, 2
 """The files of a node: parameters and second moment in float32, the momentum, and two contributions without an outcome.
 Twice that while it replaces them."""
 JOURNAL_BYTES_A_PARAMETER = 16
@@ -64,9 +66,23 @@ def trained_bytes(run: RunSpec, trained: Trained) -> int:
         return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained.parameters
     each = NODE_BYTES_A_PARAMETER + run.rule.MORE_BYTES_A_PARAMETER
     each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
-    kept = run.demo.update_topk or run.demo.k * (run.round.nodes_max if run.demo.k_policy == "fixed" else 1)
-    travelling = SENT_BYTES_A_COMPONENT * trained.chosen(run.demo.k) + UPDATE_BYTES_A_COMPONENT * trained.chosen(kept)
+    travelling = sent_bytes(run, trained) + update_bytes(run, trained)
     return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components + travelling
+
+
+def sent_bytes(run: RunSpec, trained: Trained) -> int:
+    """Memory of a contribution from its extraction until its outcome is known."""
+    each = WHOLE_SENT_BYTES_A_COMPONENT if run.demo.sends_whole_tiles else SENT_BYTES_A_COMPONENT
+    return each * trained.chosen(run.demo.k)
+
+
+def update_bytes(run: RunSpec, trained: Trained) -> int:
+    """Memory of an update that arrives."""
+    demo = run.demo
+    if demo.update_levels:
+        return LEVELS_BYTES_A_COMPONENT * trained.components
+    kept = demo.update_topk or demo.k * (run.round.nodes_max if demo.k_policy == "fixed" else 1)
+    return UPDATE_BYTES_A_COMPONENT * trained.chosen(kept)
 
 
 def edges_of_a_node(run: RunSpec) -> int:
@@ -93,5 +109,6 @@ def state_disk_bytes(run: RunSpec, trained: Trained) -> int:
         files = each * trained.parameters
     else:
         files = STATE_BYTES_A_PARAMETER * trained.parameters + STATE_BYTES_A_COMPONENT * trained.components
-        files += STATE_BYTES_A_SENT_COMPONENT * trained.chosen(run.demo.k)
+        each = STATE_BYTES_A_WHOLE_COMPONENT if run.demo.sends_whole_tiles else STATE_BYTES_A_SENT_COMPONENT
+        files += each * trained.chosen(run.demo.k)
     return 2 * files + SNAPSHOT_BYTES_A_PARAMETER * trained.parameters

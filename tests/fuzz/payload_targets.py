@@ -1,4 +1,4 @@
-"""Targets: the payload codec, for contributions and updates, with and without magnitudes.
+"""Targets: the payload codec, for contributions and updates, with and without magnitudes, and of whole tiles.
 
 The measured memory is that of Python and numpy, not that of zstandard. The latter is bounded by the size in each
 frame's header, which is checked first.
@@ -19,7 +19,7 @@ from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, MagnitudeMerger, tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.exact.votes import Levels, Merged, Signs, Votes, WholeVotes, merge, tile_ranges
 from thinwire_proto.wire.codec import (
     contribution_bytes_max,
     decode_update,
@@ -35,6 +35,7 @@ LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", 
 UPDATE_LAYOUT = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
 """For updates, which may contain all components."""
 K = 24
+LEVELS = 3
 BYTES_A_COMPONENT = 40
 """Memory that a reader may use for each component that the contract allows: int64 numbers, copies, and
 unpacked frames."""
@@ -52,21 +53,30 @@ def payload_targets() -> list[Target]:
     contributions.append([(votes_of(UPDATE_LAYOUT, MATRIX_COMPONENTS, rng), 1)])  # the largest possible update
     merged = [merge(of_round, UPDATE_LAYOUT.components) for of_round in contributions]
     sized_updates = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True)) for k in numbers]
+    leveled = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True), LEVELS) for k in (0, K, MATRIX_COMPONENTS)]
+    whole = [whole_votes(LAYOUT, absent, rng) for absent in (0.0, 0.5, 1.0)]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
     signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, "dct", 7)) for one in merged]
     contribution = (
         BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
     )
+    of_all = BYTES_A_COMPONENT * LAYOUT.components + contribution_bytes_max(LAYOUT, MATRIX_COMPONENTS, "tile")
     update = BYTES_A_COMPONENT * UPDATE_LAYOUT.components + update_bytes_max(UPDATE_LAYOUT, "tile") + BYTES_OVERHEAD
     return [
-        _target("contribution", lambda data: decode_votes(data, LAYOUT, K), write_votes, check_votes,
+        _target("contribution", lambda data: decode_votes(data, LAYOUT, K), write_votes, check_votes_of(K),
                 [write_votes(one) for one in votes], contribution),
         _target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), write_votes,
-                check_votes, [write_votes(one) for one in sized], contribution),
+                check_votes_of(K), [write_votes(one) for one in sized], contribution),
+        _target("contribution of whole tiles",
+                lambda data: decode_votes(data, LAYOUT, MATRIX_COMPONENTS, "tile", whole=True),
+                write_votes, check_votes_of(MATRIX_COMPONENTS), [write_votes(one) for one in whole],
+                of_all + BYTES_OVERHEAD),
         _target("update", lambda data: decode_update(data, UPDATE_LAYOUT), write_update, check_update("sign"),
                 [write_update(one) for one in updates + signs], update),
         _target("update with magnitudes", lambda data: decode_update(data, UPDATE_LAYOUT, "tile"), write_update,
                 check_update("tile"), [write_update(one) for one in sized_updates], update),
+        _target("update in levels", lambda data: decode_update(data, UPDATE_LAYOUT, "tile", LEVELS), write_update,
+                check_update("tile"), [write_update(one) for one in leveled], update),
     ]  # fmt: skip
 
 
@@ -112,22 +122,37 @@ def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: boo
     return Votes(components, rng.random(len(components)) < 0.5, codes)
 
 
-def sized_update(votes: Votes) -> Update:
-    merger = MagnitudeMerger(UPDATE_LAYOUT, "dct", 1.0)
+def whole_votes(layout: TileLayout, absent: float, rng: np.random.Generator) -> WholeVotes:
+    """Votes on all components of each tile, but of about a share of `absent` of the tiles."""
+    signs, voted = np.zeros(layout.components, np.int8), rng.random(layout.tiles) >= absent
+    for part, first, size in tile_ranges(layout):
+        tiles = signs[part].reshape(-1, size)
+        chosen = voted[first : first + len(tiles)]
+        tiles[chosen] = rng.choice(np.array([-1, 1], np.int8), tiles[chosen].shape)
+    return WholeVotes(signs, rng.integers(0, len(TABLE), np.count_nonzero(voted)).astype(np.uint8))
+
+
+def sized_update(votes: Votes, levels: int = 0) -> Update:
+    merger = MagnitudeMerger(UPDATE_LAYOUT, "dct", 1.0, levels)
     merger.add(votes, 3)
     return Update(7, 0.5, 1.0, merger.merged())
 
 
-def check_votes(found: object) -> None:
-    """Assert that the votes can be merged."""
-    assert isinstance(found, Votes)
-    assert np.all(np.diff(found.components) > 0), "not ascending"
-    assert found.components.min(initial=0) >= 0, "below the tile space"
-    assert found.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
-    assert len(found.positive) == len(found.components), "signs"
-    tiles, counts = tiles_with(found.components, LAYOUT)
-    assert counts.max(initial=0) <= K, "too many in a tile"
-    assert found.codes is None or len(found.codes) == len(tiles), "codes"
+def check_votes_of(k: int) -> Callable[[object], None]:
+    """Return a function that asserts that votes can be merged. k: the most on a tile."""
+
+    def check(found: object) -> None:
+        assert isinstance(found, Votes)
+        assert np.all(np.diff(found.components) > 0), "not ascending"
+        assert found.components.min(initial=0) >= 0, "below the tile space"
+        assert found.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
+        assert len(found.positive) == len(found.components) == len(found), "signs"
+        tiles, counts = tiles_with(found.components, LAYOUT)
+        assert counts.max(initial=0) <= k, "too many in a tile"
+        assert found.codes is None or len(found.codes) == len(tiles), "codes"
+        assert np.array_equal(found.tiles(LAYOUT), tiles), "tiles"
+
+    return check
 
 
 def check_update(magnitude: Magnitude) -> Callable[[object], None]:
@@ -142,6 +167,11 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
             assert magnitude == "sign", "signs"
             assert len(merged.stepped) == UPDATE_LAYOUT.tiles, "tiles"
             assert len(merged.positive) == UPDATE_LAYOUT.parameters_in(merged.stepped), "signs of parameters"
+            return
+        if isinstance(merged, Levels):
+            assert len(merged.values) == UPDATE_LAYOUT.components, "values"
+            assert np.abs(merged.values).max() <= LEVELS, "levels"
+            assert len(merged.scales) == UPDATE_LAYOUT.tiles, "scales of tiles"
             return
         assert isinstance(merged, Merged)
         assert np.all(np.diff(merged.components) > 0), "not ascending"

@@ -15,7 +15,7 @@ from thinwire_proto.contract import DemoSpec, Parameter, RunSpec
 from thinwire_proto.exact import apply, fingerprint
 from thinwire_proto.exact.apply import apply_votes
 from thinwire_proto.exact.magnitudes import merger_of
-from thinwire_proto.exact.tiles import Batch, TileLayout
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, Batch, TileLayout
 
 LAYOUT = TileLayout(
     [
@@ -51,7 +51,7 @@ def looked_ahead(momentum: Momentum, sent: Sent) -> Tensor:
     return flat
 
 
-def everything(demo: DemoSpec) -> list[Tensor]:
+def everything(demo: DemoSpec, k: int) -> list[Tensor]:
     """All results of some rounds of a node whose gradients leave one tensor out, so some tiles hold only zeros."""
     momentum, theta = Momentum(LAYOUT, demo, "cpu"), drawn(0)
     results: list[Tensor] = []
@@ -59,7 +59,7 @@ def everything(demo: DemoSpec) -> list[Tensor]:
         gradients = drawn(1 + step) | {"c": torch.zeros(64, 1024)}
         if step == 1:
             momentum.accumulate(gradients, 0.01, 3)
-        sent = momentum.accumulate_and_extract(gradients, 0.01, 3, K)
+        sent = momentum.accumulate_and_extract(gradients, 0.01, 3, k)
         results += [sent.components, sent.values] + ([] if sent.codes is None else [sent.codes])
         ahead = looked_ahead(momentum, sent)
         merger = merger_of(RunSpec(demo=demo), LAYOUT, step)
@@ -70,10 +70,19 @@ def everything(demo: DemoSpec) -> list[Tensor]:
     return [*results, momentum.buffer, *theta.values()]
 
 
-@pytest.mark.parametrize("magnitude", ["sign", "clipped", "tile"])
-@pytest.mark.parametrize("precondition", ["none", "adam"])
-def test_threads_and_batches_change_no_bit(magnitude: str, precondition: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = DemoSpec.model_validate({"magnitude": magnitude, "precondition": precondition})
+@pytest.mark.parametrize(
+    ("magnitude", "precondition", "levels"),
+    [
+        *((magnitude, kind, 0) for magnitude in ("sign", "clipped", "tile") for kind in ("none", "adam")),
+        ("tile", "none", 3),
+    ],
+)
+def test_threads_and_batches_change_no_bit(
+    magnitude: str, precondition: str, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k = MATRIX_COMPONENTS if levels else K
+    given = {"k": k, "magnitude": magnitude, "precondition": precondition, "update_levels": levels}
+    demo = DemoSpec.model_validate(given)
     expected: list[Tensor] = []
     for batch in (1, 7, 1000):
         monkeypatch.setattr(compress, "tile_batch", lambda device, batch=batch: batch)
@@ -82,7 +91,7 @@ def test_threads_and_batches_change_no_bit(magnitude: str, precondition: str, mo
         monkeypatch.setattr(fingerprint, "BATCH", batch << 10)
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found = everything(demo)
+            found = everything(demo, k)
             expected = expected or found
             for number, (one, other) in enumerate(zip(found, expected, strict=True)):
                 assert torch.equal(one, other), f"result {number} with {threads} threads and batches of {batch} tiles"

@@ -24,7 +24,7 @@ beta = 0.95
     ("kind", "demo", "kept"),
     [
         ("local_adamw", "k = 64", {"first", "second"}),
-        ("local_muon", "update_topk = 1365", {"inner", "outer", "second"}),
+        ("local_muon", "", {"inner", "outer", "second"}),
     ],
     ids=["AdamW", "Muon"],
 )

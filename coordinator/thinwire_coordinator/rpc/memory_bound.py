@@ -25,7 +25,7 @@ from thinwire_coordinator.trust.audit import REFERENCES_MAX
 from thinwire_coordinator.trust.comparison import ENTRIES_MAX
 from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_coordinator.trust.trust import NODES_MAX
-from thinwire_proto.contract import Contract, VoteSpec
+from thinwire_proto.contract import Contract, DemoSpec, VoteSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import CHUNK
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
@@ -52,6 +52,8 @@ MERGED_BYTES, MERGED_RANKED_BYTES = 28, 54
 takes more (44) where a tile's components are ranked, which are few."""
 DECODED_BYTES, DECODED_RANKED_BYTES = 20, 50
 """For each component of a contribution that is being decoded: votes (9 bytes) and what decoding takes meanwhile."""
+LEVELS_BYTES, WHOLE_BYTES = 3, 3
+"""For each component of an update in levels, and of a contribution of whole tiles, which takes a byte."""
 CODEC_BYTES = 64 * CHUNK
 """The memory that either takes, whatever the number of components: eight arrays of a chunk."""
 CONNECTION_BYTES = 128 << 10
@@ -146,8 +148,8 @@ def memory_bound(
     return MemoryBound(
         program=PROGRAM_BYTES,
         model=MODEL_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen + sums_bytes(contract),
-        merging=_coding_bytes(layout, merged, MERGED_BYTES, MERGED_RANKED_BYTES),
-        decoding=UNMERGED_MAX * _coding_bytes(layout, selected, DECODED_BYTES, DECODED_RANKED_BYTES),
+        merging=_merging_bytes(demo, layout, merged),
+        decoding=UNMERGED_MAX * _decoding_bytes(demo, layout),
         contributions=arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
         requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
         updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
@@ -160,6 +162,18 @@ def memory_bound(
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
+
+
+def _merging_bytes(demo: DemoSpec, layout: TileLayout, merged: int) -> int:
+    if demo.update_levels:
+        return LEVELS_BYTES * layout.components + CODEC_BYTES
+    return _coding_bytes(layout, merged, MERGED_BYTES, MERGED_RANKED_BYTES)
+
+
+def _decoding_bytes(demo: DemoSpec, layout: TileLayout) -> int:
+    if demo.sends_whole_tiles:
+        return WHOLE_BYTES * layout.components + CODEC_BYTES
+    return _coding_bytes(layout, layout.selected_max(demo.k), DECODED_BYTES, DECODED_RANKED_BYTES)
 
 
 def _coding_bytes(layout: TileLayout, components: int, each: int, each_ranked: int) -> int:

@@ -36,7 +36,7 @@ class Checker:
 
     def __init__(self, shared: Shared, observer: Observer) -> None:
         self._observer = observer
-        self._magnitude = shared.contract.demo.magnitude
+        self._demo = shared.contract.demo
         self._layout = shared.layout
         self._registry = shared.registry
         self._driver = shared.driver
@@ -91,7 +91,8 @@ class Checker:
                 self._room.release()
 
     def _decode(self, node: str, payload: bytes, k: int, merged: bool) -> tuple[Votes, Ballot]:
-        votes = decode_votes(payload, self._layout, k, self._magnitude)
+        demo = self._demo
+        votes = decode_votes(payload, self._layout, k, demo.magnitude, whole=demo.sends_whole_tiles)
         return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:

@@ -94,7 +94,7 @@ class Momentum:
     def _extract(self, k: int, added: Added | None) -> Sent:
         """Extract from each batch of tiles, and collect the parts in one list. added: see `accumulate`; it is added to
         each batch first."""
-        if self._spec.sends_whole_tiles(k):
+        if self._spec.sends_whole_tiles:
             return self._extract_whole(added)
         batches = self._batches(with_matrices=self.fused is None)
         chosen = _Chosen(self._layout.selected_max(k), self.buffer.device)

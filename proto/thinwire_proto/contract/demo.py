@@ -72,10 +72,11 @@ class DemoSpec(Section):
             )
         return self
 
-    def sends_whole_tiles(self, k: int) -> bool:
-        """Whether a contribution with k components a tile has all of each tile, in the form for that, which is as old
-        as `update_levels`."""
-        return self.update_levels > 0 and k >= TILE_EDGE**2
+    @property
+    def sends_whole_tiles(self) -> bool:
+        """Whether contributions have all components of each tile, in the form for that, which is as old as
+        `update_levels`."""
+        return self.update_levels > 0 and self.k_policy == "fixed" and self.k == TILE_EDGE**2
 
     def k_of_round(self, nodes: int) -> int:
         """The k of a round with this many nodes. If the nodes share k, updates do not grow with the swarm."""

@@ -78,10 +78,12 @@ def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
     return pack_array(fields if votes.codes is None else [*fields, compress(votes.codes.tobytes())])
 
 
-def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> Votes:
+def decode_votes(
+    data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False
+) -> Votes:
     """Decode votes with at most k components a tile, and with magnitudes one code a tile that has votes.
 
-    Raises PayloadError.
+    whole: whether they must be on whole tiles: `DemoSpec.sends_whole_tiles`. Raises PayloadError.
     """
     size_max = contribution_bytes_max(layout, k, magnitude)
     if len(data) > size_max:
@@ -90,9 +92,11 @@ def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude =
     fields = unpack_array(data, "contribution", VERSION)
     check_types(fields, types, _described("contribution", magnitude))
     form, count, head, body, signs, *more = fields
-    if form == WHOLE and more:
-        whole, voted = decode_whole(count, head, body, signs, layout, k)
-        return WholeVotes(whole, decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles"))
+    if whole:
+        if form != WHOLE or not more:
+            raise PayloadError(f"the votes of this contract are on whole tiles, form {WHOLE}; these have form {form}")
+        all_signs, voted = decode_whole(count, head, body, signs, layout)
+        return WholeVotes(all_signs, decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles"))
     components, tile_counts = decode_components(form, count, head, body, layout, k, layout.selected_max(k))
     tiles = int(np.count_nonzero(tile_counts))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None

@@ -55,12 +55,8 @@ def encode_whole(signs: Values, tiles: Tiles, layout: TileLayout) -> list[int | 
     return [WHOLE, len(taken), pack_signs(tiles), b"", pack_signs(taken > 0)]
 
 
-def decode_whole(
-    count: int, head: bytes, body: bytes, signs: bytes, layout: TileLayout, per_tile: int
-) -> tuple[Values, Tiles]:
-    """The inverse of `encode_whole`. per_tile: the most votes on a tile. Raises PayloadError."""
-    if per_tile < MATRIX_COMPONENTS:
-        raise PayloadError(f"a contribution has whole tiles, and k allows {per_tile} votes a tile")
+def decode_whole(count: int, head: bytes, body: bytes, signs: bytes, layout: TileLayout) -> tuple[Values, Tiles]:
+    """The inverse of `encode_whole`. Raises PayloadError."""
     tiles = unpack_signs(head, layout.tiles)
     if count != components_in(tiles, layout) or body:
         raise PayloadError(f"the tiles hold {components_in(tiles, layout)} votes; the payload announces {count}")

@@ -18,7 +18,8 @@ class LocalMuonSpec(LocalStepsSpec):
     `schedule.learning_rate` is that of the matrices.
     """
 
-    DEMO_DEFAULTS: ClassVar[dict[str, Any]] = LocalStepsSpec.DEMO_DEFAULTS | {"k": TILE_EDGE**2}
+    DEMO_DEFAULTS: ClassVar[dict[str, Any]] = LocalStepsSpec.DEMO_DEFAULTS | {"k": TILE_EDGE**2, "update_levels": 3}
+    """One bit of every component up, and its sum in seven levels down."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.MORE_BYTES_A_PARAMETER + 4
     """An outer momentum too. Matrices have no second moment, so this is an upper bound."""
 
