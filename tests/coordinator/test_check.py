@@ -318,6 +318,15 @@ def test_muon_takes_other_rates() -> None:
         assert any(advice.key == "schedule.learning_rate" for advice in found) == is_unusual
 
 
+@pytest.mark.parametrize(("named", "is_unusual"), [(("embed", "head"), False), (("wte",), True)])
+def test_an_embedding_that_takes_steps_of_muon_is_warned_of(named: tuple[str, ...], is_unusual: bool) -> None:
+    rule = LocalMuonSpec(adamw_for=named)
+    plan = a_plan(RunSpec(schedule=LONG, rule=rule, demo=DemoSpec(**rule.DEMO_DEFAULTS)))
+    found = [advice.text for advice in advise(plan) if advice.key == "rule.adamw_for"]
+    assert bool(found) == is_unusual
+    assert all("takes steps of Muon; an embedding or a head learns better with AdamW" in text for text in found)
+
+
 def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> None:
     plan = a_plan()
     adapter = replace(plan.model, frozen=10**9)

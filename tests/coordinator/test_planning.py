@@ -8,12 +8,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from bench.speed.sizes import round_bytes
-from bench.speed.synthetic import contract_of
+from bench.speed.synthetic import contract_of, uniform_votes
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.cli.run_file import read_run
@@ -25,14 +26,18 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.machines import MACHINES
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.traffic import contribution_bytes, update_bytes
+from thinwire_coordinator.planning.traffic import CALL_BYTES, ROW_BYTES_A_NODE, contribution_bytes, update_bytes
 from thinwire_proto import activations
 from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Votes, WholeVotes
 from thinwire_proto.models import build_decoder, initial_state
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 CODEC_TOLERANCE = 0.1
 MATRIX = (Parameter(name="matrix", shape=(512, 512)), Parameter(name="vector", shape=(512,)))
@@ -46,6 +51,28 @@ def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -
     sent, received = round_bytes(contract_of(MATRIX, demo), nodes)
     assert contribution_bytes(facts, demo, nodes) == pytest.approx(sent * facts.trained, rel=CODEC_TOLERANCE)
     assert update_bytes(facts, demo, nodes) == pytest.approx(received * facts.trained, rel=CODEC_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("k", "levels", "nodes"), [*((4096, levels, nodes) for levels in (2, 3, 7) for nodes in (4, 16, 64)), (96, 3, 16)]
+)
+def test_the_foretold_bytes_of_levels_are_those_of_the_codec(k: int, levels: int, nodes: int) -> None:
+    layout, rng = layout_of(MATRIX), np.random.default_rng(1)
+    facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
+    demo = DemoSpec.model_validate({"k": k, "magnitude": "tile", "precondition": "none", "update_levels": levels})
+    merger = merger_of(contract_of(MATRIX, demo), layout, 0)
+    for seed in range(nodes):
+        votes: Votes = uniform_votes(layout, k, seed)
+        codes = np.full(layout.tiles, 90, np.uint8)
+        if demo.sends_whole_tiles:
+            votes = WholeVotes(rng.choice(np.array([-1, 1], np.int8), layout.components), codes)
+        else:
+            votes = replace(votes, codes=codes)
+        merger.add(votes, 1)
+    sent, received = encode_votes(votes, layout), encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
+    assert contribution_bytes(facts, demo, nodes) - CALL_BYTES == pytest.approx(len(sent), rel=CODEC_TOLERANCE)
+    besides = CALL_BYTES + ROW_BYTES_A_NODE * nodes
+    assert update_bytes(facts, demo, nodes) - besides == pytest.approx(len(received), rel=CODEC_TOLERANCE)
 
 
 @pytest.mark.parametrize("multiplications", [0, activations.SMALL_MULTIPLICATIONS], ids=["without memory", "really"])

@@ -144,7 +144,7 @@ def test_with_127_levels_a_replica_takes_the_same_step(transform: str) -> None:
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize(("nodes", "bits"), [(4, 2.1), (16, 2.0), (64, 2.0)])
+@pytest.mark.parametrize(("nodes", "bits"), [(1, 1.05), (4, 2.1), (16, 1.95), (64, 1.95)])
 def test_seven_levels_of_many_nodes_take_two_bits(nodes: int, bits: float) -> None:
     rng = np.random.default_rng(nodes)
     layout = TileLayout([Parameter(name="matrix", shape=(512, 512))])

@@ -17,7 +17,7 @@ from thinwire_coordinator.planning.settings import (
     budgets,
     known_rate,
 )
-from thinwire_proto.contract import TILE_EDGE, LocalMuonSpec, RunSpec
+from thinwire_proto.contract import TILE_EDGE, RunSpec
 
 PADDING_MAX = 0.05
 TRANSFER_PART_MAX = 0.5
@@ -157,14 +157,19 @@ def _rate(plan: AnyPlan) -> Iterator[Advice]:
     given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
-    if isinstance(plan.run.rule, LocalMuonSpec):
-        return  # the known rates are those of AdamW and of votes
+    if not plan.run.rule.HAS_KNOWN_RATES:
+        return
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(
             "schedule.learning_rate",
             f"{given:g} is {factor} what is known to work for {human_count(plan.model.trained)} parameters: {known:g}",
         )
+
+
+def _rule(plan: AnyPlan) -> Iterator[Advice]:
+    for key, why in plan.run.rule.doubts(plan.model.parameters, plan.run.model.vocabulary):
+        yield Advice(key, why)
 
 
 def _duration(plan: AnyPlan) -> Iterator[Advice]:
@@ -279,6 +284,7 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _narrow,
     _memory,
     _rate,
+    _rule,
     _duration,
     _vocabulary,
     _data,
@@ -292,6 +298,7 @@ RULES_OF_ANY_EXCHANGE: tuple[Callable[[AnyPlan], Iterator[Advice]], ...] = (
     _padding,
     _memory,
     _rate,
+    _rule,
     _duration,
     _vocabulary,
     _data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from thinwire_proto.contract import Parameter
 from thinwire_proto.needs import Trained
 
 RTT_SECONDS = 0.05
@@ -26,6 +27,8 @@ class ModelFacts:
     activation_bytes: int = 0
     begins: bool = False
     """Whether the model begins from weights, which are fine-tuned."""
+    parameters: tuple[Parameter, ...] = ()
+    """Those that are trained."""
 
     @property
     def tiles(self) -> int:

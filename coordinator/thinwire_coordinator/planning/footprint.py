@@ -15,7 +15,8 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
     Raises ConfigError or ContractError if it cannot be built here.
     """
     task = task_of(spec)
-    layout = TileLayout(task.manifest())
+    manifest = tuple(task.manifest())
+    layout = TileLayout(manifest)
     model = task.model("meta")
     whole = sum(tensor.numel() for tensor in {id(tensor): tensor for _, tensor in model.named_parameters()}.values())
     return ModelFacts(
@@ -25,5 +26,6 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
         context=spec.context,
         frozen=max(0, whole - layout.parameters),
         begins=begins,
+        parameters=manifest,
         activation_bytes=activation_bytes(task, spec) if isinstance(model, Writes) else 0,
     )

@@ -69,11 +69,15 @@ def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
     for _ in range(min(nodes, NODES_ADDED_MAX)):  # beyond, the shape of the sum changes no more
         sums = np.convolve(sums, [share / 2, 1 - share, share / 2])
     votes = np.arange(len(sums)) - len(sums) // 2
-    beyond = 2 * np.cumsum(sums)[len(sums) // 2 :: -1][1:]  # the probability of a sum of at least 1, 2, …
-    largest = max(1, int(np.count_nonzero(size * beyond >= 0.5)))
-    level = np.sign(votes) * ((2 * levels * np.abs(votes) + largest) // (2 * largest))
-    shares = np.bincount(np.clip(level, -levels, levels) + levels, weights=sums)
-    shares = shares[shares > 0]
+    size_of = np.bincount(np.abs(votes), weights=sums)  # the probability that a sum has the magnitude 0, 1, …
+    up_to = np.minimum(np.cumsum(size_of), 1) ** size  # and that the largest of a tile has at most that
+    shares = np.zeros(2 * levels + 1)
+    for largest, probability in enumerate(np.diff(up_to), 1):
+        level = np.sign(votes) * ((2 * levels * np.abs(votes) + largest) // (2 * largest))
+        inside = np.abs(votes) <= largest
+        of_largest = np.bincount(level[inside] + levels, weights=sums[inside], minlength=len(shares))
+        shares += probability * of_largest / of_largest.sum()
+    shares = shares[shares > 0] / shares.sum()
     digits = digits_of_a_byte(levels)
     return max(1.0, digits * float(-(shares @ np.log2(shares)))) / digits  # a Huffman code has at least one bit
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.wire.packing import Bytes, compress, decompress_exactly
+from thinwire_proto.wire.packing import Bytes, compress_digits, decompress_exactly
 
 Values = npt.NDArray[np.int8]
 PLACES = (5, 3, 2, 1)
@@ -32,7 +32,7 @@ def pack_levels(values: Values, levels: int) -> bytes:
     for place in range(each):
         digits = values[place::each]
         packed[: len(digits)] += (digits + np.int8(levels)).view(np.uint8) * np.uint8(base**place)
-    return compress(packed.tobytes())
+    return compress_digits(packed.tobytes())
 
 
 def unpack_levels(data: bytes, count: int, levels: int) -> Values:

@@ -6,12 +6,14 @@ rules, and `thinwire_node.training.rules` runs them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
+from thinwire_proto.contract.sections import Parameter
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
@@ -23,6 +25,9 @@ class RuleSpec(KindSpec):
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
 
+    HAS_KNOWN_RATES: ClassVar[bool] = True
+    """Whether the learning rates that are known for AdamW and for votes suit it."""
+
     outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
     def micro_batch_max(self, allowed: int) -> int:
@@ -32,6 +37,10 @@ class RuleSpec(KindSpec):
     def samples_at_most(self, of_a_round: int) -> int:
         """The samples that a node ever has for one pass. of_a_round: `round.samples`."""
         return of_a_round
+
+    def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
+        """Keys whose values likely do not suit a model with these parameters, and why."""
+        yield from ()
 
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         """Raise ValueError if the rule cannot work with these sections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -23,6 +24,8 @@ class LocalMuonSpec(LocalStepsSpec):
     MORE_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.MORE_BYTES_A_PARAMETER + 4
     """An outer momentum too. Matrices have no second moment, so this is an upper bound."""
 
+    HAS_KNOWN_RATES: ClassVar[bool] = False
+
     kind: Literal["local_muon"] = "local_muon"
     outer_rate: float = Field(0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send")
     outer_momentum: float = Field(0.6, ge=0, lt=1, description="decay of the momentum of a node's differences")
@@ -40,3 +43,12 @@ class LocalMuonSpec(LocalStepsSpec):
     def takes(self, parameter: Parameter) -> bool:
         """Whether a parameter takes steps of Muon."""
         return len(parameter.shape) == 2 and not any(part in parameter.name for part in self.adamw_for)
+
+    def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
+        for parameter in parameters:
+            if vocabulary in parameter.shape and self.takes(parameter):
+                yield (
+                    "rule.adamw_for",
+                    f"{parameter.name} has a side as long as the vocabulary and takes steps of Muon; an embedding or a "
+                    "head learns better with AdamW, so name it here",
+                )
