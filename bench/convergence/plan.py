@@ -1,8 +1,8 @@
 """Plans the runs of a study, given the existing results. Pure: results in, runs out.
 
 First each arm's learning rate is swept, on one seed and fewer tokens. If the best rate lies at an edge, the sweep
-extends beyond it. Then every arm runs at full length at its best rate. Some arms run on several seeds and with several
-numbers of nodes. All runs have equal tokens in total.
+extends beyond it. Then every arm runs at full length at its best rate (`best_rate`). Some arms run on several seeds and
+with several numbers of nodes. All runs have equal tokens in total.
 """
 
 from __future__ import annotations
@@ -72,12 +72,28 @@ def sweep_of(study: Study, arm: str, results: Sequence[Result]) -> Sweep:
         low, high = (low - 1, high) if best == rates[0] else (low, high + 1)
 
 
+def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None:
+    """The rate at which an arm runs on all seeds; None while its sweep lasts.
+
+    It is the sweep's best. Where other rates ran to the end on the first seed too, it is the best of all those: what is
+    best of a short run is often too high for a long one."""
+    swept = sweep_of(study, arm, results).best
+    if swept is None:
+        return None
+    at_end = {
+        result.run.rate: result.loss if result.loss == result.loss else float("inf")
+        for result in results
+        if result.run == study.final_run(arm, result.run.rate, study.seeds[0], study.nodes)
+    }
+    return min(at_end, key=lambda rate: at_end[rate]) if swept in at_end else swept
+
+
 def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:
     """The runs that are known to be missing, in the order in which to run them; empty when the study is complete."""
     done = {result.run for result in results}
     sweeps = {arm: sweep_of(study, arm, results) for arm in study.arms}
     runs = [study.sweep_run(arm, rate) for arm, sweep in sweeps.items() for rate in sweep.missing]
-    best = {arm: sweep.best for arm, sweep in sweeps.items() if sweep.best is not None}
+    best = {arm: rate for arm in study.arms if (rate := best_rate(study, arm, results)) is not None}
     for seed in study.seeds:
         runs += [study.final_run(arm, best[arm], seed, study.nodes) for arm in REPEATED_ARMS if arm in best]
     for nodes in study.other_nodes:

@@ -68,7 +68,7 @@ def _head(study: Study, results: Sequence[Result]) -> str:
 * Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
   drift apart show in the second.
 * Relative losses compare the means of the seeds that both arms have.
-* The learning rate of each arm is the best of its sweep, below.
+* The learning rate of each arm is the best of its sweep, below, or of those that ran to the end.
 {missing}"""
 
 

@@ -48,7 +48,8 @@ def _fixed(nodes: int) -> Scaling:
     if nodes == with_four.nodes:
         return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
     gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))
-    return Scaling("fixed", nodes, replace(with_four, arms=(*with_four.arms[1:], *gossip), nodes=nodes), with_four)
+    arms = (*with_four.arms[1:], LOCAL_MUON, *gossip)
+    return Scaling("fixed", nodes, replace(with_four, arms=arms, nodes=nodes), with_four)
 
 
 SCALINGS = (*(_own(nodes) for nodes in (16, 4, 1, 64)), *(_fixed(nodes) for nodes in (4, 16, 1)))
@@ -87,8 +88,9 @@ def page(folder: Path) -> str:
 
 * *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
 * *Fixed batch*: 16 samples of all nodes together; 4,194,304 tokens, rates swept in 1,048,576.
-* Each arm has its own sweep of rates with each number of nodes. *AdamW* is that on the same global batch; arms are
-  compared with it on the seeds that both have.
+* Each arm has its own sweep of rates with each number of nodes. Where several rates ran to the end on the first seed,
+  the best of those counts. *AdamW* is that on the same global batch; arms are compared with it on the seeds that both
+  have.
 * *B/parameter* is what one node sends and receives, a parameter and step. *Ring* says how many times more a ring
   all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
 * muon-*H*: a round has H local steps of Muon ([local-rules.md](../local-rules.md#local-steps-of-muon)).

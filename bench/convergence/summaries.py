@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from bench.convergence.plan import Study, sweep_of
+from bench.convergence.plan import Study, best_rate
 from bench.convergence.run import Result
 from thinwire_proto.all_reduce import ring_bytes
 
@@ -64,7 +64,7 @@ def summaries_of(study: Study, results: Sequence[Result]) -> list[ArmSummary]:
     """The full-length runs at the best rate of each arm, by arm and number of nodes, in the order of the arms."""
     summaries = []
     for arm in study.arms:
-        best = sweep_of(study, arm, results).best
+        best = best_rate(study, arm, results)
         final = [r for r in results if r.run.arm == arm and r.run.rate == best and r.run.tokens == study.tokens]
         for nodes in sorted({result.run.nodes for result in final}):
             summaries.append(ArmSummary(arm, nodes, tuple(result for result in final if result.run.nodes == nodes)))

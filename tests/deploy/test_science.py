@@ -26,7 +26,7 @@ from bench.convergence.arms import (
     rate_at,
 )
 from bench.convergence.checkpoint import Checkpoint, RunState
-from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
+from bench.convergence.plan import Study, best_rate, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, checkpoint_of, read, settings_of, train, write
 from bench.convergence.scaling import SCALINGS
@@ -71,6 +71,21 @@ def test_the_number_of_rates_is_bounded_and_an_edge_is_reported() -> None:
     rates = {result.run.rate for result in results if result.run.arm == ADAMW and result.run.tokens == 1000}
     assert len(rates) == RATES_MAX
     assert "(at the edge)" in page(STUDY, results, summaries_of(STUDY, results))
+
+
+def test_of_rates_that_ran_to_the_end_the_best_counts() -> None:
+    """The sweep's best may be too high for a long run. A rate that did not run to the end beside it is no evidence."""
+    results = completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))
+    swept, lower = ARMS[ADAMW].rate, rate_at(ARMS[ADAMW].rate, -1)
+    assert best_rate(STUDY, ADAMW, results) == swept
+    longer = result_of(STUDY.final_run(ADAMW, lower, 1, STUDY.nodes), 0.9)
+    assert best_rate(STUDY, ADAMW, [*results, longer]) == lower
+    assert next_runs(STUDY, [*results, longer]) == [STUDY.final_run(ADAMW, lower, 2, STUDY.nodes)]
+    assert best_rate(STUDY, ADAMW, [*results, replace(longer, loss=1.1)]) == swept
+    assert best_rate(STUDY, ADAMW, [*results, replace(longer, loss=math.nan)]) == swept
+    only_swept = [result for result in results if result.run.tokens == STUDY.sweep_tokens]
+    assert best_rate(STUDY, ADAMW, [*only_swept, longer]) == swept
+    assert best_rate(STUDY, ADAMW, [longer]) is None
 
 
 def test_a_rate_that_diverges_is_never_the_best() -> None:
