@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +15,10 @@ from support.small import random_replica, random_sized_votes, shapes_contract
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.contract.reading import parse_run
 from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.magnitudes import gain, merger_of
 from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.transform import inverse
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged, Votes
 from thinwire_proto.wire.codec import decode_update, encode_update, update_bytes_max
@@ -110,7 +112,7 @@ def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero
     assert np.array_equal(np.sign(found.values[found.values != 0]), np.sign(fine[found.values != 0]))
     tiles = found.scales > 0
     assert np.array_equal(tiles, scales > 0)
-    ratio = found.scales[tiles] * levels / (scales[tiles] * 127)
+    ratio = found.scales[tiles] * levels * (127 // levels) / (scales[tiles] * 127)
     assert np.abs(ratio - 1).max() < 2**-7  # both are rounded to eight bits
 
 
@@ -142,6 +144,34 @@ def test_with_127_levels_a_replica_takes_the_same_step(transform: str) -> None:
         replica.apply(decode_update(body, LAYOUT, "tile", levels), b"")
         states.append(replica.state_hash())
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int, transform: str) -> None:
+    """Compared with the inverse transform in floating point."""
+    demo = {"magnitude": "tile", "transform": transform, "update_levels": levels}
+    contract = shapes_contract(demo=demo)
+    merged = merged_by(contract, [(random_sized_votes(LAYOUT, 900, seed), seed + 1) for seed in range(5)])
+    assert isinstance(merged, Levels)
+    replica = random_replica(contract)
+    before = {name: tensor.clone() for name, tensor in replica.tensors.items()}
+    replica.apply(Update(0, RATE, 1.0, merged), b"")
+    values = torch.from_numpy(merged.values).float()
+    expected = torch.cat(
+        [
+            inverse(LAYOUT.matrices(values), transform).flatten() * gain(transform, is_matrix=True),
+            inverse(LAYOUT.vectors(values), transform).flatten() * gain(transform, is_matrix=False),
+        ]
+    )
+    sizes = np.array([4096] * LAYOUT.matrix_tiles + [64] * LAYOUT.vector_tiles)
+    expected *= torch.from_numpy(np.repeat(merged.scales, sizes)) * (127 // levels)
+    for tensor in LAYOUT.tensors:
+        found, inside = torch.zeros(LAYOUT.components), torch.zeros(LAYOUT.components)
+        LAYOUT.add_into(found, tensor, before[tensor.name] - replica.tensors[tensor.name])
+        LAYOUT.add_into(inside, tensor, torch.ones(tensor.shape))
+        due = expected * inside
+        assert (found - due).norm() <= 0.04 * due.norm()
 
 
 @pytest.mark.parametrize(("nodes", "bits"), [(1, 1.05), (4, 2.1), (16, 1.95), (64, 1.95)])
@@ -230,4 +260,4 @@ def test_golden_step_in_levels() -> None:
         tensor.fill_(0.125)
     body = encode_update(Update(0, RATE, 1.0, in_levels(3, contributions)), LAYOUT)
     replica.apply(decode_update(body, LAYOUT, "tile", 3), b"")
-    assert f"{replica.fingerprint(7):016x}" == "70ace96241854c78"
+    assert f"{replica.fingerprint(7):016x}" == "021b0babe398dd80"

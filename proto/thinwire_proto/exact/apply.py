@@ -14,6 +14,7 @@ from thinwire_proto.exact.decode import (
     clipped,
     directions,
     displacements,
+    level_factor,
     pinned_precision,
     scale_votes,
     tile_batch,
@@ -125,12 +126,12 @@ def _decode_levels(
     """`decode_changes` for an update in levels."""
     batches = layout.batches(tile_batch(device))
     values, scales = (torch.from_numpy(of_all).to(device) for of_all in (merged.values, merged.scales))
-    buffers = _Buffers(batches, device)
+    buffers, factor = _Buffers(batches, device), level_factor(merged.levels)
 
     def decode(batch: Batch, slot: int) -> None:
         scaled, other = buffers.of(batch, slot)
         first = _first_component(layout, batch)
-        scaled.copy_(values[first : first + scaled.numel()].view(scaled.shape))
+        scaled.copy_(values[first : first + scaled.numel()].view(scaled.shape)).mul_(factor)
         use(batch, displacements(scaled, transform, _of_batch(scales, batch, layout), other))
 
     with pinned_precision():

@@ -101,6 +101,12 @@ def tile_batch(device: torch.device) -> int:
     return TILE_BATCH_CPU if device.type == "cpu" else TILE_BATCH
 
 
+def level_factor(levels: int) -> int:
+    """What a level is multiplied by before the inverse, so that it comes near VOTE_MAX. The shift between the two
+    passes rounds to integers: of three levels themselves it would leave hardly more than one unit."""
+    return VOTE_MAX // levels
+
+
 @lru_cache(maxsize=16)
 def _first_basis(transform: str, device: torch.device) -> Tensor:
     """Aᵀ of the first pass, already divided by SHIFT. SHIFT is a power of two, so the division is exact."""

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from thinwire_proto.batch_pool import one_torch_thread
 from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec, VoteSpec
-from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
+from thinwire_proto.exact.decode import SHIFT, VOTE_MAX, level_factor
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import TopkSelection, topk_selection
 from thinwire_proto.exact.transform import BASIS_MAX
@@ -155,14 +155,15 @@ class SizedMerger(ABC):
             sums = self._values(part, tile, size).reshape(-1, size)
             largest = np.abs(sums).max(axis=1, initial=0)
             values[part] = _scaled_to(self._levels, sums, largest[:, None]).reshape(-1)
-            of_tiles = rounded(self._scales(largest, self._levels, tile))
+            of_tiles = rounded(self._scales(largest, self._levels * level_factor(self._levels), tile))
             scales[tile : tile + len(sums)] = np.where(largest > 0, of_tiles, np.float32(0))
         return Levels(self._levels, values, scales)
 
-    def _scales(self, largest: npt.NDArray[np.int64], levels: int, first_tile: int) -> npt.NDArray[np.float64]:
-        """The scale S of each tile of one kind, numbered from `first_tile`. largest: M of each."""
+    def _scales(self, largest: npt.NDArray[np.int64], most: int, first_tile: int) -> npt.NDArray[np.float64]:
+        """The scale S of each tile of one kind, numbered from `first_tile`. largest: M of each. most: what the decode
+        has in its place."""
         tile_gain = gain(self._transform, is_matrix=first_tile < self._layout.matrix_tiles)
-        unit = self._outer_rate * UNIT / (levels * max(self._weight, 1))
+        unit = self._outer_rate * UNIT / (most * max(self._weight, 1))
         return (unit * largest / tile_gain).astype(np.float64)
 
 

@@ -126,7 +126,7 @@ class Levels:
     """The merged votes of a round in a few levels, with magnitudes, for contracts with `demo.update_levels`.
 
     Unlike in `Merged`, each component has its place, so an update of nearly all components takes a byte of memory for
-    each.
+    each. The decode multiplies them by `factor`.
     """
 
     levels: int
