@@ -74,7 +74,7 @@ class VotingSwarm:
             if weights.get(number) and isinstance(merged, Merged):
                 self._put_back(number, one, merged)
         body, _ = encode_smaller(Update(turn, rate, decay(self._schedule, turn), merged), layout, demo)
-        self._replica.apply(decode_update(body, layout, demo.magnitude), b"")
+        self._replica.apply(decode_update(body, layout, demo.magnitude, demo.update_levels), b"")
 
     def _put_back(self, number: int, sent: Sent, merged: Merged) -> None:
         """Return to a counted node's momentum what the update has left out, as a node does."""

@@ -89,12 +89,12 @@ class Common:
             async with self._moved:
                 self._replica = replica
                 self._moved.notify_all()
-        replica = self._replica
+        replica, demo = self._replica, self.contract.demo
         async for row_bytes, body in updates(stub, session, replica.step):
             row = parse_row(row_bytes)
             await self.arrived(name, row.step)
             async with self._moved:
-                replica.apply(decode_update(body, replica.layout, replica.contract.demo.magnitude), row.hash)
+                replica.apply(decode_update(body, replica.layout, demo.magnitude, demo.update_levels), row.hash)
                 self._fingerprints.clear()
                 self._moved.notify_all()
 

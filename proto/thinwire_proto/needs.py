@@ -20,8 +20,9 @@ SENT_BYTES_A_COMPONENT = 40
 for its outcome."""
 UPDATE_BYTES_A_COMPONENT = 28
 """For each component of an update, while it is decoded and applied."""
-WHOLE_SENT_BYTES_A_COMPONENT, LEVELS_BYTES_A_COMPONENT = 4, 4
-"""The same where a contribution has whole tiles, and where an update has levels: a byte in each of their copies."""
+WHOLE_SENT_BYTES_A_COMPONENT, LEVELS_BYTES_A_COMPONENT = 4, 8
+"""The same where a contribution has whole tiles, and where an update has levels: a byte in each of their copies. The
+newest two updates and their bodies are kept."""
 LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 GOSSIP_BYTES_A_PARAMETER = 60

@@ -34,6 +34,7 @@ from thinwire_proto.contract import (
     ScheduleSpec,
 )
 from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.contract.reading import parse_run
 from thinwire_proto.errors import ConfigError
 
 WRONG = """\
@@ -324,7 +325,38 @@ def test_an_embedding_that_takes_steps_of_muon_is_warned_of(named: tuple[str, ..
     plan = a_plan(RunSpec(schedule=LONG, rule=rule, demo=DemoSpec(**rule.DEMO_DEFAULTS)))
     found = [advice.text for advice in advise(plan) if advice.key == "rule.adamw_for"]
     assert bool(found) == is_unusual
-    assert all("takes steps of Muon; an embedding or a head learns better with AdamW" in text for text in found)
+    assert all("long as the vocabulary, and Muon's steps" in text for text in found)
+
+
+def test_a_model_that_is_as_wide_as_its_vocabulary_is_not_warned_of() -> None:
+    rule = LocalMuonSpec()
+    run = RunSpec(schedule=LONG, rule=rule, demo=DemoSpec(**rule.DEMO_DEFAULTS))
+    plan = a_plan(run, DecoderSpec(width=256))
+    assert not any(advice.key == "rule.adamw_for" for advice in advise(plan))
+
+
+@pytest.mark.parametrize(("k", "is_more"), [(4096, False), (96, True)])
+def test_levels_of_few_votes_are_warned_of(k: int, is_more: bool) -> None:
+    demo = DemoSpec.model_validate({"k": k, "magnitude": "tile", "precondition": "none", "update_levels": 3})
+    plan = a_plan(RunSpec(schedule=LONG, demo=demo), up=1e3)
+    advice = advise(plan)
+    assert any(one.key == "demo.update_levels" for one in advice) == is_more
+    assert any("or a smaller demo.k" in one.text for one in advice) == is_more  # than a bit for each nothing is smaller
+
+
+@pytest.mark.parametrize(
+    ("demo", "levels"),
+    [({}, 3), ({"update_topk": 9}, 0), ({"update_levels": 5}, 5), ({"update_topk": 0}, 3)],
+)
+def test_muon_has_levels_unless_the_strongest_are_kept(demo: dict[str, int], levels: int) -> None:
+    assert parse_run({"rule": {"kind": "local_muon"}, "demo": demo}, "RUN.toml").demo.update_levels == levels
+
+
+def test_sizes_that_muon_needs_are_named_in_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[rule]\nkind = "local_muon"\n[demo]\nmagnitude = "clipped"\n')
+    problems = [problem.in_words("run.toml") for problem in check_file(path).problems]
+    assert any('demo.magnitude must be "tile" for rule.kind = "local_muon"' in problem for problem in problems)
 
 
 def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> None:

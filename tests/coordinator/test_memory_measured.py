@@ -42,12 +42,18 @@ from thinwire_coordinator.trust.trust import Trust
 from thinwire_coordinator.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.exact.magnitudes import MagnitudeMerger, merger_of
+from thinwire_proto.exact.magnitudes import MedianMagnitudeMerger, merger_of
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Votes, WholeVotes
+from thinwire_proto.exact.votes import CHUNK, Merged, Merger, Votes, WholeVotes
 from thinwire_proto.task import NO_BLOBS
-from thinwire_proto.wire.codec import decode_votes, encode_update, encode_votes
+from thinwire_proto.wire.codec import (
+    contribution_bytes_max,
+    decode_votes,
+    encode_update,
+    encode_votes,
+    update_bytes_max,
+)
 
 
 class Memory:
@@ -197,24 +203,35 @@ def test_encoding_and_decoding(per_tile: int, largest: int) -> None:
         assert memory.peak <= _coding_bytes(layout, count, DECODED_BYTES, DECODED_RANKED_BYTES)
 
 
-@pytest.mark.parametrize("shapes", [((2048, 2048),), ((64, 64), (2048, 2048), (64,))], ids=["all tiles", "not all"])
-def test_encoding_and_decoding_of_whole_tiles(shapes: tuple[tuple[int, ...], ...]) -> None:
+@pytest.mark.parametrize("levels", [3, 127])
+@pytest.mark.parametrize("shapes", [((4096, 4096),), ((64, 64), (4096, 4096), (64,))], ids=["all tiles", "not all"])
+def test_encoding_and_decoding_of_whole_tiles(shapes: tuple[tuple[int, ...], ...], levels: int) -> None:
     layout = TileLayout(tuple(Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(shapes)))
     signs = np.random.default_rng(0).choice(np.array([-1, 1], np.int8), layout.components)
     if len(shapes) > 1:
         signs[:4096] = 0
     votes = WholeVotes(signs, np.full(np.count_nonzero(signs[::4096]), 90, np.uint8))
-    merger = MagnitudeMerger(layout, "dct", 1.0, 3)
+    merger = MedianMagnitudeMerger(layout, "dct", 1.0, Merger(layout.components), levels=levels)
     sent = encode_votes(votes, layout)
     with measured() as memory:
         again = decode_votes(sent, layout, 4096, "tile", whole=True)
-        assert memory.peak <= WHOLE_BYTES * layout.components + CODEC_BYTES
+        assert memory.peak <= WHOLE_BYTES * layout.components
     with measured() as memory:
         merger.add(again, 1)
         assert memory.peak <= CODEC_BYTES
     with measured() as memory:
-        encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
-        assert memory.peak <= LEVELS_BYTES * layout.components + CODEC_BYTES
+        body = encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
+        assert memory.peak <= LEVELS_BYTES * layout.components + CODEC_BYTES // 2
+    assert len(body) <= update_bytes_max(layout, "tile", levels)
+    assert len(sent) <= contribution_bytes_max(layout, 4096, "tile", whole=True)
+
+
+def test_some_of_the_votes_on_whole_tiles_are_chosen_without_a_list_of_all() -> None:
+    votes = WholeVotes(np.ones(1 << 22, np.int8), np.zeros(1 << 10, np.uint8))
+    with measured() as memory:
+        components, _ = Secret(1).sampled(votes, 0.01)
+        assert memory.peak <= CODEC_BYTES
+    assert len(components) == pytest.approx(0.01 * (1 << 22), rel=0.1)
 
 
 def sign_votes(layout: TileLayout) -> Votes:

@@ -29,6 +29,7 @@ from thinwire_proto.wire.codec import (
     update_bytes_max,
 )
 from thinwire_proto.wire.sign_form import signs_of
+from thinwire_proto.wire.whole_tiles import tiles_in
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
 """For contributions. It is so large that the memory bound is well above the overhead of any call."""
@@ -170,7 +171,8 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
             return
         if isinstance(merged, Levels):
             assert len(merged.values) == UPDATE_LAYOUT.components, "values"
-            assert np.abs(merged.values).max() <= LEVELS, "levels"
+            assert np.abs(merged.values.astype(np.int16)).max() <= LEVELS, "levels"
+            assert np.array_equal(tiles_in(merged.values, UPDATE_LAYOUT), merged.scales > 0), "tiles with scales"
             assert len(merged.scales) == UPDATE_LAYOUT.tiles, "scales of tiles"
             return
         assert isinstance(merged, Merged)

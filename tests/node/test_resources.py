@@ -135,16 +135,17 @@ encode_votes(sent.votes(), layout)
 print(status_bytes("VmHWM") - before)
 """
 """Extracts and encodes a contribution, and prints by how many bytes the process has grown."""
+WHOLE = {"k": 4096, "magnitude": "tile", "precondition": "none", "update_levels": 3}
 OF_ANY_MODEL = 20_000_000
 """Buffers of one batch of tiles, and torch's own, which PROGRAM_BYTES counts."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
-@pytest.mark.parametrize("k", [96, 4096])
-def test_tiles_of_narrow_matrices_are_counted_whole_and_so_is_what_is_sent(k: int) -> None:
+@pytest.mark.parametrize("demo", [{"k": 96}, {"k": 4096}, WHOLE], ids=["few", "all", "whole tiles"])
+def test_tiles_of_narrow_matrices_are_counted_whole_and_so_is_what_is_sent(demo: dict[str, Any]) -> None:
     """Such as those of adapters: here there are 32 components for each parameter."""
     base = contract_of(width=2, heads=1, layers=1, hidden=16_384, context=2)
-    contract = Contract.model_validate(base.model_dump() | {"demo": {"k": k}})
+    contract = Contract.model_validate(base.model_dump() | {"demo": demo})
     command = [sys.executable, "-c", NARROW]
     grown = int(subprocess.run(command, input=contract.written, check=True, capture_output=True).stdout)
     assert grown < declared_needs(contract).trained + OF_ANY_MODEL

@@ -97,7 +97,8 @@ def measure(state: RunState, keep: int | None) -> tuple[Forecast, list[Need]]:
     """Return the forecast of a run and what each of its local disks needs."""
     ledger, steps = state.watch_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size
-    bound = update_bytes_max(TileLayout(state.contract.parameters), state.contract.demo.magnitude)
+    demo = state.contract.demo
+    bound = update_bytes_max(TileLayout(state.contract.parameters), demo.magnitude, demo.update_levels)
     sealed = ledger.step
     forecast = predict(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
     here = Need(

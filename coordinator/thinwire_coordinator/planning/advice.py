@@ -17,6 +17,7 @@ from thinwire_coordinator.planning.settings import (
     budgets,
     known_rate,
 )
+from thinwire_coordinator.planning.traffic import update_bytes
 from thinwire_proto.contract import TILE_EDGE, RunSpec
 
 PADDING_MAX = 0.05
@@ -32,6 +33,7 @@ COMPONENTS_MIN = 20
 (docs/log/convergence.md)."""
 K_FACTOR_MAX = 2
 """k of an adapter over what fits its rank: beyond it, there is a warning."""
+LEVELS_FACTOR_MAX = 1.2
 SPARE_VOCABULARY_MAX = TILE_EDGE
 FEW_TOKENS_A_PARAMETER = 2
 ROUND_S_TOO_LONG = 3_600.0
@@ -82,6 +84,25 @@ def _padding(plan: AnyPlan) -> Iterator[Advice]:
         )
 
 
+def _or_fewer(run: RunSpec) -> str:
+    """Sending fewer components, as another way; not where all travel with a bit each, because some take more."""
+    return "" if run.demo.sends_whole_tiles else " or a smaller demo.k"
+
+
+def _levels(plan: Plan) -> Iterator[Advice]:
+    """An update in levels has all components, which is more bytes if few were voted on."""
+    demo, nodes = plan.run.demo, plan.swarm.nodes
+    if demo.update_levels:
+        with_levels = update_bytes(plan.model, demo, nodes)
+        without = update_bytes(plan.model, demo.model_copy(update={"update_levels": 0}), nodes)
+        if with_levels > LEVELS_FACTOR_MAX * without:
+            yield Advice(
+                "demo.update_levels",
+                f"an update has about {human_bytes(with_levels)}, and {human_bytes(without)} with update_levels = 0, "
+                f"because {nodes} nodes vote on few components with k = {demo.k}",
+            )
+
+
 def _link(plan: Plan) -> Iterator[Advice]:
     figures, swarm, rounds = plan.figures, plan.swarm, plan.run.round
     up = f"{human_bytes(figures.upload_bytes)} at {swarm.up_bits_s / 1e6:g} Mbit/s: {human_seconds(figures.upload_s)}"
@@ -93,13 +114,13 @@ def _link(plan: Plan) -> Iterator[Advice]:
         yield Advice(
             "round.length_ms",
             f"a round of {human_seconds(rounds.length_s)} is shorter than its upload ({up}). No contribution "
-            "would arrive in time; give a longer round or a smaller demo.k",
+            f"would arrive in time; give a longer round{_or_fewer(plan.run)}",
         )
     elif figures.transfer_s > TRANSFER_PART_MAX * rounds.length_s:
         yield Advice(
             "round.length_ms",
             f"a round of {human_seconds(rounds.length_s)} leaves little room for its transfers ({up}; {down}). A "
-            "link that is slower for a moment misses the round; give a longer round or a smaller demo.k",
+            f"link that is slower for a moment misses the round; give a longer round{_or_fewer(plan.run)}",
         )
     if not rounds.base_age_max and figures.transfer_s > 0.2 * figures.round_s:
         yield Advice(
@@ -116,7 +137,7 @@ def _volume(plan: Plan) -> Iterator[Advice]:
         yield Advice(
             "round.length_ms",
             f"a node that runs all the time sends and receives {human_bytes(volume)} a month, and some home links "
-            f"allow {human_bytes(VOLUME_MAX)}; a longer round with more samples, or a smaller demo.k, takes less",
+            f"allow {human_bytes(VOLUME_MAX)}; a longer round with more samples{_or_fewer(plan.run)} takes less",
         )
 
 
@@ -279,6 +300,7 @@ def _speed(plan: Plan) -> Iterator[Advice]:
 
 RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _padding,
+    _levels,
     _link,
     _volume,
     _narrow,

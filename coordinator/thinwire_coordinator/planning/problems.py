@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from thinwire_coordinator.planning.toml_lines import key_lines, line_of
-from thinwire_proto.contract import DATA, MODELS, RunSpec, Section, TaggedUnion
+from thinwire_proto.contract import DATA, MODELS, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.contract.reading import is_too_old
 from thinwire_proto.contract.run import UNIONS
@@ -212,8 +212,8 @@ class _Check:
         if name in UNION_OF:
             return UNION_OF[name].read(given)
         rule = UNION_OF["rule"].kind_of(self._document.get("rule", {}))
-        if name == "demo" and rule is not None:
-            given = getattr(rule.spec, "DEMO_DEFAULTS", {}) | given
+        if name == "demo" and rule is not None and issubclass(rule.spec, RuleSpec):
+            given = rule.spec.with_defaults(given)
         spec: type[Section] = type(RunSpec.model_fields[name].default)
         return spec.model_validate(given)
 

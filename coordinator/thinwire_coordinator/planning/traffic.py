@@ -3,14 +3,16 @@
 The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
 signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an
 update holds nearly the sum of what they choose. Nodes of a real run choose the same component more often, so a real
-update is smaller. With `demo.update_levels`, an update takes the entropy of that sum in so many levels.
+update is smaller. With `demo.update_levels`, an update takes the Huffman codes of that sum in so many levels.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from thinwire_coordinator.planning.facts import ModelFacts
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
@@ -22,7 +24,7 @@ CALL_BYTES = 200
 """Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
 ROW_BYTES_A_NODE = 90
 """Size of a contribution's entry in a row: node, hash, weight and samples."""
-NODES_ADDED_MAX = 256
+NODES_ADDED_MAX = 4096
 OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
 
@@ -77,9 +79,22 @@ def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
         inside = np.abs(votes) <= largest
         of_largest = np.bincount(level[inside] + levels, weights=sums[inside], minlength=len(shares))
         shares += probability * of_largest / of_largest.sum()
-    shares = shares[shares > 0] / shares.sum()
-    digits = digits_of_a_byte(levels)
-    return max(1.0, digits * float(-(shares @ np.log2(shares)))) / digits  # a Huffman code has at least one bit
+    return _huffman_bits(shares / shares.sum(), digits_of_a_byte(levels))
+
+
+def _huffman_bits(shares: npt.NDArray[np.float64], digits: int) -> float:
+    """Bits of a digit where a Huffman code is of several at once: the sum of all inner nodes of its tree. shares: the
+    probabilities of the digits."""
+    of_bytes = np.ones(1)
+    for _ in range(digits):
+        of_bytes = np.outer(of_bytes, shares).ravel()
+    nodes, bits = of_bytes[of_bytes > 0].tolist(), 0.0
+    heapq.heapify(nodes)
+    while len(nodes) > 1:
+        joined = heapq.heappop(nodes) + heapq.heappop(nodes)
+        bits += joined
+        heapq.heappush(nodes, joined)
+    return bits / digits
 
 
 def _size_bits(mean_votes: float) -> float:

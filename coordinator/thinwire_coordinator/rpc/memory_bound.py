@@ -52,8 +52,8 @@ MERGED_BYTES, MERGED_RANKED_BYTES = 28, 54
 takes more (44) where a tile's components are ranked, which are few."""
 DECODED_BYTES, DECODED_RANKED_BYTES = 20, 50
 """For each component of a contribution that is being decoded: votes (9 bytes) and what decoding takes meanwhile."""
-LEVELS_BYTES, WHOLE_BYTES = 3, 3
-"""For each component of an update in levels, and of a contribution of whole tiles, which takes a byte."""
+LEVELS_BYTES, WHOLE_BYTES = 4, 3
+"""For each component of an update in levels, and of a contribution of whole tiles: a byte, and what coding takes."""
 CODEC_BYTES = 64 * CHUNK
 """The memory that either takes, whatever the number of components: eight arrays of a chunk."""
 CONNECTION_BYTES = 128 << 10
@@ -138,12 +138,14 @@ def memory_bound(
     """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited.
     activations: bytes that the samples of an audit take at a time, beside parameters and gradients."""
     demo, layout, nodes = contract.demo, TileLayout(contract.parameters), contract.round.nodes_max
-    payload, update = contribution_bytes_max(layout, demo.k, demo.magnitude), update_bytes_max(layout, demo.magnitude)
+    payload = contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+    update = update_bytes_max(layout, demo.magnitude, demo.update_levels)
     selected = layout.selected_max(demo.k)
     merged = min(layout.components, nodes * selected)
     if demo.update_topk:
         merged = min(merged, layout.selected_max(demo.update_topk))
-    update = min(update, update * merged // layout.components + PART_BYTES_MAX)
+    if not demo.update_levels:
+        update = min(update, update * merged // layout.components + PART_BYTES_MAX)
     part = min(payload, PART_BYTES_MAX) + HEADER_BYTES_MAX
     return MemoryBound(
         program=PROGRAM_BYTES,

@@ -108,7 +108,10 @@ def assemble(
         registry=registry,
         driver=RoundDriver(machine, now),
         feed=Feed(
-            read_old, replica.step, source.cache_bytes_max, update_bytes_max(replica.layout, contract.demo.magnitude)
+            read_old,
+            replica.step,
+            source.cache_bytes_max,
+            update_bytes_max(replica.layout, contract.demo.magnitude, contract.demo.update_levels),
         ),
         encode=source.encode,
         workers=workers,

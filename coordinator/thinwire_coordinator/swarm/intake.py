@@ -54,7 +54,8 @@ class Intake:
         self._driver = shared.driver
         self._tasks = shared.tasks
         self._checker = Checker(shared, observer)
-        self._payload_bytes_max = contribution_bytes_max(shared.layout, contract.demo.k, contract.demo.magnitude)
+        demo, layout = contract.demo, shared.layout
+        self._payload_bytes_max = contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
         self._room = ByteBudget(arriving_bytes_max(contract.round.nodes_max, self._payload_bytes_max))
         self._current: OpenRound | None = None
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
+import numpy as np
+
 from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.round.contributions import Contribution
@@ -160,9 +162,12 @@ class Observer:
         return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
-        """Take the votes of a contribution that will be compared. Any thread may call this."""
+        """Take the votes of a contribution that will be compared, none if its round is not noted. Any thread may call
+        this."""
         notes = self._notes
-        found = self._secret.sampled(votes, notes.share if notes else 1.0)
+        if notes is None:
+            return Ballot(node, np.zeros(0, np.int64), np.zeros(0, np.bool_), merged)
+        found = self._secret.sampled(votes, notes.share)
         return Ballot(node, *found, merged, digest_of(*found))
 
     def came(self, node: str) -> None:

@@ -40,9 +40,9 @@ class SealedRound:
 class PublishedUpdate:
     """A sealed update and figures about it.
 
-    components: components whose merged vote is not 0. size: encoded bytes. form: votes, signs or levels. merge_s: time
-    to merge and encode. seal_s: time to write body and row. applied: done when the coordinator's replica has applied
-    the update; its result is the seconds that this took.
+    components: those of the update that are not 0. size: encoded bytes. form: votes, signs or levels. merge_s: time to
+    merge and encode. seal_s: time to write body and row. applied: done when the coordinator's replica has applied the
+    update; its result is the seconds that this took.
     """
 
     update: Update

@@ -59,8 +59,10 @@ class Momentum:
         self._extractions = 0
         self.buffer = zeros((layout.components,), device)
         self.compressor = Compressor(spec, device)
-        self.fused: FusedCompressor | None = make_fused(spec, self.buffer.device)
-        """Processes matrix tiles in place of `compressor` on a suitable card."""
+        self.fused: FusedCompressor | None = None
+        """Processes matrix tiles in place of `compressor` on a suitable card, unless there is nothing to choose."""
+        if not spec.sends_whole_tiles:
+            self.fused = make_fused(spec, self.buffer.device)
         self._second: SecondMoment | None = None
         if spec.precondition == "adam":
             self._second = SecondMoment(layout, spec.precondition_beta, device)
@@ -112,7 +114,7 @@ class Momentum:
         return chosen.sent(self._extractions, has_codes=self._spec.magnitude == "tile")
 
     def _extract_whole(self, added: Added | None) -> Sent:
-        """Extract all components of each tile. The kernel of a card has nothing to choose here."""
+        """Extract all components of each tile."""
         device, tiles = self.buffer.device, self._layout.tiles
         signs = torch.empty(self._layout.components, dtype=torch.int8, device=device)
         sizes, codes = torch.empty(tiles, device=device), torch.empty(tiles, dtype=torch.uint8, device=device)

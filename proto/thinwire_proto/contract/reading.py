@@ -36,6 +36,7 @@ def parse_contract(data: bytes) -> Contract:
         document = version_1.upgrade(document)
     if sizes := _meant_sizes(document, "vote"):
         document = document | {"aggregation": sizes | document.get("aggregation", {})}
+    document = document | _meant_levels(document)
     needed = _needed(document)
     try:
         if version not in (1, FORMAT):
@@ -148,6 +149,13 @@ def _meant_sizes(document: dict[str, Any], kind: str) -> dict[str, Any]:
     if given.get("kind", "vote") != "vote" or kind != "vote":
         return {}
     return {"kind": "vote", "sizes": "own"}
+
+
+def _meant_levels(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the section `demo` of a contract without `demo.update_levels`, whose updates have none, whatever the
+    rule's default is by now. Empty for contracts that have the key."""
+    demo = document.get("demo", {})
+    return {"demo": {"update_levels": 0} | demo} if isinstance(demo, dict) and "update_levels" not in demo else {}
 
 
 def _document(data: bytes) -> dict[str, Any]:

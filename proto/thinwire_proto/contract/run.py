@@ -43,7 +43,7 @@ class RunSpec(Section):
             return given
         rule, demo = RULES.kind_of(given.get("rule", {})), given.get("demo", {})
         if rule is not None and rule.spec.DEMO_DEFAULTS and isinstance(demo, dict):
-            return given | {"demo": rule.spec.DEMO_DEFAULTS | demo}
+            return given | {"demo": rule.spec.with_defaults(demo)}
         return given
 
     @model_validator(mode="after")

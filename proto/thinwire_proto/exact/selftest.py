@@ -21,7 +21,7 @@ from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.transform import dct_table, hadamard_table, inverse
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged
+from thinwire_proto.exact.votes import Levels, Merged
 
 STEP = 7
 NONCE = 2**64 - 3
@@ -115,7 +115,8 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
 
 
 def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
-    """Step a small replica on `device` through extreme tiles, with votes and then with magnitudes; compare each bit."""
+    """Step a small replica on `device` through extreme tiles, with votes, with magnitudes, and with these in levels;
+    compare each bit."""
     transform = demo.transform
     matrix = extreme_tiles(transform)  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
@@ -143,6 +144,11 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
     sized = Merged(positions, values[positions].astype(np.int16), scales[scales > 0])
     replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
+    for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
+        x = reference_integers(tiles_of_kind, transform).astype(np.float32)
+        different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
+    in_levels = Levels(VOTE_MAX, values.astype(np.int8), scales)
+    replica.apply(Update(STEP + 2, RATE, DECAY, in_levels), b"")
     for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
         x = reference_integers(tiles_of_kind, transform).astype(np.float32)
         different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)

@@ -88,7 +88,7 @@ def check_update_topk(merged: Merged | Levels | Signs, layout: TileLayout, updat
     if not update_topk:
         return
     if not isinstance(merged, Merged):
-        raise PayloadError("with update_topk an update must contain votes; this one contains signs")
+        raise PayloadError("with update_topk an update must contain votes; this one contains something else")
     counts, bounds = counts_of(merged.components, layout), update_bounds(layout, update_topk)
     if (counts > bounds).any():
         tile = int(np.argmax(counts > bounds))

@@ -1,10 +1,10 @@
 """The payload codec: votes and updates to bytes and back.
 
-A contribution consists of its components (`component_codec`) and one sign bit for each. An update has in addition the
-size of each merged vote. Where nodes seldom choose the same component nearly all sizes are 1, so several are packed
-into one byte before zstandard compresses them. If the contract steps by signs alone and there are many votes, an update
-can contain the signs of the steps instead, when that is smaller (`sign_form`). With `demo.update_levels` it contains
-the level of each component (`levels_form`).
+A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
+of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
+choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses them.
+If the contract steps by signs alone and there are many votes, an update can contain the signs of the steps instead,
+when that is smaller (`sign_form`). With `demo.update_levels` it contains the level of each component (`levels_form`).
 
 With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
 kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
@@ -30,7 +30,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Signs, Votes, WholeVotes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
-from thinwire_proto.wire.levels_form import pack_levels, unpack_levels
+from thinwire_proto.wire.levels_form import digits_of_a_byte, pack_levels, unpack_levels
 from thinwire_proto.wire.packing import (
     check_types,
     compress,
@@ -55,16 +55,21 @@ WIDTHS = (1, 2, 4, 8)
 """Possible bit widths for the size of a merged vote. The remainders of larger sizes follow separately."""
 
 
-def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> int:
-    """Upper bound on the size of any contribution of the contract."""
+def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False) -> int:
+    """Upper bound on the size of any contribution of the contract. whole: `DemoSpec.sends_whole_tiles`."""
     selected = layout.selected_max(k)
     codes = compressed_max(layout.tiles) if magnitude == "tile" else 0
+    if whole:
+        return layout.tiles // 8 + layout.components // 8 + 2 + codes + ENVELOPE_BYTES_MAX
     return component_codec.encoded_max(selected, layout) + selected // 8 + 1 + codes + ENVELOPE_BYTES_MAX
 
 
-def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign") -> int:
-    """Upper bound on the size of any update of the contract."""
+def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign", levels: int = 0) -> int:
+    """Upper bound on the size of any update of the contract. levels: `demo.update_levels`."""
     count = layout.components
+    if levels:
+        digits = compressed_max(count // digits_of_a_byte(levels) + 1)
+        return layout.tiles // 8 + 1 + digits + compressed_max(2 * layout.tiles) + ENVELOPE_BYTES_MAX
     sizes = compressed_max(count) + compressed_max(2 * count)
     scales = compressed_max(2 * layout.tiles) if magnitude == "tile" else 0
     return component_codec.encoded_max(count, layout) + count // 8 + 1 + sizes + scales + ENVELOPE_BYTES_MAX
@@ -85,7 +90,7 @@ def decode_votes(
 
     whole: whether they must be on whole tiles: `DemoSpec.sends_whole_tiles`. Raises PayloadError.
     """
-    size_max = contribution_bytes_max(layout, k, magnitude)
+    size_max = contribution_bytes_max(layout, k, magnitude, whole=whole)
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
     types = (*component_codec.FIELD_TYPES, bytes) + ((bytes,) if magnitude == "tile" else ())
@@ -123,8 +128,9 @@ def encode_update(update: Update, layout: TileLayout) -> bytes:
 
 def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign", levels: int = 0) -> Update:
     """Decode an update. levels: the contract's `demo.update_levels`. Raises PayloadError."""
-    if len(data) > update_bytes_max(layout, magnitude):
-        raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
+    size_max = update_bytes_max(layout, magnitude, levels)
+    if len(data) > size_max:
+        raise PayloadError(f"an update has at most {size_max} bytes; this has {len(data)}")
     rest = unpack_array(data, "update", VERSION)
     check_types(rest[:3], (int, int, int), "update")
     step, (rate, decay) = rest[0], [_bits_float(bits) for bits in rest[1:3]]

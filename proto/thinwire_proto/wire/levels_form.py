@@ -18,6 +18,7 @@ from thinwire_proto.wire.packing import Bytes, compress_digits, decompress_exact
 
 Values = npt.NDArray[np.int8]
 PLACES = (5, 3, 2, 1)
+BYTES_AT_ONCE = 1 << 18
 
 
 def digits_of_a_byte(levels: int) -> int:
@@ -29,10 +30,12 @@ def pack_levels(values: Values, levels: int) -> bytes:
     """Encode values within ±levels."""
     each, base = digits_of_a_byte(levels), 2 * levels + 1
     packed = np.zeros(-(-len(values) // each), np.uint8)
-    for place in range(each):
-        digits = values[place::each]
-        packed[: len(digits)] += (digits + np.int8(levels)).view(np.uint8) * np.uint8(base**place)
-    return compress_digits(packed.tobytes())
+    for start in range(0, len(packed), BYTES_AT_ONCE):
+        some, part = values[start * each : (start + BYTES_AT_ONCE) * each], packed[start : start + BYTES_AT_ONCE]
+        for place in range(each):
+            digits = some[place::each]
+            part[: len(digits)] += (digits + np.int8(levels)).view(np.uint8) * np.uint8(base**place)
+    return compress_digits(packed.data)
 
 
 def unpack_levels(data: bytes, count: int, levels: int) -> Values:

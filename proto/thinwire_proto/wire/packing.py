@@ -124,7 +124,7 @@ def compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(data)
 
 
-def compress_digits(data: bytes) -> bytes:
+def compress_digits(data: bytes | memoryview) -> bytes:
     """`compress` for bytes that are independent of each other, where repetitions are chance and cost more than Huffman
     codes do."""
     return zstandard.ZstdCompressor(compression_params=_DIGITS).compress(data)

@@ -207,7 +207,8 @@ class Link:
                 raise PayloadError(f"the update of step {row.step} is incomplete, and another one begins")
             if row is None or assembly is None:
                 row, head_step, signature = parse_row(part.row), part.head_step, part.signature
-                assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
+                most = update_bytes_max(layout, demo.magnitude, demo.update_levels)
+                assembly = Assembly(row.body_bytes, most, "update")
             assembly.add(part.data)
             if assembly.complete:
                 body = assembly.whole()

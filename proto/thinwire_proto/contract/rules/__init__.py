@@ -30,6 +30,11 @@ class RuleSpec(KindSpec):
 
     outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
+    @classmethod
+    def with_defaults(cls, demo: dict[str, Any]) -> dict[str, Any]:
+        """The keys that a run gives in the section `demo`, and this rule's defaults for others."""
+        return cls.DEMO_DEFAULTS | demo
+
     def micro_batch_max(self, allowed: int) -> int:
         """The largest micro-batch, in samples, on a node whose owner allows up to `allowed`."""
         return allowed

@@ -11,6 +11,9 @@ from thinwire_proto.contract.rules import RULES
 from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 from thinwire_proto.contract.sections import TILE_EDGE, Parameter
 
+EMBEDDINGS_MAX = 2
+"""Matrices of a model with a side as long as its vocabulary: an embedding and a head."""
+
 
 @RULES.register(since="0.3.0")
 class LocalMuonSpec(LocalStepsSpec):
@@ -40,15 +43,24 @@ class LocalMuonSpec(LocalStepsSpec):
         description="parts of the names of matrices that take steps of AdamW, as all other tensors do",
     )
 
+    @classmethod
+    def with_defaults(cls, demo: dict[str, Any]) -> dict[str, Any]:
+        """An update that keeps the strongest, or has no sizes, has no levels unless it is said."""
+        given = super().with_defaults(demo)
+        if "update_levels" not in demo and (demo.get("update_topk") or given["magnitude"] != "tile"):
+            given["update_levels"] = 0
+        return given
+
     def takes(self, parameter: Parameter) -> bool:
         """Whether a parameter takes steps of Muon."""
         return len(parameter.shape) == 2 and not any(part in parameter.name for part in self.adamw_for)
 
     def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
-        for parameter in parameters:
-            if vocabulary in parameter.shape and self.takes(parameter):
-                yield (
-                    "rule.adamw_for",
-                    f"{parameter.name} has a side as long as the vocabulary and takes steps of Muon; an embedding or a "
-                    "head learns better with AdamW, so name it here",
-                )
+        found = [one.name for one in parameters if vocabulary in one.shape and self.takes(one)]
+        if found and len(found) <= EMBEDDINGS_MAX:  # else the model is as wide
+            has = "have sides" if len(found) > 1 else "has a side"
+            yield (
+                "rule.adamw_for",
+                f"{' and '.join(found)} {has} as long as the vocabulary, and Muon's steps; embeddings and heads learn "
+                "better with AdamW, so name them here",
+            )
