@@ -6,19 +6,26 @@ python flipping_node.py start HOST:PORT …
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 
 from thinwire_node import __main__
-from thinwire_node.compression.sent import Sent
-from thinwire_proto.exact.votes import Votes
+from thinwire_node.compression.sent import Sent, WholeSent
+from thinwire_proto.exact.votes import Votes, WholeVotes
 
-if __name__ == "__main__":
-    votes_of = Sent.votes
 
+def flipping(votes_of: Callable[[Sent], Votes]) -> Callable[[Sent], Votes]:
     def flipped(sent: Sent) -> Votes:
         votes = votes_of(sent)
-        return replace(votes, positive=~votes.positive)
+        if isinstance(votes, WholeVotes):
+            assert votes.codes is not None
+            return WholeVotes(-votes.signs, votes.codes)
+        return Votes(votes.components, ~votes.positive, votes.codes)
 
-    Sent.votes = flipped  # type: ignore[assignment,method-assign]
+    return flipped
+
+
+if __name__ == "__main__":
+    for kind in (Sent, WholeSent):
+        kind.votes = flipping(kind.votes)  # type: ignore[arg-type,method-assign]
     sys.argv = ["thinwire-node", *sys.argv[1:]]
     __main__.main()
