@@ -86,7 +86,9 @@ class Scenario:
         steps = int(given.pop("steps", "100000"))
         rounds: dict[str, Any] = {"samples": 16, "weight_max": 8, "pace": given.pop("pace", "barrier")}
         rounds["length_ms"] = round(number(given.pop("length", "30s")) * 1000)
-        demo = {"update_topk": int(given.pop("update_topk", "0"))}
+        demo: dict[str, Any] = {"update_topk": int(given.pop("update_topk", "0"))}
+        if levels := int(given.pop("levels", "0")):
+            demo |= {"magnitude": "tile", "update_levels": levels}
         rounds |= {key: int(value) for key, value in given.items()}
         schedule = {"steps": steps, "warmup_steps": 1, "learning_rate": 1e-3}
         self._spec = {"round": rounds, "schedule": schedule, "demo": demo}

@@ -29,6 +29,7 @@ from thinwire_node.training.rules import Rule
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import DataSource
@@ -44,6 +45,8 @@ def scratch_folder() -> str | None:
 
 VOTES = 40
 """Votes in a synthetic contribution, before duplicates are removed."""
+CODE = 90
+"""The size of all synthetic votes of a contract whose votes have sizes."""
 EXTRACTION_NUMBERS = itertools.count(1)
 """Numbers of the synthetic extractions of all nodes."""
 ENCODE_S = 0.02
@@ -62,7 +65,8 @@ class SyntheticSent(Sent):
         return number_of(self)
 
     def votes(self) -> Votes:
-        return Votes(self.components.numpy(), (self.values > 0).numpy())
+        codes = None if self.codes is None else self.codes.numpy()
+        return Votes(self.components.numpy(), (self.values > 0).numpy(), codes)
 
 
 def number_of(sent: Sent) -> int:
@@ -159,7 +163,10 @@ class SyntheticTrainer:
         components = np.array(sorted(set(self._rng.integers(0, matrix_components, VOTES).tolist())))
         number = np.float32(next(EXTRACTION_NUMBERS))
         values = np.where(self._rng.random(len(components)) < 0.5, number, -number)
-        sent = SyntheticSent(torch.from_numpy(components), torch.from_numpy(values), 0)
+        codes = None
+        if self.replica.contract.demo.magnitude == "tile":
+            codes = torch.full((len(np.unique(components // MATRIX_COMPONENTS)),), CODE, dtype=torch.uint8)
+        sent = SyntheticSent(torch.from_numpy(components), torch.from_numpy(values), 0, codes)
         self.synthetic.extractions.add(sent.number)
         object.__setattr__(sent, "positions", frozenset(self.synthetic.positions | self._gradient))
         self.synthetic.positions.clear()

@@ -30,8 +30,9 @@ from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
 from thinwire_proto.errors import ThinwireError
+from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Merged, Signs, merge
+from thinwire_proto.exact.votes import Levels, Merged, Signs
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
 from thinwire_proto.wire.sign_form import signs_of
@@ -318,10 +319,16 @@ class World:
         if demo.update_topk:
             return
         for row in _with_bodies(sim_coordinator):
-            named = [(self.extractions[entry.contribution].votes(), entry.weight) for entry in row.counted]
-            found, due = sim_coordinator.state.update(row).merged, merge(named, layout.components)
-            if isinstance(found, Merged):
-                pairs: list[tuple[Any, Any]] = [(found.components, due.components), (found.values, due.values)]
+            merger = merger_of(sim_coordinator.state.contract, layout, row.step)
+            for entry in row.counted:
+                merger.add(self.extractions[entry.contribution].votes(), entry.weight)
+            found, due = sim_coordinator.state.update(row).merged, merger.merged()
+            pairs: list[tuple[Any, Any]]
+            if isinstance(due, Levels):
+                assert isinstance(found, Levels)
+                pairs = [(found.values, due.values), (found.scales, due.scales)]
+            elif isinstance(found, Merged):
+                pairs = [(found.components, due.components), (found.values, due.values)]
             else:
                 assert isinstance(found, Signs)
                 signs = signs_of(due, layout, demo.transform, row.step)

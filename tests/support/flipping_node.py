@@ -26,6 +26,6 @@ def flipping(votes_of: Callable[[Sent], Votes]) -> Callable[[Sent], Votes]:
 
 if __name__ == "__main__":
     for kind in (Sent, WholeSent):
-        kind.votes = flipping(kind.votes)  # type: ignore[arg-type,method-assign]
+        kind.votes = flipping(kind.votes)  # type: ignore[arg-type,assignment,method-assign]
     sys.argv = ["thinwire-node", *sys.argv[1:]]
     __main__.main()
