@@ -36,8 +36,8 @@ class DemoSpec(Section):
         0,
         ge=0,
         le=127,
-        description='with magnitude "tile": an update rounds each component to one of 2n + 1 values, up to the largest '
-        "of the tile; 0: to 127, and only components that are not 0 travel",
+        description='with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± '
+        "the largest of its tile; 0: 255 levels, and only components that are not 0 travel",
         json_schema_extra=since("0.3.0"),
     )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
