@@ -141,7 +141,8 @@ def test_local_steps_of_one_node_lower_the_loss() -> None:
 
 def test_a_node_needs_memory_for_what_its_rule_keeps() -> None:
     """Five float32 values with local steps in place of three, and an outer momentum."""
-    trained, demo = Trained(1_000_000, 245, 0), {"k": 96, "magnitude": "tile", "precondition": "none"}
+    trained = Trained(1_000_000, 245, 0)
+    demo = {"k": 96, "magnitude": "tile", "precondition": "none", "update_levels": 0}
     kinds = ("demo", "local_adamw", "local_muon")
     plain, adamw, muon = (
         trained_bytes(RunSpec.model_validate({"rule": {"kind": kind}, "demo": demo}), trained) for kind in kinds

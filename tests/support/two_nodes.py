@@ -67,18 +67,19 @@ class TwoNodes:
     def _round(self, step: int) -> None:
         contract, layout = self._contract, self.trainers[0].replica.layout
         merger, losses = merger_of(contract, layout, step), []
-        k, magnitude = contract.demo.k, contract.demo.magnitude
+        demo = contract.demo
         for number, trainer in enumerate(self.trainers):
             begin = (2 * step + number) * SAMPLES
             with torch.random.fork_rng(devices=[]):  # dropout must not depend on the tests that ran before
                 torch.manual_seed(begin)
                 trainer.micro_batch(range(begin, begin + SAMPLES))
-            sent, _, loss = trainer.extract(k)
-            merger.add(decode_votes(encode_votes(sent.votes(), layout), layout, k, magnitude), 1)
+            sent, _, loss = trainer.extract(demo.k)
+            payload = encode_votes(sent.votes(), layout)
+            merger.add(decode_votes(payload, layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles), 1)
             losses.append(loss)
         rate = to_float32(learning_rate(contract.schedule, step))
         update = Update(step, rate, decay(contract.schedule, step), merger.merged())
-        self.updates.append(decode_update(encode_update(update, layout), layout, magnitude))
+        self.updates.append(decode_update(encode_update(update, layout), layout, demo.magnitude, demo.update_levels))
         self.losses.append(sum(losses) / len(losses))
         for trainer in self.trainers:
             trainer.replica.apply(self.updates[-1], b"")
