@@ -17,7 +17,7 @@ from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.rpc import relay as relay_module
 from thinwire_coordinator.rpc.calls import CallRefused
 from thinwire_coordinator.rpc.memory_bound import memory_bound
-from thinwire_coordinator.rpc.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES, RELAY_BYTES_MAX
+from thinwire_coordinator.rpc.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES, RELAY_BYTES_MAX, Relay
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_coordinator.swarm.members import Member
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -200,6 +200,29 @@ async def test_a_banned_node_is_heard_no_more() -> None:
         assert (code, text, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "banned by the organizer", "banned")
         await two.send(one.node)
         assert (await two.read()).gone == "it is not connected"
+
+
+async def test_who_has_sent_to_a_node_is_told_that_it_left_though_nothing_more_is_sent() -> None:
+    """Its parcels may wait, or be on their way to a program that has ended. Who waits for an answer would wait long."""
+    async with callers(some_id(), some_id(), some_id()) as (_, (one, other, leaves)):
+        for sender in (one, other):
+            await sender.send(leaves.node, b"read")
+            assert (await leaves.read()).data == b"read"
+        leaves.call.cancel()
+        for sender in (one, other):
+            assert await sender.read() == pb.Parcel(node=bytes.fromhex(leaves.node), gone="it is not connected")
+
+
+async def test_nobody_is_told_of_a_stream_that_a_newer_one_replaces() -> None:
+    relay, (one, anew) = Relay(), (some_id(), some_id())
+    sender, older = relay.open(one), relay.open(anew)
+    await relay._hand_on(one, pb.Parcel(node=bytes.fromhex(anew), data=b"text"))
+    newer = relay.open(anew)
+    assert older.closed
+    assert relay.waiting_bytes == 0
+    assert not sender.waiting
+    relay.close(anew, newer)  # to which nobody has sent anything
+    assert not sender.waiting
 
 
 async def test_a_dropped_connection_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ NODE_BYTES = 16
 BAD_ID = Denied(DoorReason.MALFORMED, f"a parcel names a node by the {NODE_BYTES} bytes of its id")
 FLOOD = Denied(DoorReason.RATE, f"this node has sent parcels to {LINES_MAX} nodes that are away or slow; connect again")
 UNREAD = Denied(DoorReason.RATE, f"{LINES_MAX} words about lost lines wait for this node, unread; connect again")
+NOT_CONNECTED = "it is not connected"
 NOT_GOSSIP = "nothing is relayed in this run: its nodes talk to the coordinator alone"
 
 
@@ -86,14 +87,17 @@ class Relay:
         return node in self._outboxes
 
     def open(self, node: str) -> Outbox:
-        """A node has opened its stream. An older one gets no further parcels."""
-        if (older := self._outboxes.get(node)) is not None:
+        """A node has opened its stream. An older one gets no further parcels, and nobody is told of its end: the node
+        begins all its lines again."""
+        older, self._outboxes[node] = self._outboxes.get(node), Outbox()
+        if older is not None:
+            self._lost.pop(node, None)
             self.close(node, older)
-        self._outboxes[node] = Outbox()
         return self._outboxes[node]
 
     def close(self, node: str, outbox: Outbox) -> None:
-        """The stream has ended: its parcels are dropped."""
+        """The stream has ended: its parcels are dropped, and all who have sent any are told."""
+        sources = list(outbox.by_source)
         outbox.closed = True
         outbox.changed.set()
         for _, size in outbox.sizes:
@@ -106,6 +110,9 @@ class Relay:
         if self._outboxes.get(node) is outbox:
             del self._outboxes[node]
             self._lost.pop(node, None)
+            for source in sources:
+                if self._may_tell(source):  # else it is told with its next parcel
+                    self._tell_gone(source, node, NOT_CONNECTED)
 
     async def parcels(self, outbox: Outbox) -> AsyncIterator[pb.Parcel]:
         """The parcels for a node, until its stream is closed."""
@@ -180,7 +187,7 @@ class Relay:
         except asyncio.TimeoutError:
             self._end_stalled()
             return "it takes its messages too slowly"
-        return "it is not connected"
+        return NOT_CONNECTED
 
     def _end_stalled(self) -> None:
         """End the streams of nodes that have taken nothing for LOST_AFTER_S: others need the room."""
@@ -188,6 +195,11 @@ class Relay:
         for node, outbox in [*self._outboxes.items()]:
             if outbox.waiting and outbox.moved_at <= since:
                 self.close(node, outbox)
+
+    def _may_tell(self, source: str) -> bool:
+        """Whether another word about a lost line would leave a sender's stream open."""
+        outbox = self._outboxes.get(source)
+        return outbox is not None and max(outbox.words, len(self._lost.get(source, ()))) < LINES_MAX
 
     def _tell_gone(self, source: str, target: str, why: str) -> None:
         """Tell a sender that a line is lost. Raises CallRefused if too many are."""

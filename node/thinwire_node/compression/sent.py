@@ -1,4 +1,4 @@
-"""What an extraction removed from the momentum: to be sent, and put back if it is not counted."""
+"""`Sent` is what an extraction removed from the momentum. It is sent, and put back if it is not counted."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class DemoSpec(Section):
 
     @property
     def sends_whole_tiles(self) -> bool:
-        """Whether contributions have all components of each tile, in the form for that, which is as old as
+        """Whether contributions have all components of each tile (`wire.whole_form`). That form is as old as
         `update_levels`."""
         return self.update_levels > 0 and self.k_policy == "fixed" and self.k == TILE_EDGE**2
 

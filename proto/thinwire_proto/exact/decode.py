@@ -102,7 +102,7 @@ def tile_batch(device: torch.device) -> int:
 
 
 def level_factor(levels: int) -> int:
-    """What a level is multiplied by before the inverse, so that it comes near VOTE_MAX. The shift between the two
+    """The factor of each level before the inverse. It brings levels near VOTE_MAX, because the shift between the two
     passes rounds to integers: of three levels themselves it would leave hardly more than one unit."""
     return VOTE_MAX // levels
 
