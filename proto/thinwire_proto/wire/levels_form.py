@@ -11,12 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.wire.packing import Bytes, compress_digits, decompress_exactly
+from thinwire_proto.wire.packing import Bytes, Values, compress_digits, decompress_exactly
 
-Values = npt.NDArray[np.int8]
 PLACES = (5, 3, 2, 1)
 BYTES_AT_ONCE = 1 << 18
 

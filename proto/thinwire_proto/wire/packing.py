@@ -16,6 +16,7 @@ from thinwire_proto.errors import PayloadError
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
+Values = npt.NDArray[np.int8]
 ZSTD_LEVEL = 1
 _DIGITS = zstandard.ZstdCompressionParameters.from_level(ZSTD_LEVEL, write_content_size=True, hash_log=6, min_match=7)
 """With a table of 64 entries it finds hardly any repetition: up to 17% fewer bytes of digits, and faster."""
