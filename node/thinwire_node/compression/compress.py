@@ -21,6 +21,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from thinwire_node.compression.sent import Fill
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.decode import CLIP, tile_batch
 from thinwire_proto.exact.magnitudes import coded
@@ -114,13 +115,6 @@ class Compressor:
         signs.copy_(magnitudes.mul_(each > 0))
         coefficients.sub_(magnitudes.mul_(each), alpha=self._spec.alpha)
 
-    def sized(self, signs: Tensor, sizes: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
-        """The values of whole tiles, in `shape` and in the first of `buffers`. signs: int8, flat. sizes: [n]."""
-        return self._put_sized(signs, sizes, self.buffers(shape, slot)[0])
-
-    def _put_sized(self, signs: Tensor, sizes: Tensor, into: Tensor) -> Tensor:
-        return into.copy_(signs.view(into.shape)).mul_(sizes.view(-1, *[1] * (into.dim() - 1)))
-
     def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
         """Select the largest magnitudes: at most k in each row of [n, c], never zeros. Returns int64, flat,
         ascending."""
@@ -138,28 +132,14 @@ class Compressor:
         codes, mean = coded(mean)
         return torch.copysign(mean[tile], values), codes[(count > 0) & (mean > 0)]
 
-    def expand(self, components: Tensor, values: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
-        """T⁻¹ of a few components, as tiles of `shape` in the first of `buffers`.
-
-        components: int64 [m], flat within these tiles.
-        """
-        self._transformed(shape, slot).zero_().view(-1).scatter_(0, components, values)
-        return self._inverse(shape, slot)
-
-    def expand_whole(self, signs: Tensor, sizes: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
-        """The same of whole tiles. signs, sizes: see `sized`."""
-        self._put_sized(signs, sizes, self._transformed(shape, slot))
-        return self._inverse(shape, slot)
-
-    def _transformed(self, shape: torch.Size, slot: int) -> Tensor:
-        """The one of `buffers` that `_inverse` reads."""
-        return self.buffers(shape, slot)[1 if len(shape) == 2 else 0]
-
-    def _inverse(self, shape: torch.Size, slot: int) -> Tensor:
+    def expand(self, fill: Fill, shape: torch.Size, slot: int = 0) -> Tensor:
+        """T⁻¹ of what `fill` writes, as tiles of `shape` in the first of `buffers`."""
         b = float_basis(self._spec.transform, self._device)
         tiles, half = self.buffers(shape, slot)
         if tiles.dim() == 2:
+            fill(half)
             return torch.mm(half, b, out=tiles)
+        fill(tiles)
         torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))
         return torch.bmm(b.T.expand(len(half), -1, -1), half, out=tiles)
 

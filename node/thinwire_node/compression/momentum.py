@@ -23,7 +23,7 @@ from torch import Tensor
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import make_fused
 from thinwire_node.compression.precondition import SecondMoment
-from thinwire_node.compression.sent import Sent, WholeSent
+from thinwire_node.compression.sent import Fill, Sent, WholeSent
 from thinwire_node.compression.zeros import zeros
 from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
@@ -180,22 +180,8 @@ class Momentum:
         """Undo an extraction that was not counted: m ← m + βʲ·α·q after j further extractions. So no gradient
         is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._extractions - sent.extraction)
-        if isinstance(sent, WholeSent):
-            self._put_back_whole(sent, share)
-            return
-        components, values = self._on_device(sent)
         with one_torch_thread():
-            self.buffer.index_add_(0, components, values, alpha=share)
-
-    def _put_back_whole(self, sent: WholeSent, share: float) -> None:
-        signs, sizes = sent.signs.to(self.buffer.device), sent.sizes.to(self.buffer.device)
-
-        def put_back(tiles: BatchOfTiles, slot: int) -> None:
-            own = signs[tiles.first : tiles.first + tiles.values.numel()]
-            values = self.compressor.sized(own, sizes[self._tiles_of(tiles.batch)], tiles.values.shape, slot)
-            tiles.values.add_(values, alpha=share)
-
-        process_batches(put_back, self._batches(), self.buffer.device)
+            sent.add_to(self.buffer, share)
 
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         """Pass the change of the parameters by an update with these votes alone to `use`, one batch of tiles at a time.
@@ -203,35 +189,15 @@ class Momentum:
         Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused afterwards. On a CPU, several threads call
         `use` for different batches, in any order. rate: see `Compressor.step`.
         """
-        if isinstance(sent, WholeSent):
-            self._decode_whole(use, sent, rate)
-            return
-        components, values = self._on_device(sent)
-        batches = self._batches()
-        firsts = torch.tensor([tiles.first for tiles in batches], device=components.device)
-        starts = torch.searchsorted(components, firsts).tolist()
+        batches, device = self._batches(), self.buffer.device
+        firsts, places = [tiles.first for tiles in batches], [self._tiles_of(tiles.batch) for tiles in batches]
 
-        def decode(item: tuple[BatchOfTiles, int, int], slot: int) -> None:
-            tiles, start, end = item
-            own = components[start:end] - tiles.first
-            expanded = self.compressor.expand(own, values[start:end], tiles.values.shape, slot)
+        def decode(item: tuple[BatchOfTiles, Fill], slot: int) -> None:
+            tiles, fill = item
+            expanded = self.compressor.expand(fill, tiles.values.shape, slot)
             use(tiles.batch, self.compressor.step(expanded, rate, slot))
 
-        process_batches(decode, zip(batches, starts, [*starts[1:], len(components)], strict=True), self.buffer.device)
-
-    def _decode_whole(self, use: Callable[[Batch, Tensor], None], sent: WholeSent, rate: float) -> None:
-        signs, sizes = sent.signs.to(self.buffer.device), sent.sizes.to(self.buffer.device)
-
-        def decode(tiles: BatchOfTiles, slot: int) -> None:
-            own = signs[tiles.first : tiles.first + tiles.values.numel()]
-            of_tiles = sizes[self._tiles_of(tiles.batch)]
-            expanded = self.compressor.expand_whole(own, of_tiles, tiles.values.shape, slot)
-            use(tiles.batch, self.compressor.step(expanded, rate, slot))
-
-        process_batches(decode, self._batches(), self.buffer.device)
-
-    def _on_device(self, sent: Sent) -> tuple[Tensor, Tensor]:
-        return sent.components.to(self.buffer.device), sent.values.to(self.buffer.device)
+        process_batches(decode, zip(batches, sent.fillers(firsts, places, device), strict=True), device)
 
     # what a node saves to disk, so that a restart loses no momentum
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor
 
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS
 from thinwire_proto.exact.votes import Votes, WholeVotes
+
+Fill = Callable[[Tensor], object]
+"""Writes the values of a batch of tiles into a float32 tensor of their shape, 0 where nothing was sent."""
+TILES_AT_ONCE = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,21 @@ class Sent:
     def votes(self) -> Votes:
         codes = None if self.codes is None else self.codes.cpu().numpy()
         return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy(), codes)
+
+    def add_to(self, buffer: Tensor, share: float) -> None:
+        """buffer += share · values. buffer: float32 [components of the tile space]."""
+        components, values = self.components.to(buffer.device), self.values.to(buffer.device)
+        buffer.index_add_(0, components, values, alpha=share)
+
+    def fillers(self, firsts: Sequence[int], tiles: Sequence[slice], device: torch.device) -> list[Fill]:
+        """A `Fill` for each batch. firsts: the first component of each. tiles: those of each, among all tiles."""
+        components, values = self.components.to(device), self.values.to(device)
+        starts = torch.searchsorted(components, torch.tensor(firsts, device=device)).tolist()
+
+        def filler(first: int, own: slice) -> Fill:
+            return lambda into: into.zero_().view(-1).scatter_(0, components[own] - first, values[own])
+
+        return [filler(*place) for place in zip(firsts, map(slice, starts, [*starts[1:], None]), strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors to save, by name. `sent_from` makes them a `Sent` again."""
@@ -56,10 +76,9 @@ class WholeSent(Sent):
 
     @property
     def values(self) -> Tensor:
-        vectors = (MATRIX_COMPONENTS * len(self.sizes) - len(self.signs)) // (MATRIX_COMPONENTS - VECTOR_COMPONENTS)
-        size = torch.full((len(self.sizes),), MATRIX_COMPONENTS, device=self.sizes.device)
-        size[len(size) - vectors :] = VECTOR_COMPONENTS
-        return (self.signs * self.sizes.repeat_interleave(size))[self.components]
+        whole = torch.zeros(len(self.signs), device=self.signs.device)
+        self.add_to(whole, 1.0)
+        return whole[self.components]
 
     def __len__(self) -> int:
         return int(torch.count_nonzero(self.signs))
@@ -67,6 +86,35 @@ class WholeSent(Sent):
     def votes(self) -> Votes:
         assert self.codes is not None
         return WholeVotes(self.signs.cpu().numpy(), self.codes.cpu().numpy())
+
+    def add_to(self, buffer: Tensor, share: float) -> None:
+        for tiles, components, size in self._parts():
+            signs, sizes = (of.to(buffer.device) for of in (self.signs[components], self.sizes[tiles]))
+            buffer[components].view(-1, size).add_(signs.view(-1, size) * sizes[:, None], alpha=share)
+
+    def fillers(self, firsts: Sequence[int], tiles: Sequence[slice], device: torch.device) -> list[Fill]:
+        signs, sizes = self.signs.to(device), self.sizes.to(device)
+
+        def filler(first: int, own: slice) -> Fill:
+            def fill(into: Tensor) -> None:
+                into.copy_(signs[first : first + into.numel()].view(into.shape))
+                into.mul_(sizes[own].view(-1, *[1] * (into.dim() - 1)))
+
+            return fill
+
+        return [filler(*place) for place in zip(firsts, tiles, strict=True)]
+
+    def _parts(self) -> Iterator[tuple[slice, slice, int]]:
+        """Some tiles at a time, their components, and the components of each."""
+        tiles = len(self.sizes)
+        vectors = (MATRIX_COMPONENTS * tiles - len(self.signs)) // (MATRIX_COMPONENTS - VECTOR_COMPONENTS)
+        component = 0
+        for first, end, size in ((0, tiles - vectors, MATRIX_COMPONENTS), (tiles - vectors, tiles, VECTOR_COMPONENTS)):
+            for start in range(first, end, TILES_AT_ONCE):
+                stop = min(end, start + TILES_AT_ONCE)
+                after = component + (stop - start) * size
+                yield slice(start, stop), slice(component, after), size
+                component = after
 
     def tensors(self) -> dict[str, Tensor]:
         return {"signs": self.signs, "sizes": self.sizes}
