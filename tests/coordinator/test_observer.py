@@ -229,3 +229,14 @@ def test_a_ballot_that_is_thinned_twice_is_the_one_that_is_thinned_once() -> Non
     assert set(zip(once.components, once.positive, strict=True)) <= set(
         zip(ballot.components, ballot.positive, strict=True)
     )
+
+
+async def test_a_contribution_of_a_round_that_is_not_noted_makes_no_list_of_its_votes(tmp_path: Path) -> None:
+    """One that waited is still decoded after its round."""
+    bench, votes = Bench(tmp_path), Votes(np.arange(9), np.ones(9, np.bool_))
+    observer = bench.swarm.observer
+    observer.opened(1, ("a", "b"), K)
+    assert len(observer.ballot("a", votes, merged=True)) == 9
+    observer.voided()
+    assert len(observer.ballot("a", votes, merged=True)) == 0
+    await bench.close()

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.looking_ahead import looked_ahead
 from thinwire_node.compression import compress
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec, Parameter, RunSpec
 from thinwire_proto.exact import apply, fingerprint
 from thinwire_proto.exact.apply import apply_votes
 from thinwire_proto.exact.magnitudes import merger_of
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, Batch, TileLayout
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 
 LAYOUT = TileLayout(
     [
@@ -41,16 +41,6 @@ def drawn(seed: int) -> dict[str, Tensor]:
     return {tensor.name: torch.randn(tensor.shape, generator=generator) for tensor in LAYOUT.tensors}
 
 
-def looked_ahead(momentum: Momentum, sent: Sent) -> Tensor:
-    flat = torch.zeros(LAYOUT.components)
-
-    def put(batch: Batch, change: Tensor) -> None:
-        (LAYOUT.matrices if batch.is_matrix else LAYOUT.vectors)(flat)[batch.tiles] = change
-
-    momentum.decode_changes(put, sent, 0.5)
-    return flat
-
-
 def everything(demo: DemoSpec, k: int) -> list[Tensor]:
     """All results of some rounds of a node whose gradients leave one tensor out, so some tiles hold only zeros."""
     momentum, theta = Momentum(LAYOUT, demo, "cpu"), drawn(0)
@@ -61,7 +51,7 @@ def everything(demo: DemoSpec, k: int) -> list[Tensor]:
             momentum.accumulate(gradients, 0.01, 3)
         sent = momentum.accumulate_and_extract(gradients, 0.01, 3, k)
         results += [sent.components, sent.values] + ([] if sent.codes is None else [sent.codes])
-        ahead = looked_ahead(momentum, sent)
+        ahead = looked_ahead(momentum, sent, LAYOUT)
         merger = merger_of(RunSpec(demo=demo), LAYOUT, step)
         merger.add(sent.votes(), 1)
         apply_votes(theta, merger.merged(), LAYOUT, demo, learning_rate=2.0**-10, decay=0.5, step=step)

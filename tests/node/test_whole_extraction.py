@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.looking_ahead import looked_ahead
 from support.saved_state import save_momentum
 from support.small import SHAPES, shapes_contract
 from thinwire_node.compression.momentum import Momentum
@@ -15,7 +16,7 @@ from thinwire_node.compression.residual import Pending
 from thinwire_node.compression.sent import Sent, WholeSent
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, Batch, TileLayout
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import WholeVotes
 
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -32,16 +33,6 @@ def gradients_of(seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     found = {f"t{number}": torch.randn(shape, generator=generator) for number, shape in enumerate(SHAPES)}
     return found | {"t1": torch.zeros(SHAPES[1])}
-
-
-def looked_ahead(momentum: Momentum, sent: Sent) -> Tensor:
-    flat = torch.zeros(LAYOUT.components)
-
-    def put(batch: Batch, change: Tensor) -> None:
-        (LAYOUT.matrices if batch.is_matrix else LAYOUT.vectors)(flat)[batch.tiles] = change
-
-    momentum.decode_changes(put, sent, 0.5)
-    return flat
 
 
 @pytest.mark.parametrize("transform", ["dct", "hadamard"])
@@ -90,7 +81,7 @@ def test_a_node_looks_ahead_as_from_a_list(transform: str) -> None:
     momentum.accumulate(gradients_of(1), RATE)
     sent = momentum.extract(MATRIX_COMPONENTS)
     listed = Sent(sent.components, sent.values, sent.extraction)
-    assert torch.equal(looked_ahead(momentum, sent), looked_ahead(momentum, listed))
+    assert torch.equal(looked_ahead(momentum, sent, LAYOUT), looked_ahead(momentum, listed, LAYOUT))
 
 
 def test_components_of_zero_count_as_plus_in_a_tile_with_votes() -> None:

@@ -249,3 +249,15 @@ def test_a_run_file_of_another_aggregation_differs_from_a_contract_of_version_1(
     key, value = next(iter(aggregation.items()))
     meant = {"kind": "vote", "sizes": "own"}[key]
     assert f"aggregation.{key}: {meant} here, {value} there" in differences(held, asked)
+
+
+@pytest.mark.parametrize("topk", [0, 1280])
+def test_a_contract_that_is_older_than_levels_has_none_whatever_its_rule_has_by_now(topk: int) -> None:
+    made = small_contract(rule={"kind": "local_muon"}, demo={"update_levels": 0, "update_topk": topk})
+    document = json.loads(made.written)
+    del document["demo"]["update_levels"]
+    read = parse_contract(canonical_json(document))
+    assert (read.demo.update_levels, read.demo.update_topk) == (0, topk)
+    assert read.written == canonical_json(document)  # and so it keeps its hash
+    document["demo"]["update_levels"] = 0 if topk else 5
+    assert parse_contract(canonical_json(document)).demo.update_levels == (0 if topk else 5)
