@@ -6,10 +6,10 @@ The problem: a node that takes its parcels slowly must cost the others nothing, 
 relay that waits for room holds the sender's other peers up. One that drops parcels in silence leaves both ends waiting.
 
 The sketch: a sender waits for room for RELAY_WAIT_S at most. Then, or if the other node is not here, the relay drops
-the parcel and tells the sender so (`Parcel.gone`). When a node leaves, all who have sent to it are told. The sender takes the line for lost, and later begins it again; the
-ends number their messages, so that nothing is lost or taken twice. Until either end begins it again, the sender's
-parcels on this line are dropped without a word. A node that has taken nothing for LOST_AFTER_S, while others wait for
-room, has its stream ended.
+the parcel and tells the sender so (`Parcel.gone`). When a node leaves, all who have sent to it are told. The sender
+takes the line for lost, and later begins it again; the ends number their messages, so that nothing is lost or taken
+twice. Until either end begins it again, the sender's parcels on this line are dropped without a word. A node that has
+taken nothing for LOST_AFTER_S, while others wait for room, has its stream ended.
 """
 
 from __future__ import annotations
