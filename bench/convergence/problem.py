@@ -10,7 +10,7 @@ nodes ended 1.9% higher.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -63,15 +63,16 @@ class Problem:
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         return loss.item(), dict(zip(self.parameters, found, strict=True))
 
-    def gradients_of_shares(self, first: int, shares: int, samples: int) -> tuple[float, dict[str, Tensor]]:
+    def gradients_of_shares(
+        self, first: int, shares: int, samples: int, local: Mapping[str, Tensor] | None = None
+    ) -> tuple[float, dict[str, Tensor]]:
         """`gradients` of `shares` adjacent shares of `samples` samples each, in one pass: the mean of their losses, and
-        each share's gradient, float32 [shares, *shape]."""
+        each share's gradient, float32 [shares, *shape]. local: each share's own parameters, in that shape."""
         tokens = self._samples(first, shares * samples).view(shares, samples, -1)
         model = _Loss(self._model)
-        own = {  # each share's parameters: the same memory, as different tensors to autograd
-            f"model.{name}": parameter.detach().expand(shares, *parameter.shape).requires_grad_()
-            for name, parameter in self.parameters.items()
-        }
+        if local is None:  # the same memory, as different tensors to autograd
+            local = {name: parameter.expand(shares, *parameter.shape) for name, parameter in self.parameters.items()}
+        own = {f"model.{name}": local[name].detach().requires_grad_() for name in self.parameters}
 
         def loss_of(parameters: dict[str, Tensor], share: Tensor) -> Tensor:
             return functional_call(model, parameters, (share,))  # type: ignore[no-any-return]

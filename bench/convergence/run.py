@@ -20,6 +20,7 @@ import torch
 from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
 from bench.convergence.arms import ARMS, WITHOUT_A_CENTRE, Arm
 from bench.convergence.batched import BatchedVotingMethod
+from bench.convergence.batched_local import BatchedMuonMethod, can_be_batched
 from bench.convergence.checkpoint import Checkpoint, RunState
 from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
 from bench.convergence.decentralized import GossipMethod
@@ -183,8 +184,11 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
         learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
     )
     method = METHODS[arm.kind]
-    if method is VotingMethod and problem.device.type != "cpu":
-        method = BatchedVotingMethod  # on a CPU, no faster
+    if problem.device.type != "cpu":  # on a CPU, no faster
+        if method is VotingMethod:
+            method = BatchedVotingMethod
+        elif can_be_batched(arm):
+            method = BatchedMuonMethod
     return method(problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))
 
 

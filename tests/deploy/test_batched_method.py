@@ -13,19 +13,21 @@ import torch
 from torch import Tensor
 
 from bench.convergence.arms import ARMS, Arm
-from bench.convergence.batched import BatchedVotingMethod, DeviceMerge, StackedLayout
+from bench.convergence.batched import BatchedVotingMethod, DeviceMerge
+from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.checkpoint import Checkpoint, RunState
-from bench.convergence.compressed import VotingMethod
+from bench.convergence.compressed import LocalStepsMethod, VotingMethod
 from bench.convergence.method import Method, SwarmSize, mean
 from bench.convergence.problem import Problem
-from bench.convergence.run import Run, Size
+from bench.convergence.run import Run, Size, make_method
+from bench.convergence.stacked import StackedLayout
 from bench.convergence.text import Text
 from thinwire_proto.contract import DecoderSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import dropped_by_update, topk_selection
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Votes, merge
+from thinwire_proto.exact.votes import Levels, Merged, Votes, merge
 
 CPU = torch.device("cpu")
 MODEL = DecoderSpec(width=48, layers=1, heads=2, hidden=80, context=16)
@@ -56,8 +58,9 @@ def an_arm(demo: DemoSpec = DEMO) -> Arm:
     return replace(ARMS["thinwire"], demo=demo)
 
 
-def losses_of(method: Method, rounds: int) -> list[float]:
-    return [method.round(step, step * SWARM.samples)[0] for step in range(rounds)]
+def losses_of(method: Method, rounds: int, local_steps: int = 1) -> list[float]:
+    steps = range(0, rounds * local_steps, local_steps)
+    return [method.round(step, step * SWARM.samples)[0] for step in steps]
 
 
 def both(demo: DemoSpec) -> tuple[VotingMethod, BatchedVotingMethod]:
@@ -118,6 +121,33 @@ def test_equal_gradients_lead_to_equal_updates(
         assert np.array_equal(updates[number].values, updates[number + 12].values)
 
 
+def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels: list[Levels] = []
+    apply = Replica.apply
+
+    def record(replica: Replica, update: Update, head: bytes) -> None:
+        assert isinstance(update.merged, Levels)
+        levels.append(update.merged)
+        apply(replica, update, head)
+
+    monkeypatch.setattr(Replica, "apply", record)
+    rounds, schedule = 10, SCHEDULE.model_copy(update={"learning_rate": 2e-2})
+    one_by_one = LocalStepsMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
+    at_once = BatchedMuonMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
+    expected, found = losses_of(one_by_one, rounds, 4), losses_of(at_once, rounds, 4)
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert found[-1] < found[0] - 0.5
+    first, first_at_once = levels[0], levels[rounds]  # later, a rounding may turn a bit over
+    assert (first.values != first_at_once.values).mean() < 1e-3
+    assert first_at_once.scales == pytest.approx(first.scales, rel=0.1)  # a code more or less
+    for step in range(40, 52, 4):
+        traffic, traffic_at_once = (method.round(step, step * SWARM.samples)[1] for method in (one_by_one, at_once))
+        assert traffic_at_once.up == traffic.up
+        assert traffic_at_once.down == pytest.approx(traffic.down, rel=0.01)
+
+
 def test_gradients_of_shares_are_those_of_each() -> None:
     problem = a_problem()
     loss, gradients = problem.gradients_of_shares(8, 3, 2)
@@ -126,6 +156,24 @@ def test_gradients_of_shares_are_those_of_each() -> None:
     for number, (_, of_share) in enumerate(each):
         for name, gradient in of_share.items():
             torch.testing.assert_close(gradients[name][number], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_shares_may_be_at_parameters_of_their_own() -> None:
+    problem = a_problem()
+    drawn = torch.Generator().manual_seed(3)
+    local = {
+        name: parameter.detach() + 0.05 * torch.randn(3, *parameter.shape, generator=drawn)
+        for name, parameter in problem.parameters.items()
+    }
+    loss, gradients = problem.gradients_of_shares(8, 3, 2, local)
+    losses = []
+    for number in range(3):
+        problem.put({name: tensor[number] for name, tensor in local.items()})
+        own_loss, own = problem.gradients(8 + 2 * number, 2)
+        losses.append(own_loss)
+        for name, gradient in own.items():
+            torch.testing.assert_close(gradients[name][number], gradient, rtol=1e-4, atol=1e-6)
+    assert loss == pytest.approx(mean(losses))
 
 
 @pytest.mark.parametrize("update_topk", [0, 3, 40, 320, 4096])
@@ -168,6 +216,10 @@ def test_each_component_of_all_nodes_is_one_of_a_node_s_own() -> None:
         own = in_tiles(LAYOUT, {name: tensor[number] for name, tensor in tensors.items()})
         assert torch.equal(flat[node == number], own)  # in the same order
         assert torch.equal(component[node == number], torch.arange(LAYOUT.components))
+        assert torch.equal(stacked.of_each(flat)[number], own)
+        tiles = torch.from_numpy(stacked.whole.tile_of(np.arange(stacked.whole.components)))
+        first_tile = tiles[node == number][component[node == number] == 0]
+        assert stacked.of_each(torch.arange(stacked.whole.tiles))[number, 0] == first_tile
 
 
 def in_tiles(layout: TileLayout, tensors: dict[str, Tensor]) -> Tensor:
@@ -202,3 +254,20 @@ def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
 def test_votes_with_magnitudes_are_refused() -> None:
     with pytest.raises(ValueError, match="magnitudes"):
         BatchedVotingMethod(a_problem(), an_arm(DemoSpec(magnitude="tile")), SCHEDULE, SWARM)
+
+
+def test_only_nodes_that_send_all_components_take_local_steps_at_once() -> None:
+    for arm in (ARMS["local-4"], replace(ARMS["muon-4"], demo=DemoSpec(k=96, magnitude="tile"))):
+        with pytest.raises(ValueError, match="send all components"):
+            BatchedMuonMethod(a_problem(), arm, SCHEDULE, SWARM)
+
+
+def test_on_a_card_the_nodes_are_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("BatchedMuonMethod", "BatchedVotingMethod"):
+        monkeypatch.setattr(f"bench.convergence.run.{name}", lambda *_, name=name: made.append(name))
+    problem = a_problem()
+    problem.device = torch.device("cuda")
+    for arm in ("muon-4", "thinwire"):
+        make_method(problem, ARMS[arm], Run(arm, 0.01, 1, 4, 1 << 20), 64)
+    assert made == ["BatchedMuonMethod", "BatchedVotingMethod"]

@@ -45,6 +45,14 @@ def test_orthogonal_keeps_the_singular_vectors_and_makes_the_values_nearly_one(s
     assert torch.allclose(left @ core @ right.T, found, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (5, 40), (40, 5)])
+def test_of_several_matrices_it_is_that_of_each(shape: tuple[int, int]) -> None:
+    several = torch.randn(3, *shape, generator=torch.Generator().manual_seed(2))
+    found = orthogonal(several)
+    for matrix, expected in zip(found, several, strict=True):
+        assert torch.allclose(matrix, orthogonal(expected), atol=1e-5)
+
+
 def test_of_nothing_orthogonal_is_nothing() -> None:
     assert not orthogonal(torch.zeros(4, 6)).any()
 

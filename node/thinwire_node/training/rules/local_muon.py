@@ -57,9 +57,7 @@ class LocalMuon(LocalSteps):
     def _step(self, name: str, gradient: Tensor) -> Tensor:
         if name not in self._inner:
             return self._moments.step(name, gradient).mul_(self._rule.adamw_rate)
-        momentum = self._inner[name].mul_(self._rule.momentum).add_(gradient)
-        step = orthogonal(torch.add(gradient, momentum, alpha=self._rule.momentum))
-        return step.mul_(ADAMW_STEP * math.sqrt(max(gradient.shape)))
+        return muon_step(self._inner[name], gradient, self._rule.momentum)
 
     @torch.no_grad()
     def extract(self, k: int, rate: float) -> Sent:
@@ -74,12 +72,22 @@ class LocalMuon(LocalSteps):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors, whose singular values are near 1, as a new tensor; 0 for 0."""
+    """A matrix with the same singular vectors, whose singular values are near 1, as a new tensor; 0 for 0. Of several
+    matrices [n, rows, columns], it is that of each."""
     a, b, c = COEFFICIENTS
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
-    x = x / (torch.linalg.matrix_norm(x) + EPSILON)
+    add_product = torch.addmm if matrix.dim() == 2 else torch.baddbmm
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
+    x = matrix.mT if is_tall else matrix
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + EPSILON)
     for _ in range(ITERATIONS):
-        square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x.T if is_tall else x).contiguous()
+        square = x @ x.mT
+        x = add_product(x, add_product(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).contiguous()
+
+
+def muon_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:
+    """Add the gradient of a matrix to its momentum, and return the step at η = 1, as a new tensor. Several matrices [n,
+    rows, columns] take a step each."""
+    momentum.mul_(decay).add_(gradient)
+    step = orthogonal(torch.add(gradient, momentum, alpha=decay))
+    return step.mul_(ADAMW_STEP * math.sqrt(max(gradient.shape[-2:])))
