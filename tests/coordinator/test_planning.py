@@ -19,16 +19,18 @@ from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning import memory
-from thinwire_coordinator.planning.choice import TRANSFER_PART, choose
+from thinwire_coordinator.planning.advice import advise, plan_of
+from thinwire_coordinator.planning.choice import choose
 from thinwire_coordinator.planning.completion import complete
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.machines import MACHINES
 from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, TRANSFER_PART, kind_for
 from thinwire_coordinator.planning.traffic import CALL_BYTES, ROW_BYTES_A_NODE, contribution_bytes, update_bytes
 from thinwire_proto import activations
-from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract import CorpusSpec, DemoSpec, LocalMuonSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 from thinwire_proto.errors import ConfigError
@@ -119,8 +121,15 @@ LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
 DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 
-def chosen(facts: ModelFacts, of: SwarmFacts, *, tokens: float | None = None, steps: int | None = None) -> RunSpec:
-    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, tokens=tokens, steps=steps)
+def chosen(
+    facts: ModelFacts,
+    of: SwarmFacts,
+    *,
+    rule: str | None = None,
+    tokens: float | None = None,
+    steps: int | None = None,
+) -> RunSpec:
+    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, rule=rule, tokens=tokens, steps=steps)
 
 
 @pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["1M", "124M"])
@@ -143,6 +152,57 @@ def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
     )
     assert slow.demo.k < fast.demo.k
     assert slow.round.length_ms > fast.round.length_ms
+
+
+def test_many_nodes_take_local_steps_of_muon() -> None:
+    """The settings of the study, where sixteen nodes of four samples each take four steps a round, at 0.015."""
+    facts = facts_of(PRESETS["byte-1m"])
+    few, many = chosen(facts, swarm(15)), chosen(facts, swarm(16))
+    assert (few.rule.kind, many.rule.kind) == ("demo", "local_muon")
+    assert isinstance(many.rule, LocalMuonSpec)
+    assert (many.rule.micro_batch, many.rule.beta2) == (4, 0.99)
+    assert (many.round.samples, many.schedule.learning_rate) == (16, 0.015)
+    assert many.demo.sends_whole_tiles
+    assert many.demo == RunSpec(rule=many.rule).demo
+
+
+@pytest.mark.parametrize(
+    ("facts", "of"),
+    [
+        (replace(SMALL, begins=True), swarm(64)),
+        (replace(SMALL, frozen=10**9), swarm(64)),
+        (LARGE, swarm(64, up=1e5, down=1e6, tokens_s=1e5)),  # a round would have to be far longer than its batch
+    ],
+    ids=["begins from weights", "adapter", "slow links"],
+)
+def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts) -> None:
+    assert kind_for(facts, of) == chosen(facts, of).rule.kind == "demo"
+
+
+def test_a_local_step_is_no_longer_than_slow_nodes_can_take_in_a_round() -> None:
+    of = swarm(16, tokens_s=200)
+    run = chosen(LARGE, of)
+    assert isinstance(run.rule, LocalMuonSpec)
+    assert run.round.samples * LARGE.context / of.tokens_s <= 1.1 * ROUND_S_MAX
+    assert run.round.samples == 4 * run.rule.micro_batch
+
+
+def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
+    data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
+    for rule, nodes in (("local_muon", "4"), ("demo", "16")):
+        run_init("--data", str(data), "--nodes", nodes, "--rule", rule, "--out", str(out), "--force")
+        assert f"--rule {rule} --nodes {nodes}" in out.read_text()
+        assert read_run(out).rule.kind == rule
+        assert check_file(out).problems == ()
+
+
+def test_many_nodes_that_vote_are_told_of_local_steps() -> None:
+    facts = facts_of(PRESETS["byte-1m"])
+    for rule, nodes, is_told in (("demo", 16, True), ("demo", 4, False), ("local_muon", 16, False)):
+        plan = plan_of(chosen(facts, swarm(nodes), rule=rule), facts, DATA, swarm(nodes), 8e9)
+        told = [advice for advice in advise(plan) if advice.key == "rule.kind"]
+        assert bool(told) == is_told
+        assert all("init --rule local_muon" in advice.text for advice in told)
 
 
 def test_the_run_trains_the_wanted_tokens() -> None:
@@ -294,6 +354,7 @@ def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
         (("--out", "none/run.toml"), "there is no folder none"),
         (("--tokens", "4e18"), "4e\\+18 tokens are more than 2,147,483,648 steps"),
         (("--tokens-per-second", "1e-9"), "1.77e\\+07 tokens are more than 2,147,483,648 steps"),
+        (("--exchange", "gossip", "--rule", "demo"), "--rule is for --exchange star"),
         (("--exchange", "gossip", "--tokens", "4e18"), "tokens are more than 2,147,483,648 steps"),
     ],
 )

@@ -45,10 +45,15 @@ def init(arguments: argparse.Namespace) -> None:
     swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
     plan: AnyPlan
     if arguments.exchange == "gossip":
+        if arguments.rule:
+            raise ConfigError(
+                "--rule is for --exchange star; nodes without a coordinator that merges take AdamW's steps"
+            )
         run = choose_gossip(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
         plan = gossip_plan_of(run, facts, sizes, swarm, memory_bytes)
     else:
-        run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
+        how_long = {"tokens": arguments.tokens, "steps": arguments.steps}
+        run = choose(model, data, facts, sizes, swarm, rule=arguments.rule, **how_long)
         plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:
@@ -82,6 +87,7 @@ def _command(arguments: argparse.Namespace) -> str:
     given = (
         ("--model", arguments.model),
         ("--data", arguments.data),
+        ("--rule", arguments.rule),
         ("--tokens", arguments.tokens),
         ("--steps", arguments.steps),
     )

@@ -9,6 +9,8 @@ from thinwire_common.number_arguments import above_zero, count
 from thinwire_coordinator.planning.choice import STEPS_MAX
 from thinwire_coordinator.planning.facts import RTT_SECONDS
 from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
+from thinwire_coordinator.planning.rule_choice import DEMO, KINDS, LOCAL_MUON
+from thinwire_coordinator.planning.settings import MANY_NODES
 
 NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
 """An ordinary home link in many countries, and as many nodes as were measured most."""
@@ -29,6 +31,12 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
         choices=("star", "gossip"),
         default="star",
         help="star (default): the coordinator merges votes; gossip: nodes that trust each other average with peers",
+    )
+    init.add_argument(
+        "--rule",
+        choices=KINDS,
+        help=f"what nodes do with gradients; default: {LOCAL_MUON} from {MANY_NODES} nodes on if the links allow it, "
+        f"else {DEMO}",
     )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()

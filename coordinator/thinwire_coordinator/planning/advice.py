@@ -10,6 +10,7 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.forecast import Forecast, forecast
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
+from thinwire_coordinator.planning.rule_choice import DEMO, LOCAL_MUON, kind_for
 from thinwire_coordinator.planning.settings import (
     NARROW_PADDING_MIN,
     PASSES_MAX,
@@ -175,16 +176,24 @@ def _narrow(plan: Plan) -> Iterator[Advice]:
 
 
 def _rate(plan: AnyPlan) -> Iterator[Advice]:
-    given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
+    given = plan.run.schedule.learning_rate
+    known = float(f"{known_rate(plan.model.trained) * plan.run.rule.RATE_FACTOR:.2g}")
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
-    if not plan.run.rule.HAS_KNOWN_RATES:
-        return
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(
             "schedule.learning_rate",
             f"{given:g} is {factor} what is known to work for {human_count(plan.model.trained)} parameters: {known:g}",
+        )
+
+
+def _many_nodes(plan: Plan) -> Iterator[Advice]:
+    if plan.run.rule.kind == DEMO and kind_for(plan.model, plan.swarm) == LOCAL_MUON:
+        yield Advice(
+            "rule.kind",
+            f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}", for as many bytes '
+            f"(docs/convergence/scaling.md); init --rule {LOCAL_MUON} writes a file for it",
         )
 
 
@@ -307,6 +316,7 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _memory,
     _rate,
     _rule,
+    _many_nodes,
     _duration,
     _vocabulary,
     _data,

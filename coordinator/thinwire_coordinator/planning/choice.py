@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from thinwire_coordinator.planning import traffic
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import round_of
+from thinwire_coordinator.planning.rule_choice import settings_for, transfer_s
 from thinwire_coordinator.planning.settings import (
     ADAPTER_RATE,
     PASSES_MAX,
     TOKENS_A_PARAMETER,
     TUNING_PASSES,
     TUNING_RATE_PART,
-    budgets,
-    known_batch,
     known_rate,
     warmup_steps,
 )
-from thinwire_proto.contract import DataSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+from thinwire_proto.contract import DataSpec, ModelSpec, RoundSpec, RuleSpec, RunSpec, ScheduleSpec
 from thinwire_proto.errors import ConfigError
 
-TRANSFER_PART = 0.5
-"""The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
-STRETCH_MAX = 2.0
-"""A round may be longer than the batch wants by this factor. Beyond it, k is made smaller."""
-ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
-"""In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
-well."""
 SAMPLES_MAX = 1 << 20
 LENGTH_MS_MAX = 86_400_000
 STEPS_MAX = 1 << 31
@@ -42,32 +32,34 @@ def choose(
     sizes: DataFacts,
     swarm: SwarmFacts,
     *,
+    rule: str | None = None,
     tokens: float | None = None,
     steps: int | None = None,
 ) -> RunSpec:
     """The run for this model and these data.
 
-    tokens, steps: how long it trains; by default `tokens_for`. Raises ConfigError for more steps than a run can have.
+    rule: its kind; by default what suits so many nodes. tokens, steps: how long it trains; by default `tokens_for`.
+    Raises ConfigError for more steps than a run can have, and for a rule that does not suit the model.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
     """
-    demo, seconds = _round_s(facts, swarm)
+    chosen = settings_for(facts, swarm, rule)
     one_sample_s = facts.context / swarm.tokens_s
-    length_s = rounded_s(min(max(seconds, one_sample_s), LENGTH_MS_MAX / 1000))
+    length_s = rounded_s(min(max(chosen.seconds, one_sample_s), LENGTH_MS_MAX / 1000))
     fitting = length_s * swarm.tokens_s / facts.context
-    wanted_samples = known_batch(facts.trained) / facts.context / swarm.nodes
     rounds = RoundSpec(
         pace="clock",
         length_ms=round(1000 * length_s),
-        samples=min(max(1, round(min(fitting, wanted_samples))), SAMPLES_MAX),
+        samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
     )
     if steps is None:
         wanted = tokens if tokens is not None else tokens_for(facts, sizes)
-        each, _ = round_of(rounds, facts.context, swarm.tokens_s, _transfer_s(facts, demo, swarm))
+        each, _ = round_of(rounds, facts.context, swarm.tokens_s, transfer_s(facts, chosen.demo, swarm))
         steps = steps_for(wanted, each * swarm.nodes)
-    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts))
-    return RunSpec(model=model, data=data, demo=demo, schedule=schedule, round=rounds)
+    rate = rate_for(facts, chosen.rule)
+    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate)
+    return RunSpec(model=model, data=data, demo=chosen.demo, rule=chosen.rule, schedule=schedule, round=rounds)
 
 
 def tokens_for(facts: ModelFacts, sizes: DataFacts) -> float:
@@ -88,29 +80,10 @@ def steps_for(tokens: float, tokens_a_step: float) -> int:
     return max(2, int(tokens / tokens_a_step))
 
 
-def rate_for(facts: ModelFacts) -> float:
+def rate_for(facts: ModelFacts, rule: RuleSpec) -> float:
     """A peak learning rate, to two digits."""
-    if facts.frozen:
-        return ADAPTER_RATE
-    return float(f"{known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1):.1e}")
-
-
-def _round_s(facts: ModelFacts, swarm: SwarmFacts) -> tuple[DemoSpec, float]:
-    """The setting of [demo] with the most bytes whose transfers fit into a round of the known batch, and the round's
-    length."""
-    batch_s = known_batch(facts.trained) / (swarm.nodes * swarm.tokens_s)
-    wanted_s = min(max(batch_s, ROUND_S_MIN), ROUND_S_MAX)
-    options: Sequence[DemoSpec] = budgets(facts.padding)
-    for demo in options:
-        needed_s = _transfer_s(facts, demo, swarm) / TRANSFER_PART
-        if needed_s <= STRETCH_MAX * wanted_s or demo is options[-1]:
-            return demo, max(wanted_s, needed_s)
-    raise AssertionError("there is at least one setting")
-
-
-def _transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
-    up = 8 * traffic.contribution_bytes(facts, demo, swarm.nodes) / swarm.up_bits_s
-    return up + 8 * traffic.update_bytes(facts, demo, swarm.nodes) / swarm.down_bits_s
+    of_votes = ADAPTER_RATE if facts.frozen else known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1)
+    return float(f"{of_votes * rule.RATE_FACTOR:.1e}")
 
 
 def rounded_s(seconds: float) -> float:

@@ -15,8 +15,6 @@ from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import ConfigError
 
-RATE_FACTOR = 1.5
-"""The rate of AdamW over that of the votes: 3e-3 and 2e-3 were best (docs/convergence)."""
 STRETCH_MAX = 4.0
 """An iteration may have so many times the samples that the batch wants, to be as long as its messages."""
 BEAT_STEPS, BEAT_S_MIN, BEAT_S_MAX = 4, 10.0, 600.0
@@ -83,17 +81,17 @@ def choose_gossip(
     if steps is None:
         trained = tokens if tokens is not None else tokens_for(facts, sizes)
         steps = steps_for(trained, samples * facts.context * swarm.nodes)
-    rate = float(f"{rate_for(facts) * RATE_FACTOR:.1e}")
+    rule = AdamWSpec(samples=samples)
     return RunSpec(
         model=model,
         data=data,
-        schedule=ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate),
+        schedule=ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts, rule)),
         round=RoundSpec(
             pace="clock",
             length_ms=round(1000 * rounded_s(beat_s)),
             min_contributions=NODES_LEAST,
             nodes_max=min(swarm.nodes + SPARE_NODES, NODES_MOST),
         ),
-        rule=AdamWSpec(samples=samples),
+        rule=rule,
         exchange=exchange.model_copy(update={"patience_ms": 1000 * math.ceil(patience_s)}),
     )

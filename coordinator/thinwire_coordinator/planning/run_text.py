@@ -11,7 +11,8 @@ from thinwire_coordinator.planning import figures_in_words, gossip_words
 from thinwire_coordinator.planning.advice import AnyPlan, Plan
 from thinwire_coordinator.planning.figures_in_words import Row
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
-from thinwire_proto.contract import RunSpec
+from thinwire_coordinator.planning.rule_choice import LOCAL_MUON
+from thinwire_proto.contract import DemoSpec, LocalMuonSpec, RunSpec
 
 COMMENT_COLUMN = 32
 Key = tuple[str, Any, str]
@@ -54,7 +55,10 @@ def run_text(plan: AnyPlan, command: str, model: Sequence[Key], data: Sequence[K
 
 
 def _keys_of_rounds(plan: Plan) -> dict[str, list[Key]]:
-    return {"schedule": _schedule(plan), "round": _round(plan), "demo": _demo(plan.run)}
+    found = {"schedule": _schedule(plan), "round": _round(plan)}
+    if isinstance(plan.run.rule, LocalMuonSpec):
+        return found | {"rule": _local_muon(plan.run.rule, plan.run.demo)}
+    return found | {"demo": _demo(plan.run)}
 
 
 def _schedule(plan: Plan) -> list[Key]:
@@ -65,10 +69,11 @@ def _schedule(plan: Plan) -> list[Key]:
         usual = "usual for an adapter"
     elif facts.begins:
         usual = "a tenth of that from scratch, because the model begins from weights"
+    matrices = " of the matrices" if plan.run.rule.kind == LOCAL_MUON else ""
     tokens = plan.figures.tokens / max(1, facts.trained + facts.frozen)
     return [
         ("steps", schedule.steps, f"{tokens:.3g} tokens for each parameter"),
-        ("learning_rate", schedule.learning_rate, f"the peak; {usual}"),
+        ("learning_rate", schedule.learning_rate, f"the peak{matrices}; {usual}"),
         ("warmup_steps", schedule.warmup_steps, "then the rate falls as a cosine"),
         ("floor", schedule.floor, "to this part of the peak"),
     ]
@@ -81,6 +86,14 @@ def _round(plan: Plan) -> list[Key]:
         ("pace", rounds.pace, "a slow node contributes less, and delays nobody"),
         ("length_ms", rounds.length_ms, transfer),
         ("samples", rounds.samples, "of a node for its full weight; up to 3 times as many are used"),
+    ]
+
+
+def _local_muon(rule: LocalMuonSpec, demo: DemoSpec) -> list[Key]:
+    levels = f"a bit of each component up, its sum in {2 * demo.update_levels + 1} levels down"
+    return [
+        ("kind", rule.kind, levels),
+        ("micro_batch", rule.micro_batch, "samples of a local step; a round has several"),
     ]
 
 

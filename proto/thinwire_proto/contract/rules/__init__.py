@@ -24,9 +24,8 @@ class RuleSpec(KindSpec):
     """Defaults of the section `demo` that this rule changes."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
-
-    HAS_KNOWN_RATES: ClassVar[bool] = True
-    """Whether the learning rates that are known for AdamW and for votes suit it."""
+    RATE_FACTOR: ClassVar[float] = 1.0
+    """Its best learning rate over that of `demo`."""
 
     outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
