@@ -101,6 +101,18 @@ def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
+def test_ids_that_are_no_ids_move_no_cursor(gossip: GossipStatus | None) -> None:
+    """A node without a name is shown by its id, which a reply may hold anything in place of."""
+    node, share = NodeStatus(node_id="\x1b[2Jaa", active=True), NodeShare(node_id="\x1b[3Jbb")
+    node.edges.add(node_id="\x1b[4Jcc", line="direct")
+    status = StatusReply(nodes=[node], whole=WholeRun(nodes=[share]), nodes_in_full=True, gossip=gossip)
+    text = printed(status)
+    assert "\x1b" not in text
+    for shown in ("aa", "bb", *(["cc direct"] if gossip else [])):
+        assert shown in text
+
+
+@pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
 def test_tokens_and_counts_are_of_the_whole_run(gossip: GossipStatus | None) -> None:
     """A coordinator that was started again counts from there, and knows the nodes that have come since."""
     shares = [

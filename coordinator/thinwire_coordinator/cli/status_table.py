@@ -148,7 +148,12 @@ def _nodes(status: StatusReply, all_nodes: Sequence[NodeStatus]) -> Table:
 
 
 def _name(node: NodeStatus) -> Text:
-    return Text(clean_name(node.name) or node.node_id[:8])
+    return Text(clean_name(node.name) or _short(node.node_id))
+
+
+def _short(node_id: str) -> str:
+    """The first digits of an id, as a name. A reply may hold anything in its place."""
+    return clean_name(node_id[:8])
 
 
 def _shown(nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
@@ -182,7 +187,7 @@ def _edges(node: NodeStatus, names: Mapping[str, str]) -> Text:
     shown = []
     for edge in node.edges[:EDGES_SHOWN]:
         newest = f" {edge.iteration}" if edge.HasField("iteration") else ""
-        shown.append(f"{names.get(edge.node_id, edge.node_id[:8])} {clean_text(edge.line)}{newest}")
+        shown.append(f"{names.get(edge.node_id) or _short(edge.node_id)} {clean_text(edge.line)}{newest}")
     more = len(node.edges) - len(shown)
     return Text(", ".join([*shown, f"{more} more"] if more > 0 else shown))
 
