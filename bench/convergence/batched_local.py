@@ -17,7 +17,7 @@ from bench.convergence.stacked import StackedLayout
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.sent import WholeSent
 from thinwire_node.training.rules.adam_moments import AdamMoments
-from thinwire_node.training.rules.local_muon import muon_step
+from thinwire_node.training.rules.local_muon import add_outer, muon_step
 from thinwire_proto.contract import LocalMuonSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
@@ -96,10 +96,8 @@ class BatchedMuonMethod:
     @torch.no_grad()
     def _extract(self) -> list[Votes]:
         """The votes of each node."""
-        decay = self._rule.outer_momentum
         for name, offset in self._offset.items():
-            outer = self._outer[name].mul_(decay).sub_(offset)
-            offset.sub_(outer, alpha=decay)
+            add_outer(self._outer[name], offset, self._rule.outer_momentum)
         sent = self._momentum.accumulate_and_extract(
             self._stacked.stacked(self._offset), -1.0, 1, self._contract.demo.k
         )

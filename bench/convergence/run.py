@@ -184,7 +184,7 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
         learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
     )
     method = METHODS[arm.kind]
-    if problem.device.type != "cpu":  # on a CPU, no faster
+    if problem.device.type != "cpu":  # a CPU does not wait for launches
         if method is VotingMethod:
             method = BatchedVotingMethod
         elif can_be_batched(arm):

@@ -58,11 +58,11 @@ class StackedLayout:
         return found
 
     def of_each(self, flat: Tensor) -> Tensor:
-        """What a tensor [components] or [tiles] of the whole layout has of each node: [nodes, …], in the order of the
-        model's layout."""
-        if len(flat) == self.whole.tiles:
-            matrix_size, vector_size = 1, 1
-        else:
+        """A tensor [components] or [tiles] of the whole layout as one of each node: [nodes, components] or [nodes,
+        tiles] of the model's layout."""
+        matrix_size, vector_size = 1, 1
+        if len(flat) != self.whole.tiles:
+            assert len(flat) == self.whole.components
             matrix_size, vector_size = MATRIX_COMPONENTS, VECTOR_COMPONENTS
         split = self.whole.matrix_tiles * matrix_size
         parts: dict[bool, list[Tensor]] = {True: [], False: []}

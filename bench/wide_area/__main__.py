@@ -22,7 +22,7 @@ from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
-from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SEED, round_samples
+from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SAMPLES, SEED, round_samples
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
@@ -95,11 +95,11 @@ def _cell(
 ) -> CellResult:
     """Measure one cell. The swarm comes before the baseline, which uses the same number of tokens per exchange, and
     between two controls, because a virtual machine's speed changes by a tenth within minutes."""
-    seconds = arguments.seconds * dilation
+    seconds, wanted = arguments.seconds * dilation, round_samples(arguments.samples, dilation)
     lines = (link.dilated(dilation), NODES, machine.netem, arguments.seed, folder)
     with groups_for(machine.controller, NODES) as groups, hosts_behind(*lines, groups=groups) as hosts:
-        before = measure_control(hosts, round_samples(dilation), CONTROL_SHARE * seconds, folder)
-        swarm = measure_swarm(hosts, seconds, dilation, arguments.base_age, folder)
+        before = measure_control(hosts, wanted, CONTROL_SHARE * seconds, folder)
+        swarm = measure_swarm(hosts, seconds, wanted, arguments.base_age, folder)
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)
         control = before.plus(measure_control(hosts, samples, CONTROL_SHARE * seconds, folder))
@@ -128,6 +128,7 @@ def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     return (
         f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), {parts}; "
         f"links by {by}, TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}, "
+        f"{arguments.samples:g} samples of a node in a round without dilated time, "
         f"bases at most {arguments.base_age} step{'s' if arguments.base_age > 1 else ''} old."
     )
 
@@ -163,6 +164,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--base-age", type=int, choices=range(1, 5), default=BASE_AGE, help="steps a base may be behind; default 1"
+    )
+    parser.add_argument(
+        "--samples",
+        type=_positive,
+        default=SAMPLES,
+        metavar="N",
+        help=f"samples of a node in a round, without dilated time; default {SAMPLES}",
     )
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the losses; default %(default)s")
     parser.add_argument(

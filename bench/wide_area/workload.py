@@ -10,8 +10,8 @@ from __future__ import annotations
 NODES = 4
 PRESET = "byte-1m"
 SAMPLES = 9
-"""Samples of a node in a round, without dilation. For the baseline: of a rank in an exchange, unless the swarm turns
-out to use another number."""
+"""Samples of a node in a round, without dilation, unless the command says otherwise. For the baseline: of a rank in an
+exchange, unless the swarm turns out to use another number."""
 MICRO_BATCH = 3
 """Samples of a forward and backward pass. Several passes must fit between two exchanges, otherwise `no_sync` has no
 effect."""
@@ -20,14 +20,14 @@ SEED = 1
 BASE_AGE = 1
 
 
-def round_samples(dilation: float) -> int:
+def round_samples(samples: float, dilation: float) -> int:
     """Samples of a node in a round, if a second of the machine's clock stands for 1/dilation seconds: whole
-    micro-batches, as in the baseline."""
-    return round(SAMPLES * dilation / MICRO_BATCH) * MICRO_BATCH
+    micro-batches, as in the baseline. samples: without dilation."""
+    return max(1, round(samples * dilation / MICRO_BATCH)) * MICRO_BATCH
 
 
-def run_toml(dilation: float, base_age: int = BASE_AGE) -> str:
-    """The run file. base_age: how many steps a base may be behind its round."""
+def run_toml(samples: int, base_age: int = BASE_AGE) -> str:
+    """The run file. samples: of a node in a round. base_age: how many steps a base may be behind its round."""
     return f"""
 [model]
 preset = "{PRESET}"
@@ -41,7 +41,7 @@ pace = "barrier"
 length_ms = 30000
 base_age_max = {base_age}
 min_contributions = 1
-samples = {round_samples(dilation)}
+samples = {samples}
 weight_max = 8
 
 [data]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
@@ -27,11 +29,20 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.machines import MACHINES
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, TRANSFER_PART, kind_for
-from thinwire_coordinator.planning.traffic import CALL_BYTES, ROW_BYTES_A_NODE, contribution_bytes, update_bytes
+from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, TRANSFER_PART, Amount, kind_for
+from thinwire_coordinator.planning.settings import LOCAL_ROUNDS_MIN, LOCAL_STEPS, MORE_PASSES_MAX
+from thinwire_coordinator.planning.traffic import (
+    CALL_BYTES,
+    ROW_BYTES_A_NODE,
+    _size_bits,
+    contribution_bytes,
+    update_bytes,
+)
+from thinwire_node.training.rules.local_muon import orthogonal
 from thinwire_proto import activations
 from thinwire_proto.contract import CorpusSpec, DemoSpec, LocalMuonSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.contract.round import LEASE_ROUNDS
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.magnitudes import merger_of
@@ -126,10 +137,12 @@ def chosen(
     of: SwarmFacts,
     *,
     rule: str | None = None,
+    memory_bytes: float = math.inf,
     tokens: float | None = None,
     steps: int | None = None,
 ) -> RunSpec:
-    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, rule=rule, tokens=tokens, steps=steps)
+    given = (PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of)
+    return choose(*given, rule=rule, memory_bytes=memory_bytes, tokens=tokens, steps=steps)
 
 
 @pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["1M", "124M"])
@@ -154,55 +167,128 @@ def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
     assert slow.round.length_ms > fast.round.length_ms
 
 
+BYTES_1M = facts_of(PRESETS["byte-1m"])
+
+
 def test_many_nodes_take_local_steps_of_muon() -> None:
-    """The settings of the study, where sixteen nodes of four samples each take four steps a round, at 0.015."""
-    facts = facts_of(PRESETS["byte-1m"])
-    few, many = chosen(facts, swarm(15)), chosen(facts, swarm(16))
+    """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015."""
+    few, many = chosen(BYTES_1M, swarm(15)), chosen(BYTES_1M, swarm(16))
     assert (few.rule.kind, many.rule.kind) == ("demo", "local_muon")
     assert isinstance(many.rule, LocalMuonSpec)
-    assert (many.rule.micro_batch, many.rule.beta2) == (4, 0.99)
-    assert (many.round.samples, many.schedule.learning_rate) == (16, 0.015)
-    assert many.demo.sends_whole_tiles
+    assert (many.rule.micro_batch, many.rule.beta2, many.schedule.learning_rate) == (4, 0.99, 0.015)
     assert many.demo == RunSpec(rule=many.rule).demo
+    assert many.schedule.steps == pytest.approx(LOCAL_ROUNDS_MIN, rel=0.1)
+    samples = forecast(many, BYTES_1M, DATA, swarm(16)).tokens_a_round / 16 / BYTES_1M.context
+    assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
+
+
+@pytest.mark.parametrize("preset", ["byte-1m", "byte-10m", "byte-125m", "byte-1b"])
+@pytest.mark.parametrize("nodes", [16, 64, 256])
+@pytest.mark.parametrize("tokens_s", [1e3, 1e5])
+@pytest.mark.parametrize("gigabytes", [2, 16, 200])
+def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gigabytes: int) -> None:
+    """Long runs over fast links: whether or not local steps are chosen, they are as many and as large as they should
+    be."""
+    facts, of, memory_bytes = facts_of(PRESETS[preset]), swarm(nodes, 1e9, 1e9, tokens_s), gigabytes * 1e9
+    run = chosen(facts, of, rule="local_muon", tokens=1e12, memory_bytes=memory_bytes)
+    plan = plan_of(run, facts, DATA, of, memory_bytes)
+    assert isinstance(run.rule, LocalMuonSpec)
+    assert run.rule.micro_batch <= plan.micro_batch
+    step_s = plan.micro_batch * facts.context / tokens_s
+    overhead = run.rule.more_passes(facts.parameters, run.rule.micro_batch * facts.context)
+    steps = plan.figures.tokens_a_round / nodes / facts.context / run.rule.micro_batch
+    if kind_for(facts, of, Amount(1e12), memory_bytes) == "local_muon":
+        assert overhead <= MORE_PASSES_MAX
+        assert LOCAL_STEPS <= steps <= LEASE_ROUNDS * LOCAL_STEPS + 1
+        assert run.rule.micro_batch * facts.context * (1 + overhead) / tokens_s <= run.round.length_s / LOCAL_STEPS
+        assert chosen(facts, of, tokens=1e12, memory_bytes=memory_bytes) == run
+    else:
+        is_slow = LOCAL_STEPS * step_s > ROUND_S_MAX / 2 or plan.figures.transfer_s > 0.4 * run.round.length_s
+        assert is_slow or overhead > MORE_PASSES_MAX
+
+
+LONG = 1e12
 
 
 @pytest.mark.parametrize(
-    ("facts", "of"),
+    ("facts", "of", "tokens"),
     [
-        (replace(SMALL, begins=True), swarm(64)),
-        (replace(SMALL, frozen=10**9), swarm(64)),
-        (LARGE, swarm(64, up=1e5, down=1e6, tokens_s=1e5)),  # a round would have to be far longer than its batch
+        (replace(BYTES_1M, begins=True), swarm(64), LONG),
+        (replace(BYTES_1M, frozen=10**9), swarm(64), LONG),
+        (replace(BYTES_1M, parameters=BYTES_1M.parameters[:1]), swarm(64), LONG),  # an embedding
+        (BYTES_1M, swarm(64), 17e6),  # a sixth of the rounds that local steps need
+        (BYTES_1M, swarm(64, up=1e4, down=1e5), LONG),  # a round would be far longer than its steps
+        (BYTES_1M, swarm(64, tokens_s=1), LONG),
     ],
-    ids=["begins from weights", "adapter", "slow links"],
+    ids=["begins from weights", "adapter", "no matrix", "few rounds", "slow links", "slow nodes"],
 )
-def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts) -> None:
-    assert kind_for(facts, of) == chosen(facts, of).rule.kind == "demo"
+def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, tokens: float) -> None:
+    assert kind_for(BYTES_1M, swarm(64), Amount(LONG), math.inf) == "local_muon"
+    assert kind_for(facts, of, Amount(tokens), math.inf) == chosen(facts, of, tokens=tokens).rule.kind == "demo"
 
 
-def test_a_local_step_is_no_longer_than_slow_nodes_can_take_in_a_round() -> None:
-    of = swarm(16, tokens_s=200)
-    run = chosen(LARGE, of)
-    assert isinstance(run.rule, LocalMuonSpec)
-    assert run.round.samples * LARGE.context / of.tokens_s <= 1.1 * ROUND_S_MAX
-    assert run.round.samples == 4 * run.rule.micro_batch
+def test_rounds_that_are_given_count_as_they_are() -> None:
+    assert chosen(BYTES_1M, swarm(16), steps=LOCAL_ROUNDS_MIN).rule.kind == "local_muon"
+    assert chosen(BYTES_1M, swarm(16), steps=LOCAL_ROUNDS_MIN - 1).rule.kind == "demo"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (replace(BYTES_1M, frozen=10**9), "an adapter"),
+        (replace(BYTES_1M, parameters=BYTES_1M.parameters[:1]), "no matrix that could take steps of Muon"),
+    ],
+)
+def test_local_steps_of_muon_need_a_matrix_from_scratch(facts: ModelFacts, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        chosen(facts, swarm(), rule="local_muon")
+
+
+def test_orthogonalizing_takes_what_its_products_take() -> None:
+    """Operations as torch counts them."""
+    rule, parameters = LocalMuonSpec(), BYTES_1M.parameters
+    with FlopCounterMode(display=False) as counter:
+        for one in parameters:
+            if rule.takes(one):
+                orthogonal(torch.zeros(one.shape))
+    pass_of = 6 * BYTES_1M.trained * 1024
+    assert rule.more_passes(parameters, 1024) == pytest.approx(counter.get_total_flops() / pass_of, rel=0.3)
+    assert rule.more_passes(parameters, 1024) >= counter.get_total_flops() / pass_of
 
 
 def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
     data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
     for rule, nodes in (("local_muon", "4"), ("demo", "16")):
         run_init("--data", str(data), "--nodes", nodes, "--rule", rule, "--out", str(out), "--force")
-        assert f"--rule {rule} --nodes {nodes}" in out.read_text()
+        text = out.read_text()
+        assert f"--rule {rule} --nodes {nodes}" in text
+        assert ("# samples of a local step: " in text) == (rule == "local_muon")
         assert read_run(out).rule.kind == rule
         assert check_file(out).problems == ()
 
 
-def test_many_nodes_that_vote_are_told_of_local_steps() -> None:
-    facts = facts_of(PRESETS["byte-1m"])
-    for rule, nodes, is_told in (("demo", 16, True), ("demo", 4, False), ("local_muon", 16, False)):
-        plan = plan_of(chosen(facts, swarm(nodes), rule=rule), facts, DATA, swarm(nodes), 8e9)
-        told = [advice for advice in advise(plan) if advice.key == "rule.kind"]
-        assert bool(told) == is_told
-        assert all("init --rule local_muon" in advice.text for advice in told)
+@pytest.mark.parametrize("nodes", [16, 64, 200])
+def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
+    of = swarm(nodes)
+    told = {}
+    for rule in ("demo", "local_muon"):
+        plan = plan_of(chosen(BYTES_1M, of, rule=rule, tokens=1e9), BYTES_1M, DATA, of, 8e9)
+        told[rule] = [advice.text for advice in advise(plan) if advice.key in ("rule.kind", "demo.update_levels")]
+    assert told["local_muon"] == []
+    assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
+
+
+def test_four_nodes_that_vote_are_told_nothing() -> None:
+    plan = plan_of(chosen(BYTES_1M, swarm(), tokens=1e9), BYTES_1M, DATA, swarm(), 8e9)
+    assert not [advice for advice in advise(plan) if advice.key == "rule.kind"]
+
+
+@pytest.mark.parametrize("votes", [0.5, 16, 100, 4000])
+def test_the_entropy_of_a_sum_s_size_is_that_of_a_poisson_count(votes: float) -> None:
+    drawn = np.random.default_rng(1).poisson(votes, 400_000)
+    shares = np.bincount(drawn[drawn > 0])[1:] / np.count_nonzero(drawn)
+    expected = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
+    assert _size_bits(votes) == pytest.approx(expected, rel=0.02)
 
 
 def test_the_run_trains_the_wanted_tokens() -> None:

@@ -53,7 +53,7 @@ def init(arguments: argparse.Namespace) -> None:
         plan = gossip_plan_of(run, facts, sizes, swarm, memory_bytes)
     else:
         how_long = {"tokens": arguments.tokens, "steps": arguments.steps}
-        run = choose(model, data, facts, sizes, swarm, rule=arguments.rule, **how_long)
+        run = choose(model, data, facts, sizes, swarm, rule=arguments.rule, memory_bytes=memory_bytes, **how_long)
         plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:

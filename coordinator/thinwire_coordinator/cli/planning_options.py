@@ -35,15 +35,15 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     init.add_argument(
         "--rule",
         choices=KINDS,
-        help=f"what nodes do with gradients; default: {LOCAL_MUON} from {MANY_NODES} nodes on if the links allow it, "
-        f"else {DEMO}",
+        help=f"what nodes do with gradients; default: {LOCAL_MUON} from {MANY_NODES} nodes on, if the run is long "
+        f"enough and the links allow it; else {DEMO}",
     )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()
     long.add_argument(
         "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train")
+    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train, one a round")
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)

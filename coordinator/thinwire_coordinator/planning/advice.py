@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
+from thinwire_coordinator.planning.choice import rate_for
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import Forecast, forecast
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
-from thinwire_coordinator.planning.rule_choice import DEMO, LOCAL_MUON, kind_for
+from thinwire_coordinator.planning.rule_choice import DEMO, LOCAL_MUON, Amount, kind_for
 from thinwire_coordinator.planning.settings import (
+    LOCAL_ROUNDS_MIN,
     NARROW_PADDING_MIN,
     PASSES_MAX,
     TOKENS_A_PARAMETER,
     budgets,
-    known_rate,
 )
 from thinwire_coordinator.planning.traffic import update_bytes
-from thinwire_proto.contract import TILE_EDGE, RunSpec
+from thinwire_proto.contract import TILE_EDGE, LocalMuonSpec, RunSpec
 
 PADDING_MAX = 0.05
 TRANSFER_PART_MAX = 0.5
@@ -93,7 +94,7 @@ def _or_fewer(run: RunSpec) -> str:
 def _levels(plan: Plan) -> Iterator[Advice]:
     """An update in levels has all components, which is more bytes if few were voted on."""
     demo, nodes = plan.run.demo, plan.swarm.nodes
-    if demo.update_levels:
+    if demo.update_levels and not demo.sends_whole_tiles:
         with_levels = update_bytes(plan.model, demo, nodes)
         without = update_bytes(plan.model, demo.model_copy(update={"update_levels": 0}), nodes)
         if with_levels > LEVELS_FACTOR_MAX * without:
@@ -176,10 +177,9 @@ def _narrow(plan: Plan) -> Iterator[Advice]:
 
 
 def _rate(plan: AnyPlan) -> Iterator[Advice]:
-    given = plan.run.schedule.learning_rate
-    known = float(f"{known_rate(plan.model.trained) * plan.run.rule.RATE_FACTOR:.2g}")
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
+    given, known = plan.run.schedule.learning_rate, rate_for(plan.model, plan.run.rule)
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(
@@ -189,11 +189,15 @@ def _rate(plan: AnyPlan) -> Iterator[Advice]:
 
 
 def _many_nodes(plan: Plan) -> Iterator[Advice]:
-    if plan.run.rule.kind == DEMO and kind_for(plan.model, plan.swarm) == LOCAL_MUON:
+    rounds = plan.run.schedule.steps
+    if plan.run.rule.kind != DEMO or rounds < LOCAL_ROUNDS_MIN:
+        return
+    if kind_for(plan.model, plan.swarm, Amount(plan.figures.tokens), plan.memory_bytes) == LOCAL_MUON:
         yield Advice(
             "rule.kind",
-            f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}", for as many bytes '
-            f"(docs/convergence/scaling.md); init --rule {LOCAL_MUON} writes a file for it",
+            f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}" (docs/local-rules.md). It needs a '
+            f"learning_rate of about {rate_for(plan.model, LocalMuonSpec()):g} and its own [demo] and [round]; init "
+            "writes them for the same nodes and links",
         )
 
 

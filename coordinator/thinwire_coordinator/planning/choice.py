@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.forecast import round_of
-from thinwire_coordinator.planning.rule_choice import settings_for, transfer_s
+from thinwire_coordinator.planning.forecast import forecast
+from thinwire_coordinator.planning.rule_choice import Amount, choice_for
 from thinwire_coordinator.planning.settings import (
     ADAPTER_RATE,
     PASSES_MAX,
@@ -33,20 +33,23 @@ def choose(
     swarm: SwarmFacts,
     *,
     rule: str | None = None,
+    memory_bytes: float = math.inf,
     tokens: float | None = None,
     steps: int | None = None,
 ) -> RunSpec:
     """The run for this model and these data.
 
-    rule: its kind; by default what suits so many nodes. tokens, steps: how long it trains; by default `tokens_for`.
+    rule: its kind; by default what suits these nodes. memory_bytes: of a node. tokens, steps: how long it trains; by
+    default `tokens_for`.
     Raises ConfigError for more steps than a run can have, and for a rule that does not suit the model.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
     """
-    chosen = settings_for(facts, swarm, rule)
+    wanted = tokens if tokens is not None else tokens_for(facts, sizes)
+    chosen = choice_for(facts, swarm, Amount(wanted, steps), memory_bytes, rule)
     one_sample_s = facts.context / swarm.tokens_s
-    length_s = rounded_s(min(max(chosen.seconds, one_sample_s), LENGTH_MS_MAX / 1000))
+    length_s = rounded_s(min(max(chosen.round_s, one_sample_s), LENGTH_MS_MAX / 1000))
     fitting = length_s * swarm.tokens_s / facts.context
     rounds = RoundSpec(
         pace="clock",
@@ -54,9 +57,8 @@ def choose(
         samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
     )
     if steps is None:
-        wanted = tokens if tokens is not None else tokens_for(facts, sizes)
-        each, _ = round_of(rounds, facts.context, swarm.tokens_s, transfer_s(facts, chosen.demo, swarm))
-        steps = steps_for(wanted, each * swarm.nodes)
+        run = RunSpec(model=model, demo=chosen.demo, rule=chosen.rule, round=rounds)
+        steps = steps_for(wanted, forecast(run, facts, sizes, swarm).tokens_a_round)
     rate = rate_for(facts, chosen.rule)
     schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate)
     return RunSpec(model=model, data=data, demo=chosen.demo, rule=chosen.rule, schedule=schedule, round=rounds)
@@ -83,7 +85,7 @@ def steps_for(tokens: float, tokens_a_step: float) -> int:
 def rate_for(facts: ModelFacts, rule: RuleSpec) -> float:
     """A peak learning rate, to two digits."""
     of_votes = ADAPTER_RATE if facts.frozen else known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1)
-    return float(f"{of_votes * rule.RATE_FACTOR:.1e}")
+    return float(f"{of_votes * rule.RATE_OVER_DEMO:.1e}")
 
 
 def rounded_s(seconds: float) -> float:

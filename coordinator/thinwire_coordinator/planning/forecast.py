@@ -64,7 +64,9 @@ def forecast(run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts
     update = traffic.update_bytes(facts, run.demo, swarm.nodes)
     down = update + traffic.OTHER_BYTES_A_ROUND
     upload_s, download_s = 8 * up / swarm.up_bits_s, 8 * down / swarm.down_bits_s
-    node_tokens, round_s = round_of(run.round, facts.context, swarm.tokens_s, upload_s + download_s)
+    step_tokens = run.rule.micro_batch_max(micro_batch) * facts.context
+    tokens_s = swarm.tokens_s / (1 + run.rule.more_passes(facts.parameters, step_tokens))
+    node_tokens, round_s = round_of(run.round, facts.context, tokens_s, upload_s + download_s)
     tokens = node_tokens * swarm.nodes * run.schedule.steps
     snapshot = 4.0 * facts.trained
     return Forecast(

@@ -1,24 +1,24 @@
-"""Chooses what nodes do with gradients, and the setting of `demo` and the round that go with it.
-
-A node sends as many bytes a token either way: with `local_muon`, a round has several local steps, and all components
-travel.
-"""
+"""Chooses what nodes do with gradients, and the `demo` and the round that go with it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.planning import traffic
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.memory import micro_batch_for
 from thinwire_coordinator.planning.settings import (
+    LOCAL_ROUNDS_MIN,
     LOCAL_STEPS,
     MANY_NODES,
-    TOKENS_A_WIDTH,
+    MORE_PASSES_MAX,
     budgets,
     known_batch,
 )
-from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, RuleSpec
+from thinwire_coordinator.planning.traffic import transfer_s
+from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, RuleSpec, RunSpec
+from thinwire_proto.contract.round import LEASE_ROUNDS
 from thinwire_proto.errors import ConfigError
 
 DEMO, LOCAL_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind
@@ -28,42 +28,68 @@ TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
 STRETCH_MAX = 2.0
 """A round may be longer than the batch wants by this factor. Beyond it, nodes send less."""
+ROOM_FOR_STEPS = 1.25
+"""A round is so many times as long as its local steps take. A node makes its micro-batches smaller where they take more
+than a quarter of a round."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """rule, demo: sections of the run. seconds: the length of a round. samples: that a node should train in it."""
+class Amount:
+    """How much a run trains. tokens: of all nodes. rounds: if they are given, in place of tokens."""
+
+    tokens: float
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundChoice:
+    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight."""
 
     rule: RuleSpec
     demo: DemoSpec
-    seconds: float
+    round_s: float
     samples: float
 
 
-def settings_for(facts: ModelFacts, swarm: SwarmFacts, kind: str | None = None) -> Settings:
-    """The settings for this model and these nodes. kind: of the rule, one of KINDS; by default what suits them.
+def choice_for(
+    facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
+) -> RoundChoice:
+    """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, one of KINDS; by default
+    what suits them.
 
-    Raises ConfigError for local steps of Muon on an adapter.
+    Raises ConfigError for local steps of Muon on an adapter, or on a model without a matrix for them.
     """
-    if kind == LOCAL_MUON and facts.frozen:
-        raise ConfigError(f"nobody has trained an adapter with local steps of Muon yet; take --rule {DEMO}")
-    return _local_muon(facts, swarm) if (kind or kind_for(facts, swarm)) == LOCAL_MUON else _votes(facts, swarm)
+    if kind == LOCAL_MUON:
+        _check_muon(facts)
+    if (kind or kind_for(facts, swarm, amount, memory_bytes)) == LOCAL_MUON:
+        return _local_muon(facts, swarm, amount, memory_bytes)
+    return _votes(facts, swarm)
 
 
-def kind_for(facts: ModelFacts, swarm: SwarmFacts) -> str:
-    """The kind of rule that learns more: local steps of Muon for many nodes, unless the model begins from weights or
-    the links are too slow for all components."""
-    if swarm.nodes < MANY_NODES or facts.frozen or facts.begins:
+def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> str:
+    """The kind of rule that suits: local steps of Muon where they are known to learn more (docs/convergence), and cost
+    little more time; else votes."""
+    if swarm.nodes < MANY_NODES or facts.frozen or facts.begins or not _has_muon(facts):
         return DEMO
-    local = _local_muon(facts, swarm)
-    is_too_long = local.seconds > STRETCH_MAX * _wanted_s(local.samples * facts.context / swarm.tokens_s)
-    return DEMO if is_too_long else LOCAL_MUON
+    chosen = _local_muon(facts, swarm, amount, memory_bytes)
+    assert isinstance(chosen.rule, LocalMuonSpec)
+    step_tokens = chosen.rule.micro_batch * facts.context
+    more_passes = chosen.rule.more_passes(facts.parameters, step_tokens)
+    steps_s = LOCAL_STEPS * step_tokens * (1 + more_passes) / swarm.tokens_s
+    rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * step_tokens * swarm.nodes)
+    suits = (
+        more_passes <= MORE_PASSES_MAX
+        and rounds >= LOCAL_ROUNDS_MIN
+        and steps_s <= ROUND_S_MAX
+        and chosen.round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps_s)
+    )
+    return LOCAL_MUON if suits else DEMO
 
 
-def _votes(facts: ModelFacts, swarm: SwarmFacts) -> Settings:
+def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     """The setting of `demo` with the most bytes whose transfers fit into a round of the known batch."""
     tokens = known_batch(facts.trained) / swarm.nodes
     wanted_s = _wanted_s(tokens / swarm.tokens_s)
@@ -71,33 +97,46 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> Settings:
     for demo in options:
         needed_s = transfer_s(facts, demo, swarm) / TRANSFER_PART
         if needed_s <= STRETCH_MAX * wanted_s or demo is options[-1]:
-            return Settings(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
+            return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
     raise AssertionError("there is at least one setting")
 
 
-def _local_muon(facts: ModelFacts, swarm: SwarmFacts) -> Settings:
-    """Local steps of the known batch, of enough tokens that orthogonalizing takes a small part of the time."""
-    tokens = max(known_batch(facts.trained) / swarm.nodes, TOKENS_A_WIDTH * _width(facts))
-    most = ROUND_S_MAX * swarm.tokens_s / LOCAL_STEPS
-    micro_batch = max(1, round(min(tokens, most) / facts.context))
-    samples = LOCAL_STEPS * micro_batch
+def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> RoundChoice:
+    """Local steps of the known batch, of as many tokens as orthogonalizing needs. A node takes LOCAL_STEPS of them in a
+    round, and more only where there are rounds enough."""
     demo = DemoSpec.model_validate(LocalMuonSpec.DEMO_DEFAULTS)
-    wanted_s = _wanted_s(samples * facts.context / swarm.tokens_s)
-    seconds = max(wanted_s, transfer_s(facts, demo, swarm) / TRANSFER_PART)
-    return Settings(LocalMuonSpec(micro_batch=micro_batch), demo, seconds, samples)
+    rule = LocalMuonSpec(micro_batch=_micro_batch(facts, swarm, RunSpec(rule=LocalMuonSpec(), demo=demo), memory_bytes))
+    step_tokens = rule.micro_batch * facts.context
+    steps_s = LOCAL_STEPS * step_tokens * (1 + rule.more_passes(facts.parameters, step_tokens)) / swarm.tokens_s
+    needed_s = transfer_s(facts, demo, swarm) / TRANSFER_PART
+    most = math.inf if amount.rounds else amount.tokens / (LOCAL_ROUNDS_MIN * swarm.nodes * facts.context)
+    leased = min(max(most, LOCAL_STEPS * rule.micro_batch), LEASE_ROUNDS * LOCAL_STEPS * rule.micro_batch)
+    return RoundChoice(rule, demo, max(_wanted_s(ROOM_FOR_STEPS * steps_s), needed_s), math.ceil(leased / LEASE_ROUNDS))
 
 
-def _width(facts: ModelFacts) -> int:
-    """The largest shorter side of a matrix that takes steps of Muon."""
-    rule = LocalMuonSpec()
-    return max((min(one.shape) for one in facts.parameters if rule.takes(one)), default=0)
+def _micro_batch(facts: ModelFacts, swarm: SwarmFacts, run: RunSpec, memory_bytes: float) -> int:
+    """Samples of a local step: those of the known batch, or more so that orthogonalizing takes little of the time; not
+    more than a node takes by default, and has memory for."""
+    least = next((m for m in range(1, 1 << 10) if _more_passes(facts, m) <= MORE_PASSES_MAX), 1 << 10)
+    wanted = max(round(known_batch(facts.trained) / swarm.nodes / facts.context), least)
+    return min(wanted, micro_batch_for(run, facts, memory_bytes))
+
+
+def _more_passes(facts: ModelFacts, micro_batch: int) -> float:
+    return LocalMuonSpec().more_passes(facts.parameters, micro_batch * facts.context)
+
+
+def _check_muon(facts: ModelFacts) -> None:
+    """Raise ConfigError if nobody knows how to train this with local steps of Muon."""
+    if facts.frozen:
+        raise ConfigError(f"nobody has trained an adapter with local steps of Muon yet; take --rule {DEMO}")
+    if not _has_muon(facts):
+        raise ConfigError(f"the model has no matrix that could take steps of Muon; take --rule {DEMO}")
+
+
+def _has_muon(facts: ModelFacts) -> bool:
+    return any(LocalMuonSpec().takes(one) for one in facts.parameters)
 
 
 def _wanted_s(computing_s: float) -> float:
     return min(max(computing_s, ROUND_S_MIN), ROUND_S_MAX)
-
-
-def transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
-    """Seconds of upload and download in a round."""
-    up = 8 * traffic.contribution_bytes(facts, demo, swarm.nodes) / swarm.up_bits_s
-    return up + 8 * traffic.update_bytes(facts, demo, swarm.nodes) / swarm.down_bits_s

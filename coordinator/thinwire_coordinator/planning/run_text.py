@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from thinwire_coordinator.planning.advice import AnyPlan, Plan
 from thinwire_coordinator.planning.figures_in_words import Row
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.rule_choice import LOCAL_MUON
-from thinwire_proto.contract import DemoSpec, LocalMuonSpec, RunSpec
+from thinwire_proto.contract import LocalMuonSpec, RunSpec
 
 COMMENT_COLUMN = 32
 Key = tuple[str, Any, str]
@@ -57,7 +58,7 @@ def run_text(plan: AnyPlan, command: str, model: Sequence[Key], data: Sequence[K
 def _keys_of_rounds(plan: Plan) -> dict[str, list[Key]]:
     found = {"schedule": _schedule(plan), "round": _round(plan)}
     if isinstance(plan.run.rule, LocalMuonSpec):
-        return found | {"rule": _local_muon(plan.run.rule, plan.run.demo)}
+        return found | {"rule": _local_muon(plan, plan.run.rule)}
     return found | {"demo": _demo(plan.run)}
 
 
@@ -89,11 +90,12 @@ def _round(plan: Plan) -> list[Key]:
     ]
 
 
-def _local_muon(rule: LocalMuonSpec, demo: DemoSpec) -> list[Key]:
-    levels = f"a bit of each component up, its sum in {2 * demo.update_levels + 1} levels down"
+def _local_muon(plan: Plan, rule: LocalMuonSpec) -> list[Key]:
+    samples = plan.figures.tokens_a_round / plan.swarm.nodes / plan.model.context
+    steps = math.ceil(samples / rule.micro_batch)
     return [
-        ("kind", rule.kind, levels),
-        ("micro_batch", rule.micro_batch, "samples of a local step; a round has several"),
+        ("kind", rule.kind, "a node takes local steps of Muon, and sends the sign of each component of their sum"),
+        ("micro_batch", rule.micro_batch, f"samples of a local step: {steps} steps a round"),
     ]
 
 

@@ -40,11 +40,10 @@ BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 
 """Settings of [demo], from the most bytes to the fewest."""
 MANY_NODES = 16
 """From so many nodes on, local steps of Muon learn more than `demo`; with four they learn less (docs/convergence)."""
-LOCAL_STEPS = 4
-"""Of Muon in a round, as in docs/convergence: as many bytes a token as `demo`."""
-TOKENS_A_WIDTH = 8
-"""Tokens of a local step over the model's width, as in docs/convergence. Orthogonalizing then takes at most 5/8 of the
-time of a pass."""
+LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
+"""Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
+MORE_PASSES_MAX = 0.7
+"""What orthogonalizing may take, in passes. In docs/convergence it takes up to 0.6 of one."""
 NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
 

@@ -14,7 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_coordinator.planning.facts import ModelFacts
+from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
 from thinwire_proto.wire.levels_form import digits_of_a_byte
 
@@ -52,6 +52,13 @@ def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
         bits += tiles * (_choice_bits(size, kept) + kept * _size_bits(mean_votes))
     scales = 2 * facts.tiles if demo.magnitude == "tile" else 0
     return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES + ROW_BYTES_A_NODE * nodes
+
+
+def transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
+    """Seconds of the upload and the download of a round."""
+    up = contribution_bytes(facts, demo, swarm.nodes) + OTHER_BYTES_A_ROUND
+    down = update_bytes(facts, demo, swarm.nodes) + OTHER_BYTES_A_ROUND
+    return 8 * up / swarm.up_bits_s + 8 * down / swarm.down_bits_s
 
 
 def _tiles(facts: ModelFacts) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -101,11 +108,7 @@ def _size_bits(mean_votes: float) -> float:
     """Entropy of a merged component's size in bits: a Poisson count of votes that is at least 1."""
     if mean_votes <= 0:
         return 0.0
-    bits, probability = 0.0, math.exp(-mean_votes)
-    some = -math.expm1(-mean_votes)
-    for count in range(1, 64):
-        probability *= mean_votes / count
-        share = probability / some
-        if share > 0:
-            bits -= share * math.log2(share)
-    return bits
+    counts = np.arange(1, math.ceil(mean_votes + 8 * math.sqrt(mean_votes)) + 64)
+    logs = counts * math.log(mean_votes) - mean_votes - np.array([math.lgamma(count + 1) for count in counts])
+    logs -= math.log(-math.expm1(-mean_votes))
+    return float(-(np.exp(logs) * logs).sum() / math.log(2))

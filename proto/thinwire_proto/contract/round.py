@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from thinwire_proto.contract.sections import WEIGHT_SUM_MAX, Section, unit
 
+LEASE_ROUNDS = 3
+"""Samples of a lease over those of a round, if nodes do not wait for the update."""
+
 
 class RoundSpec(Section):
     """The timing of rounds, and the limits for a node within a round."""
@@ -76,7 +79,7 @@ class RoundSpec(Section):
         If nodes do not wait for the update, a lease also covers the next round, and as much again for the time in which
         the swarm waits for other nodes.
         """
-        return self.samples * (3 if self.base_age_max else 1)
+        return self.samples * (LEASE_ROUNDS if self.base_age_max else 1)
 
     @model_validator(mode="after")
     def _relations(self) -> RoundSpec:

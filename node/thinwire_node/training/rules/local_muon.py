@@ -61,10 +61,8 @@ class LocalMuon(LocalSteps):
 
     @torch.no_grad()
     def extract(self, k: int, rate: float) -> Sent:
-        decay = self._rule.outer_momentum
         for name, offset in self._offset.items():
-            outer = self._outer[name].mul_(decay).sub_(offset)
-            offset.sub_(outer, alpha=decay)
+            add_outer(self._outer[name], offset, self._rule.outer_momentum)
         return super().extract(k, rate)
 
     def _kept(self) -> dict[str, Tensor]:
@@ -83,6 +81,12 @@ def orthogonal(matrix: Tensor) -> Tensor:
         square = x @ x.mT
         x = add_product(x, add_product(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.mT if is_tall else x).contiguous()
+
+
+def add_outer(outer: Tensor, offset: Tensor, decay: float) -> None:
+    """Add a node's difference, the negative of `offset`, to its outer momentum, and Nesterov's step to the offset."""
+    outer.mul_(decay).sub_(offset)
+    offset.sub_(outer, alpha=decay)
 
 
 def muon_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:

@@ -24,8 +24,8 @@ class RuleSpec(KindSpec):
     """Defaults of the section `demo` that this rule changes."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
-    RATE_FACTOR: ClassVar[float] = 1.0
-    """Its best learning rate over that of `demo`."""
+    RATE_OVER_DEMO: ClassVar[float] = 1.0
+    """Its best learning rate over that of `demo` (docs/convergence)."""
 
     outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
@@ -41,6 +41,10 @@ class RuleSpec(KindSpec):
     def samples_at_most(self, of_a_round: int) -> int:
         """The samples that a node ever has for one pass. of_a_round: `round.samples`."""
         return of_a_round
+
+    def more_passes(self, parameters: Sequence[Parameter], tokens: int) -> float:
+        """Time of a micro-batch of so many tokens beside its forward and backward pass, in such passes."""
+        return 0.0
 
     def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
         """Keys whose values likely do not suit a model with these parameters, and why."""

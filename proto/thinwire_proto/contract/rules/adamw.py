@@ -16,8 +16,8 @@ from thinwire_proto.contract.sections import unit
 class AdamWSpec(RuleSpec):
     """Each node takes steps of AdamW by itself, at the rate of the schedule. `schedule.steps` counts its iterations."""
 
-    RATE_FACTOR: ClassVar[float] = 1.5
-    """0.003 over 0.002 (docs/convergence)."""
+    RATE_OVER_DEMO: ClassVar[float] = 1.5
+    """0.003 over 0.002."""
 
     kind: Literal["adamw"] = "adamw"
     samples: int = Field(
