@@ -20,7 +20,7 @@ from bench.wide_area.cores import NODES_SHARE, groups_for
 from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
-from bench.wide_area.report import write_cells, write_page
+from bench.wide_area.report import PAGE, write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
 from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SAMPLES, SEED, round_samples
 from deploy.local_swarm.processes import ENDING, SwarmError
@@ -85,7 +85,7 @@ def _measure(
         write_cells(outcomes, skipped, how, folder)
     write_cells(outcomes, skipped, how, folder)
     into = arguments.into or folder
-    write_page(outcomes, skipped, how, into)
+    write_page(outcomes, skipped, how, into, arguments.page)
     console.print(f"figures in {folder}, page and plot in {into}")
     return failed
 
@@ -176,6 +176,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--into", type=Path, metavar="FOLDER", help="folder for page and plot; default: that of the run"
     )
+    parser.add_argument("--page", default=PAGE, metavar="NAME", help="name of page and plot; default %(default)s")
     return parser.parse_args()
 
 

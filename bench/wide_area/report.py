@@ -18,7 +18,8 @@ from bench.wide_area.hosts import LinkSpec
 from bench.wide_area.predictions import from_page, section
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, THREADS
 
-CELLS, PAGE, PLOT = "cells.json", "wan.md", "wan.png"
+CELLS, PAGE = "cells.json", "wan"
+"""File of the figures; name of page and plot."""
 
 
 def write_cells(outcomes: list[CellResult], skipped: list[SkippedCell], how: str, folder: Path) -> None:
@@ -41,15 +42,15 @@ def read_cells(path: Path) -> tuple[list[CellResult], list[SkippedCell], str]:
     )
 
 
-def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str) -> str:
-    """The page, in Markdown."""
+def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str, name: str = PAGE) -> str:
+    """The page, in Markdown. name: of its plot."""
     before = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
     after = ["## On the wire\n", _wire(outcomes), "## Time left for computing\n", _computing(outcomes)]
     if not outcomes:
         return "\n".join(before + after)
     # of the rounded figures on the page, so that `bench.wide_area.predictions` makes the same of it later
     predicted = section(from_page("\n".join(before + after)))
-    return "\n".join([*before, f"![tokens per second in every cell]({PLOT})\n", predicted, *after])
+    return "\n".join([*before, f"![tokens per second in every cell]({name}.png)\n", predicted, *after])
 
 
 def _head(how: str) -> str:
@@ -206,19 +207,23 @@ def plot(outcomes: list[CellResult], path: Path) -> None:
     pyplot.close(figure)
 
 
-def write_page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str, folder: Path) -> None:
+def write_page(
+    outcomes: list[CellResult], skipped: list[SkippedCell], how: str, folder: Path, name: str = PAGE
+) -> None:
+    """Write page and plot. name: of both, without an ending."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PAGE).write_text(page(outcomes, skipped, how))
+    (folder / f"{name}.md").write_text(page(outcomes, skipped, how, name))
     if outcomes:
-        plot(outcomes, folder / PLOT)
+        plot(outcomes, folder / f"{name}.png")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.wide_area.report", description="Write page and plot again.")
     parser.add_argument("cells", type=Path, help="cells.json of a run")
     parser.add_argument("--into", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--page", default=PAGE, metavar="NAME", help="name of both files; default %(default)s")
     arguments = parser.parse_args()
-    write_page(*read_cells(arguments.cells), arguments.into)
+    write_page(*read_cells(arguments.cells), arguments.into, arguments.page)
 
 
 if __name__ == "__main__":

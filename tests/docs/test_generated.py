@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from bench.convergence.__main__ import FULL
 from bench.convergence.report import page
 from bench.convergence.study import results_in
@@ -20,9 +22,10 @@ def test_the_page_on_convergence_follows_from_its_runs() -> None:
     assert (DOCS / "convergence" / "README.md").read_text() == page(FULL, results, summaries_of(FULL, results))
 
 
-def test_the_page_on_links_has_the_headings_and_titles_of_its_generator() -> None:
+@pytest.mark.parametrize("name", [wide_area.PAGE, "wan-long-rounds"])
+def test_a_page_on_links_has_the_headings_and_titles_of_its_generator(name: str) -> None:
     """Its cells are not kept, so only what does not depend on them can be compared."""
-    shown = (DOCS / wide_area.PAGE).read_text()
+    shown = (DOCS / f"{name}.md").read_text()
     fixed = [line for line in wide_area.page([], [], "").splitlines() if re.match(r"#|\|", line)]
     assert len(fixed) > 8
     assert [line for line in fixed if line not in shown.splitlines()] == []

@@ -10,8 +10,9 @@ import pytest
 
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec, netem_arguments
-from bench.wide_area.report import page, read_cells, write_cells
+from bench.wide_area.report import page, read_cells, write_cells, write_page
 from bench.wide_area.watch import sample_of
+from bench.wide_area.workload import MICRO_BATCH, round_samples, run_toml
 from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 
@@ -93,6 +94,20 @@ def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_pa
     assert json.loads((tmp_path / "cells.json").read_text())["cells"][0]["derived"]["gain_share"] == pytest.approx(
         cell_result().gain_share
     )
+
+
+def test_a_page_and_its_plot_may_have_another_name(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_page([cell_result()], [], "some machine.", tmp_path, "long-rounds")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["long-rounds.md", "long-rounds.png"]
+    assert "](long-rounds.png)" in (tmp_path / "long-rounds.md").read_text()
+
+
+@pytest.mark.parametrize(("samples", "dilation", "wanted"), [(9, 1.25, 12), (24, 1.25, 30), (24, 5, 120), (0.1, 1, 3)])
+def test_a_round_has_whole_micro_batches(samples: float, dilation: float, wanted: int) -> None:
+    assert round_samples(samples, dilation) == wanted
+    assert wanted % MICRO_BATCH == 0
+    assert f"samples = {wanted}\n" in run_toml(wanted)
 
 
 def test_two_lines_form_one_path() -> None:
