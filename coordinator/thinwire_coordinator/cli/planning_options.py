@@ -43,7 +43,9 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     long.add_argument(
         "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train, one a round")
+    long.add_argument(
+        "--steps", type=_steps, metavar="N", help="steps to train: rounds, or iterations without a centre"
+    )
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)

@@ -117,13 +117,9 @@ def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_byt
 def _micro_batch(facts: ModelFacts, swarm: SwarmFacts, run: RunSpec, memory_bytes: float) -> int:
     """Samples of a local step: those of the known batch, or more so that orthogonalizing takes little of the time; not
     more than a node takes by default, and has memory for."""
-    least = next((m for m in range(1, 1 << 10) if _more_passes(facts, m) <= MORE_PASSES_MAX), 1 << 10)
+    least = math.ceil(LocalMuonSpec().more_passes(facts.parameters, facts.context) / MORE_PASSES_MAX)
     wanted = max(round(known_batch(facts.trained) / swarm.nodes / facts.context), least)
     return min(wanted, micro_batch_for(run, facts, memory_bytes))
-
-
-def _more_passes(facts: ModelFacts, micro_batch: int) -> float:
-    return LocalMuonSpec().more_passes(facts.parameters, micro_batch * facts.context)
 
 
 def _check_muon(facts: ModelFacts) -> None:
