@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +168,12 @@ def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
     assert slow.round.length_ms > fast.round.length_ms
 
 
-BYTES_1M = facts_of(PRESETS["byte-1m"])
+@lru_cache
+def facts_of_preset(name: str) -> ModelFacts:
+    return facts_of(PRESETS[name])
+
+
+BYTES_1M = facts_of_preset("byte-1m")
 
 
 def test_many_nodes_take_local_steps_of_muon() -> None:
@@ -183,13 +189,13 @@ def test_many_nodes_take_local_steps_of_muon() -> None:
 
 
 @pytest.mark.parametrize("preset", ["byte-1m", "byte-10m", "byte-125m", "byte-1b"])
-@pytest.mark.parametrize("nodes", [16, 64, 256])
+@pytest.mark.parametrize("nodes", [16, 256])
 @pytest.mark.parametrize("tokens_s", [1e3, 1e5])
-@pytest.mark.parametrize("gigabytes", [2, 16, 200])
+@pytest.mark.parametrize("gigabytes", [2, 200])
 def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gigabytes: int) -> None:
     """Long runs over fast links: whether or not local steps are chosen, they are as many and as large as they should
     be."""
-    facts, of, memory_bytes = facts_of(PRESETS[preset]), swarm(nodes, 1e9, 1e9, tokens_s), gigabytes * 1e9
+    facts, of, memory_bytes = facts_of_preset(preset), swarm(nodes, 1e9, 1e9, tokens_s), gigabytes * 1e9
     run = chosen(facts, of, rule="local_muon", tokens=1e12, memory_bytes=memory_bytes)
     plan = plan_of(run, facts, DATA, of, memory_bytes)
     assert isinstance(run.rule, LocalMuonSpec)
