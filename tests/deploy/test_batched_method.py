@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import dropped_by_update, topk_selection
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Levels, Merged, Votes, merge
+from thinwire_proto.exact.votes import Votes, merge
 
 CPU = torch.device("cpu")
 MODEL = DecoderSpec(width=48, layers=1, heads=2, hidden=80, context=16)
@@ -71,13 +72,12 @@ def both(demo: DemoSpec) -> tuple[VotingMethod, BatchedVotingMethod]:
 
 
 @pytest.fixture
-def updates(monkeypatch: pytest.MonkeyPatch) -> list[Merged]:
-    """The merged votes of all updates that replicas apply."""
-    merged: list[Merged] = []
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The merged votes of all updates that replicas apply, `Merged` or `Levels`."""
+    merged: list[Any] = []
     apply = Replica.apply
 
     def record(replica: Replica, update: Update, head: bytes) -> None:
-        assert isinstance(update.merged, Merged)
         merged.append(update.merged)
         apply(replica, update, head)
 
@@ -93,7 +93,7 @@ DEMOS = {
 
 
 @pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
-def test_all_nodes_at_once_learn_what_they_learn_one_after_the_other(demo: DemoSpec, updates: list[Merged]) -> None:
+def test_all_nodes_at_once_learn_what_they_learn_one_after_the_other(demo: DemoSpec, updates: list[Any]) -> None:
     one_by_one, at_once = both(demo)
     expected, found = losses_of(one_by_one, 20), losses_of(at_once, 20)
     assert found == pytest.approx(expected, rel=3e-3)
@@ -104,7 +104,7 @@ def test_all_nodes_at_once_learn_what_they_learn_one_after_the_other(demo: DemoS
 
 @pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
 def test_equal_gradients_lead_to_equal_updates(
-    demo: DemoSpec, updates: list[Merged], monkeypatch: pytest.MonkeyPatch
+    demo: DemoSpec, updates: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def one_by_one_gradients(
         problem: Problem, first: int, shares: int, samples: int
@@ -121,25 +121,14 @@ def test_equal_gradients_lead_to_equal_updates(
         assert np.array_equal(updates[number].values, updates[number + 12].values)
 
 
-def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    levels: list[Levels] = []
-    apply = Replica.apply
-
-    def record(replica: Replica, update: Update, head: bytes) -> None:
-        assert isinstance(update.merged, Levels)
-        levels.append(update.merged)
-        apply(replica, update, head)
-
-    monkeypatch.setattr(Replica, "apply", record)
+def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(updates: list[Any]) -> None:
     rounds, schedule = 10, SCHEDULE.model_copy(update={"learning_rate": 2e-2})
     one_by_one = LocalStepsMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     at_once = BatchedMuonMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     expected, found = losses_of(one_by_one, rounds, 4), losses_of(at_once, rounds, 4)
     assert found == pytest.approx(expected, rel=1e-3)
     assert found[-1] < found[0] - 0.5
-    first, first_at_once = levels[0], levels[rounds]  # later, a rounding may turn a bit over
+    first, first_at_once = updates[0], updates[rounds]  # later, a rounding may turn a bit over
     assert (first.values != first_at_once.values).mean() < 1e-3
     assert first_at_once.scales == pytest.approx(first.scales, rel=0.1)  # a code more or less
     for step in range(40, 52, 4):

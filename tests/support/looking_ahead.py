@@ -1,4 +1,4 @@
-"""What a node expects an update with its own votes alone to change."""
+"""The change of the parameters by an update with the votes of one node alone, which that node looks ahead to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thinwire_proto.exact.tiles import Batch, TileLayout
 
 
 def looked_ahead(momentum: Momentum, sent: Sent, layout: TileLayout) -> Tensor:
-    """The change at a rate of 0.5, as a flat buffer in tile space."""
+    """Return that change at a rate of 0.5, as a flat buffer in tile space."""
     flat = torch.zeros(layout.components)
 
     def put(batch: Batch, change: Tensor) -> None:
