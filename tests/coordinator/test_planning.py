@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
-import math
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
-from thinwire_coordinator.cli.init import init
+from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning import memory
-from thinwire_coordinator.planning.advice import advise, plan_of
 from thinwire_coordinator.planning.choice import choose
 from thinwire_coordinator.planning.completion import complete
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
@@ -30,8 +24,7 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.machines import MACHINES
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, TRANSFER_PART, Amount, kind_for
-from thinwire_coordinator.planning.settings import LOCAL_ROUNDS_MIN, LOCAL_STEPS, MORE_PASSES_MAX
+from thinwire_coordinator.planning.rule_choice import TRANSFER_PART
 from thinwire_coordinator.planning.traffic import (
     CALL_BYTES,
     ROW_BYTES_A_NODE,
@@ -39,12 +32,9 @@ from thinwire_coordinator.planning.traffic import (
     contribution_bytes,
     update_bytes,
 )
-from thinwire_node.training.rules.local_muon import orthogonal
 from thinwire_proto import activations
-from thinwire_proto.contract import CorpusSpec, DemoSpec, LocalMuonSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
-from thinwire_proto.contract.round import LEASE_ROUNDS
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
@@ -124,28 +114,6 @@ def test_more_memory_allows_larger_micro_batches() -> None:
     assert memory.micro_batch_for(run, facts, 0) == 1
 
 
-def swarm(nodes: int = 4, up: float = 10e6, down: float = 50e6, tokens_s: float = 10_000) -> SwarmFacts:
-    return SwarmFacts(nodes, up, down, tokens_s)
-
-
-SMALL = ModelFacts(885_888, 216, 18, 256)
-LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
-DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
-
-
-def chosen(
-    facts: ModelFacts,
-    of: SwarmFacts,
-    *,
-    rule: str | None = None,
-    memory_bytes: float = math.inf,
-    tokens: float | None = None,
-    steps: int | None = None,
-) -> RunSpec:
-    given = (PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of)
-    return choose(*given, rule=rule, memory_bytes=memory_bytes, tokens=tokens, steps=steps)
-
-
 @pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["1M", "124M"])
 @pytest.mark.parametrize("nodes", [1, 4, 50])
 @pytest.mark.parametrize("mbit", [1, 10, 1000])
@@ -166,127 +134,6 @@ def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
     )
     assert slow.demo.k < fast.demo.k
     assert slow.round.length_ms > fast.round.length_ms
-
-
-@lru_cache
-def facts_of_preset(name: str) -> ModelFacts:
-    return facts_of(PRESETS[name])
-
-
-BYTES_1M = facts_of_preset("byte-1m")
-
-
-def test_many_nodes_take_local_steps_of_muon() -> None:
-    """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015."""
-    few, many = chosen(BYTES_1M, swarm(15)), chosen(BYTES_1M, swarm(16))
-    assert (few.rule.kind, many.rule.kind) == ("demo", "local_muon")
-    assert isinstance(many.rule, LocalMuonSpec)
-    assert (many.rule.micro_batch, many.rule.beta2, many.schedule.learning_rate) == (4, 0.99, 0.015)
-    assert many.demo == RunSpec(rule=many.rule).demo
-    assert many.schedule.steps == pytest.approx(LOCAL_ROUNDS_MIN, rel=0.1)
-    samples = forecast(many, BYTES_1M, DATA, swarm(16)).tokens_a_round / 16 / BYTES_1M.context
-    assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
-
-
-@pytest.mark.parametrize("preset", ["byte-1m", "byte-10m", "byte-125m", "byte-1b"])
-@pytest.mark.parametrize("nodes", [16, 256])
-@pytest.mark.parametrize("tokens_s", [1e3, 1e5])
-@pytest.mark.parametrize("gigabytes", [2, 200])
-def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gigabytes: int) -> None:
-    """Long runs over fast links: whether or not local steps are chosen, they are as many and as large as they should
-    be."""
-    facts, of, memory_bytes = facts_of_preset(preset), swarm(nodes, 1e9, 1e9, tokens_s), gigabytes * 1e9
-    run = chosen(facts, of, rule="local_muon", tokens=1e12, memory_bytes=memory_bytes)
-    plan = plan_of(run, facts, DATA, of, memory_bytes)
-    assert isinstance(run.rule, LocalMuonSpec)
-    assert run.rule.micro_batch <= plan.micro_batch
-    step_s = plan.micro_batch * facts.context / tokens_s
-    overhead = run.rule.more_passes(facts.parameters, run.rule.micro_batch * facts.context)
-    steps = plan.figures.tokens_a_round / nodes / facts.context / run.rule.micro_batch
-    if kind_for(facts, of, Amount(1e12), memory_bytes) == "local_muon":
-        assert overhead <= MORE_PASSES_MAX
-        assert LOCAL_STEPS <= steps <= LEASE_ROUNDS * LOCAL_STEPS + 1
-        assert run.rule.micro_batch * facts.context * (1 + overhead) / tokens_s <= run.round.length_s / LOCAL_STEPS
-        assert chosen(facts, of, tokens=1e12, memory_bytes=memory_bytes) == run
-    else:
-        is_slow = LOCAL_STEPS * step_s > ROUND_S_MAX / 2 or plan.figures.transfer_s > 0.4 * run.round.length_s
-        assert is_slow or overhead > MORE_PASSES_MAX
-
-
-LONG = 1e12
-
-
-@pytest.mark.parametrize(
-    ("facts", "of", "tokens"),
-    [
-        (replace(BYTES_1M, begins=True), swarm(64), LONG),
-        (replace(BYTES_1M, frozen=10**9), swarm(64), LONG),
-        (replace(BYTES_1M, parameters=BYTES_1M.parameters[:1]), swarm(64), LONG),  # an embedding
-        (BYTES_1M, swarm(64), 17e6),  # a sixth of the rounds that local steps need
-        (BYTES_1M, swarm(64, up=1e4, down=1e5), LONG),  # a round would be far longer than its steps
-        (BYTES_1M, swarm(64, tokens_s=1), LONG),
-    ],
-    ids=["begins from weights", "adapter", "no matrix", "few rounds", "slow links", "slow nodes"],
-)
-def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, tokens: float) -> None:
-    assert kind_for(BYTES_1M, swarm(64), Amount(LONG), math.inf) == "local_muon"
-    assert kind_for(facts, of, Amount(tokens), math.inf) == chosen(facts, of, tokens=tokens).rule.kind == "demo"
-
-
-def test_rounds_that_are_given_count_as_they_are() -> None:
-    assert chosen(BYTES_1M, swarm(16), steps=LOCAL_ROUNDS_MIN).rule.kind == "local_muon"
-    assert chosen(BYTES_1M, swarm(16), steps=LOCAL_ROUNDS_MIN - 1).rule.kind == "demo"
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        (replace(BYTES_1M, frozen=10**9), "an adapter"),
-        (replace(BYTES_1M, parameters=BYTES_1M.parameters[:1]), "no matrix that could take steps of Muon"),
-    ],
-)
-def test_local_steps_of_muon_need_a_matrix_from_scratch(facts: ModelFacts, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        chosen(facts, swarm(), rule="local_muon")
-
-
-def test_orthogonalizing_takes_what_its_products_take() -> None:
-    """Operations as torch counts them."""
-    rule, parameters = LocalMuonSpec(), BYTES_1M.parameters
-    with FlopCounterMode(display=False) as counter:
-        for one in parameters:
-            if rule.takes(one):
-                orthogonal(torch.zeros(one.shape))
-    pass_of = 6 * BYTES_1M.trained * 1024
-    assert rule.more_passes(parameters, 1024) == pytest.approx(counter.get_total_flops() / pass_of, rel=0.3)
-    assert rule.more_passes(parameters, 1024) >= counter.get_total_flops() / pass_of
-
-
-def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
-    data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
-    for rule, nodes in (("local_muon", "4"), ("demo", "16")):
-        run_init("--data", str(data), "--nodes", nodes, "--rule", rule, "--out", str(out), "--force")
-        text = out.read_text()
-        assert f"--rule {rule} --nodes {nodes}" in text
-        assert ("# samples of a local step: " in text) == (rule == "local_muon")
-        assert read_run(out).rule.kind == rule
-        assert check_file(out).problems == ()
-
-
-@pytest.mark.parametrize("nodes", [16, 64, 200])
-def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
-    of = swarm(nodes)
-    told = {}
-    for rule in ("demo", "local_muon"):
-        plan = plan_of(chosen(BYTES_1M, of, rule=rule, tokens=1e9), BYTES_1M, DATA, of, 8e9)
-        told[rule] = [advice.text for advice in advise(plan) if advice.key in ("rule.kind", "demo.update_levels")]
-    assert told["local_muon"] == []
-    assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
-
-
-def test_four_nodes_that_vote_are_told_nothing() -> None:
-    plan = plan_of(chosen(BYTES_1M, swarm(), tokens=1e9), BYTES_1M, DATA, swarm(), 8e9)
-    assert not [advice for advice in advise(plan) if advice.key == "rule.kind"]
 
 
 @pytest.mark.parametrize("votes", [0.5, 16, 100, 4000])
@@ -333,25 +180,6 @@ def test_a_round_of_each_pace(rounds: RoundSpec, tokens: int, seconds: float) ->
     assert figures.round_s == pytest.approx(seconds)
 
 
-def prepared(folder: Path, vocabulary: int = 1000) -> Path:
-    """A folder as `prepare` writes it, with two sources of 100,000 tokens each."""
-    (folder / BLOBS_FOLDER).mkdir(parents=True)
-
-    def shard(tokens: int, seed: int) -> Shard:
-        drawn = torch.randint(0, vocabulary, (tokens,), generator=torch.Generator().manual_seed(seed))
-        data = drawn.to(torch.uint16).numpy().tobytes()
-        name = hashlib.sha256(data).hexdigest()
-        (folder / BLOBS_FOLDER / name).write_bytes(data)
-        return Shard(hash=name, size=len(data), tokens=tokens, text_bytes=4 * tokens)
-
-    sources = tuple(
-        Source(name=name, train=(shard(100_000, 2 * number),), held_out=(shard(3_000, 2 * number + 1),))
-        for number, name in enumerate(("wiki", "my code"))
-    )
-    (folder / MANIFEST_FILE).write_bytes(Manifest(vocabulary=vocabulary, sources=sources).written())
-    return folder
-
-
 def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path: Path) -> None:
     data, out, folder = prepared(tmp_path / "data"), tmp_path / "run.toml", tmp_path / "model"
     folder.mkdir()
@@ -384,11 +212,6 @@ def test_an_adapter_of_narrow_matrices_sends_as_large_a_share_of_them_as_a_whole
     narrow = replace(SMALL, trained=SMALL.components // 8, frozen=10**9)  # rank 8
     run = choose(PRESETS["byte-1m"], CorpusSpec(), narrow, DataFacts({"text": 10**6}), swarm())
     assert (run.demo.k, run.demo.update_topk) == (12, 40)
-
-
-def run_init(*words: str) -> None:
-    arguments: argparse.Namespace = parser().parse_args(["init", *words])
-    init(arguments)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -1,0 +1,71 @@
+"""Models, swarms and prepared data that plans are made for, and the command `init`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from thinwire_coordinator.cli.init import init
+from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.planning.choice import choose
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_proto.contract import CorpusSpec, RunSpec
+from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
+
+
+@lru_cache
+def facts_of_preset(name: str) -> ModelFacts:
+    return facts_of(PRESETS[name])
+
+
+def swarm(nodes: int = 4, up: float = 10e6, down: float = 50e6, tokens_s: float = 10_000) -> SwarmFacts:
+    return SwarmFacts(nodes, up, down, tokens_s)
+
+
+SMALL = ModelFacts(885_888, 216, 18, 256)
+LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
+DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
+
+
+def chosen(
+    facts: ModelFacts,
+    of: SwarmFacts,
+    *,
+    rule: str | None = None,
+    memory_bytes: float = math.inf,
+    tokens: float | None = None,
+    steps: int | None = None,
+) -> RunSpec:
+    given = (PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of)
+    return choose(*given, rule=rule, memory_bytes=memory_bytes, tokens=tokens, steps=steps)
+
+
+def prepared(folder: Path, vocabulary: int = 1000) -> Path:
+    """A folder as `prepare` writes it, with two sources of 100,000 tokens each."""
+    (folder / BLOBS_FOLDER).mkdir(parents=True)
+
+    def shard(tokens: int, seed: int) -> Shard:
+        drawn = torch.randint(0, vocabulary, (tokens,), generator=torch.Generator().manual_seed(seed))
+        data = drawn.to(torch.uint16).numpy().tobytes()
+        name = hashlib.sha256(data).hexdigest()
+        (folder / BLOBS_FOLDER / name).write_bytes(data)
+        return Shard(hash=name, size=len(data), tokens=tokens, text_bytes=4 * tokens)
+
+    sources = tuple(
+        Source(name=name, train=(shard(100_000, 2 * number),), held_out=(shard(3_000, 2 * number + 1),))
+        for number, name in enumerate(("wiki", "my code"))
+    )
+    (folder / MANIFEST_FILE).write_bytes(Manifest(vocabulary=vocabulary, sources=sources).written())
+    return folder
+
+
+def run_init(*words: str) -> None:
+    arguments: argparse.Namespace = parser().parse_args(["init", *words])
+    init(arguments)
