@@ -13,7 +13,6 @@ from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
 from thinwire_coordinator.planning.rule_choice import DEMO, LOCAL_MUON, Amount, kind_for
 from thinwire_coordinator.planning.settings import (
-    LOCAL_ROUNDS_MIN,
     NARROW_PADDING_MIN,
     PASSES_MAX,
     TOKENS_A_PARAMETER,
@@ -189,10 +188,8 @@ def _rate(plan: AnyPlan) -> Iterator[Advice]:
 
 
 def _many_nodes(plan: Plan) -> Iterator[Advice]:
-    rounds = plan.run.schedule.steps
-    if plan.run.rule.kind != DEMO or rounds < LOCAL_ROUNDS_MIN:
-        return
-    if kind_for(plan.model, plan.swarm, Amount(plan.figures.tokens), plan.memory_bytes) == LOCAL_MUON:
+    amount = Amount(plan.figures.tokens)
+    if plan.run.rule.kind == DEMO and kind_for(plan.model, plan.swarm, amount, plan.memory_bytes) == LOCAL_MUON:
         yield Advice(
             "rule.kind",
             f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}" (docs/local-rules.md). It needs a '

@@ -54,6 +54,20 @@ class RoundChoice:
     samples: float
 
 
+@dataclass(frozen=True)
+class LocalSteps:
+    """The local steps of Muon that suit a model and a node.
+
+    tokens: of a step. more_passes: what orthogonalizing takes beside a step's pass, in passes. seconds: of LOCAL_STEPS
+    steps.
+    """
+
+    rule: LocalMuonSpec
+    tokens: int
+    more_passes: float
+    seconds: float
+
+
 def choice_for(
     facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
 ) -> RoundChoice:
@@ -65,7 +79,7 @@ def choice_for(
     if kind == LOCAL_MUON:
         _check_muon(facts)
     if (kind or kind_for(facts, swarm, amount, memory_bytes)) == LOCAL_MUON:
-        return _local_muon(facts, swarm, amount, memory_bytes)
+        return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
     return _votes(facts, swarm)
 
 
@@ -74,19 +88,29 @@ def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes:
     little more time; else votes."""
     if swarm.nodes < MANY_NODES or facts.frozen or facts.begins or not _has_muon(facts):
         return DEMO
-    chosen = _local_muon(facts, swarm, amount, memory_bytes)
-    assert isinstance(chosen.rule, LocalMuonSpec)
-    step_tokens = chosen.rule.micro_batch * facts.context
-    more_passes = chosen.rule.more_passes(facts.parameters, step_tokens)
-    steps_s = LOCAL_STEPS * step_tokens * (1 + more_passes) / swarm.tokens_s
-    rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * step_tokens * swarm.nodes)
+    steps = local_steps(facts, swarm, memory_bytes)
+    rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
     suits = (
-        more_passes <= MORE_PASSES_MAX
+        steps.more_passes <= MORE_PASSES_MAX
         and rounds >= LOCAL_ROUNDS_MIN
-        and steps_s <= ROUND_S_MAX
-        and chosen.round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps_s)
+        and steps.seconds <= ROUND_S_MAX
+        and _local_muon(facts, swarm, amount, steps).round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds)
     )
     return LOCAL_MUON if suits else DEMO
+
+
+def local_steps(facts: ModelFacts, swarm: SwarmFacts, memory_bytes: float) -> LocalSteps:
+    """Steps of the known batch, or larger ones, so that orthogonalizing takes little of the time; but not larger than a
+    node takes by default, and has memory for."""
+    rule = LocalMuonSpec()
+    run = RunSpec(rule=rule, demo=DemoSpec.model_validate(rule.DEMO_DEFAULTS))
+    least = math.ceil(rule.more_passes(facts.parameters, facts.context) / MORE_PASSES_MAX)
+    wanted = max(round(known_batch(facts.trained) / swarm.nodes / facts.context), least)
+    micro_batch = min(wanted, micro_batch_for(run, facts, memory_bytes))
+    tokens = micro_batch * facts.context
+    more_passes = rule.more_passes(facts.parameters, tokens)
+    seconds = LOCAL_STEPS * tokens * (1 + more_passes) / swarm.tokens_s
+    return LocalSteps(rule.model_copy(update={"micro_batch": micro_batch}), tokens, more_passes, seconds)
 
 
 def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
@@ -101,25 +125,14 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     raise AssertionError("there is at least one setting")
 
 
-def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> RoundChoice:
-    """Local steps of the known batch, of as many tokens as orthogonalizing needs. A node takes LOCAL_STEPS of them in a
-    round, and more only where there are rounds enough."""
-    demo = DemoSpec.model_validate(LocalMuonSpec.DEMO_DEFAULTS)
-    rule = LocalMuonSpec(micro_batch=_micro_batch(facts, swarm, RunSpec(rule=LocalMuonSpec(), demo=demo), memory_bytes))
-    step_tokens = rule.micro_batch * facts.context
-    steps_s = LOCAL_STEPS * step_tokens * (1 + rule.more_passes(facts.parameters, step_tokens)) / swarm.tokens_s
-    needed_s = transfer_s(facts, demo, swarm) / TRANSFER_PART
+def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: LocalSteps) -> RoundChoice:
+    """A round of LOCAL_STEPS steps, and of more only where there are rounds enough."""
+    demo = DemoSpec.model_validate(steps.rule.DEMO_DEFAULTS)
+    round_s = max(_wanted_s(ROOM_FOR_STEPS * steps.seconds), transfer_s(facts, demo, swarm) / TRANSFER_PART)
+    least = LOCAL_STEPS * steps.rule.micro_batch
     most = math.inf if amount.rounds else amount.tokens / (LOCAL_ROUNDS_MIN * swarm.nodes * facts.context)
-    leased = min(max(most, LOCAL_STEPS * rule.micro_batch), LEASE_ROUNDS * LOCAL_STEPS * rule.micro_batch)
-    return RoundChoice(rule, demo, max(_wanted_s(ROOM_FOR_STEPS * steps_s), needed_s), math.ceil(leased / LEASE_ROUNDS))
-
-
-def _micro_batch(facts: ModelFacts, swarm: SwarmFacts, run: RunSpec, memory_bytes: float) -> int:
-    """Samples of a local step: those of the known batch, or more so that orthogonalizing takes little of the time; not
-    more than a node takes by default, and has memory for."""
-    least = math.ceil(LocalMuonSpec().more_passes(facts.parameters, facts.context) / MORE_PASSES_MAX)
-    wanted = max(round(known_batch(facts.trained) / swarm.nodes / facts.context), least)
-    return min(wanted, micro_batch_for(run, facts, memory_bytes))
+    leased = min(max(most, least), LEASE_ROUNDS * least)
+    return RoundChoice(steps.rule, demo, round_s, math.ceil(leased / LEASE_ROUNDS))
 
 
 def _check_muon(facts: ModelFacts) -> None:

@@ -43,7 +43,7 @@ MANY_NODES = 16
 LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
 """Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
 MORE_PASSES_MAX = 0.7
-"""What orthogonalizing may take, in passes. In docs/convergence it takes up to 0.6 of one."""
+"""What orthogonalizing may take, in passes. In docs/convergence it takes 0.6 of one with four samples a node."""
 NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
 
