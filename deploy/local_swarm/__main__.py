@@ -108,6 +108,7 @@ def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
                 raise KeyboardInterrupt
             view.show(status)
             time.sleep(POLL_S)
+        view.show(_status(processes, stub), last=True)
     return time.monotonic() - (started or time.monotonic())
 
 

@@ -41,11 +41,12 @@ class View:
         """Whether the terminal was closed. make does not pass SIGHUP on, so this must be polled."""
         return self._live is not None and not sys.stdout.isatty()
 
-    def show(self, status: StatusReply) -> None:
+    def show(self, status: StatusReply, *, last: bool = False) -> None:
+        """Show the swarm. Plain lines come at most every PLAIN_EVERY_S, but the last one always comes."""
         rate = self._tokens_per_second(status.tokens)
         if self._live:
             self._live.update(table(status, rate))
-        elif time.monotonic() - self._printed_at > PLAIN_EVERY_S:
+        elif last or time.monotonic() - self._printed_at > PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
             loss = f"loss {status.loss_newest:.3f}" if status.HasField("loss_newest") else "loss not measured yet"
             unit, agreement = "step", f"replicas {equality(status)}"

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,10 @@ def when_an_update_is_out() -> Callable[[], None]:
 
 
 def when_a_receipt_is_out() -> Callable[[], None]:
-    """The same for a receipt. gRPC ends a call once it has sent the reply."""
+    """The same for a receipt. gRPC ends a call once it has sent the reply.
+
+    Until then no other round is sealed, because its update might never reach a node.
+    """
     real: Callable[..., Any] = Service.Contribute
     due = asyncio.Event()
 
@@ -94,8 +98,12 @@ def when_a_receipt_is_out() -> Callable[[], None]:
             context.add_done_callback(lambda _: die())
         return receipt
 
+    def die_next() -> None:
+        due.set()
+        Ledger.append = lambda *_: threading.Event().wait()  # type: ignore[assignment,method-assign]
+
     Service.Contribute = contribute  # type: ignore[assignment,method-assign]
-    return due.set
+    return die_next
 
 
 SENT = {BROADCAST: when_an_update_is_out, RECEIPTS: when_a_receipt_is_out}
