@@ -20,7 +20,7 @@ from bench.wide_area.cores import NODES_SHARE, groups_for
 from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
-from bench.wide_area.report import PAGE, write_cells, write_page
+from bench.wide_area.report import PAGE, ReportError, earlier_cells, write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
 from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SAMPLES, SEED, round_samples
 from deploy.local_swarm.processes import ENDING, SwarmError
@@ -44,11 +44,15 @@ def main() -> None:
         return
     for number in ENDING:
         signal.signal(number, _interrupt)
+    try:
+        earlier = earlier_cells(arguments.resume, _how(machine, arguments)) if arguments.resume else []
+    except ReportError as error:
+        sys.exit(str(error))
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path("runs").absolute() / f"wan-{stamp}-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
-        failed = _measure(_cells(arguments), machine, arguments, folder, console)
+        failed = _measure(_cells(arguments), earlier, machine, arguments, folder, console)
     except KeyboardInterrupt:
         console.print(f"\nstopped; everything that was started has ended. Logs and finished cells: {folder}")
         sys.exit(130)
@@ -56,9 +60,15 @@ def main() -> None:
 
 
 def _measure(
-    cells: list[Cell], machine: EmulationSupport, arguments: argparse.Namespace, folder: Path, console: Console
+    cells: list[Cell],
+    earlier: list[CellResult],
+    machine: EmulationSupport,
+    arguments: argparse.Namespace,
+    folder: Path,
+    console: Console,
 ) -> int:
-    """Measure all cells in turn. A cell that fails is skipped with its reason; returns the number of failures."""
+    """Measure all cells in turn, but not those of an earlier run. A cell that fails is skipped with its reason. Returns
+    the number of failures."""
     failed = 0
     outcomes: list[CellResult] = []
     skipped: list[SkippedCell] = []
@@ -67,6 +77,10 @@ def _measure(
     for link, times in cells:
         dilation = times / _nodes_share(machine)
         name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {times:g}×"
+        if done := next((one for one in earlier if (one.link, one.dilation) == (link, dilation)), None):
+            outcomes.append(done)
+            _print_result(f"{name}, measured earlier", done, console)
+            continue
         if reason := machine.cannot(link.rate_mbit / dilation):
             skipped.append(SkippedCell(link, reason))
             console.print(f"{name}: {reason}")
@@ -171,6 +185,12 @@ def _arguments() -> argparse.Namespace:
         default=SAMPLES,
         metavar="N",
         help=f"samples of a node in a round, without dilated time; default {SAMPLES}",
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder of a run that was stopped; its finished cells are not measured again",
     )
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the losses; default %(default)s")
     parser.add_argument(

@@ -22,6 +22,10 @@ CELLS, PAGE = "cells.json", "wan"
 """File of the figures; name of page and plot."""
 
 
+class ReportError(Exception):
+    """The cells of an earlier run cannot be on the page; the text says why."""
+
+
 def write_cells(outcomes: list[CellResult], skipped: list[SkippedCell], how: str, folder: Path) -> None:
     """Write all measurements. how: the machine and the kind of emulation, in words."""
     document = {
@@ -40,6 +44,19 @@ def read_cells(path: Path) -> tuple[list[CellResult], list[SkippedCell], str]:
         [SkippedCell(LinkSpec(**cell["link"]), cell["reason"]) for cell in document["skipped"]],
         document["how"],
     )
+
+
+def earlier_cells(folder: Path, how: str) -> list[CellResult]:
+    """The finished cells of a run that was stopped. Raises ReportError if there are none, or `how` was another."""
+    path = folder / CELLS
+    try:
+        outcomes, _, measured = read_cells(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{path} holds no finished cells: {error}; give the folder of an earlier run") from error
+    if measured != how:
+        text = f"the cells in {path} were measured otherwise, so they cannot share a page"
+        raise ReportError(f"{text}\nthere: {measured}\nnow: {how}")
+    return outcomes
 
 
 def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str, name: str = PAGE) -> str:

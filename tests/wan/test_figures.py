@@ -10,7 +10,7 @@ import pytest
 
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec, netem_arguments
-from bench.wide_area.report import page, read_cells, write_cells, write_page
+from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells, write_page
 from bench.wide_area.watch import sample_of
 from bench.wide_area.workload import MICRO_BATCH, round_samples, run_toml
 from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
@@ -130,3 +130,15 @@ def test_sample_sums_over_nodes() -> None:
     nodes = [NodeStatus(counted=3, compute_s=1.5, active=True), NodeStatus(counted=4, compute_s=2.0)]
     sample = sample_of(StatusReply(step=4, tokens=1000, nodes=nodes), 7.0)
     assert (sample.step, sample.tokens, sample.counted, sample.compute_s, sample.active) == (4, 1000, 7, 3.5, 1)
+
+
+def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"holds no finished cells: .*give the folder of an earlier run"):
+        earlier_cells(tmp_path, "some machine.")
+    write_cells([cell_result()], [], "some machine.", tmp_path)
+    assert earlier_cells(tmp_path, "some machine.") == [cell_result()]
+    with pytest.raises(ReportError, match="measured otherwise"):
+        earlier_cells(tmp_path, "another machine.")
+    (tmp_path / "cells.json").write_text('{"cells": [{}], "skipped": [], "how": ""}')
+    with pytest.raises(ReportError, match="holds no finished cells"):
+        earlier_cells(tmp_path, "")
