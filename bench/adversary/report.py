@@ -7,7 +7,6 @@ from pathlib import Path
 
 from bench.adversary.attacks import ATTACKS
 from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
-from bench.adversary.plots import write_plot
 from bench.adversary.run import SceneResult
 from bench.adversary.scene import DEFAULT, DEFENCES, NOBODY, Scene, Study
 
@@ -22,6 +21,8 @@ Results = Mapping[str, SceneResult]
 def write_report(study: Study, results: Results, folder: Path) -> None:
     (folder / PAGE).write_text(page(study, results), encoding="utf-8")
     if results:
+        from bench.adversary.plots import write_plot  # noqa: PLC0415 - matplotlib takes a second
+
         write_plot(study, results, folder / PLOT)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from bench.convergence.arms import ADAMW, ARMS, DEFAULT, REFERENCE
 from bench.convergence.plan import Study, runs_at_least, sweep_of
-from bench.convergence.plots import write_plots
 from bench.convergence.run import Result
 from bench.convergence.summaries import ArmSummary, front_of, percent, summaries_of
 from bench.convergence.targets import BYTES_TARGET, LOSS_TARGETS
@@ -21,6 +20,8 @@ def write_report(study: Study, results: Sequence[Result], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAGE).write_text(page(study, results, summaries))
     if summaries:
+        from bench.convergence.plots import write_plots  # noqa: PLC0415 - matplotlib takes a second
+
         write_plots(summaries, study.nodes, folder / CURVES, folder / FRONT)
 
 

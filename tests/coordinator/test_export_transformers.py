@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.sealed_run import make_state
 from support.small import small_contract
@@ -56,7 +54,13 @@ class Chatting(ByteTokenizer):
 
 
 def opened(folder: Path) -> tuple[Any, Any]:
-    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    return opened_with("AutoModelForCausalLM", folder), opened_with(AUTO, folder)
+
+
+def opened_with(opener: str, folder: Path) -> Any:
+    import transformers  # noqa: PLC0415 - takes seconds, and each worker of the tests collects this file
+
+    return getattr(transformers, opener).from_pretrained(folder)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -186,7 +190,7 @@ def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None
     assert (found - adapted).abs().max() < 1e-5
     assert (found - merged).abs().max() < 1e-5
     assert (found - before).abs().max() > 1e-3
-    assert AutoTokenizer.from_pretrained(tmp_path / "adapter")(PROMPT).input_ids == prompt[0].tolist()
+    assert opened_with(AUTO, tmp_path / "adapter")(PROMPT).input_ids == prompt[0].tolist()
     written = whole.generate(prompt, do_sample=False, max_new_tokens=20)[0, len(prompt[0]) :].tolist()
     assert written == list(generate(ours, replica.tensors, prompt[0], Sampling(20, 0.0), None))
     state.close()
@@ -201,7 +205,7 @@ def test_the_byte_tokenizer_opens_and_reads_all_of_unicode(tmp_path: Path) -> No
     tokenizer = ByteTokenizer()
     for name, data in tokenizer.files().items():
         (tmp_path / name).write_bytes(data)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = opened_with(AUTO, tmp_path)
     code_points = (*range(0, 0xD800, 3), *range(0xE000, 0x110000, 97), *range(0x600))  # surrogates are no text
     text = "".join(map(chr, code_points)) + "  two spaces\r\n\ttab "
     tokens = theirs(text).input_ids
@@ -229,7 +233,7 @@ def test_a_chat_prompt_is_that_of_transformers(tmp_path: Path, template: str) ->
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     message = [{"role": "user", "content": "Hi\n {{ there }} <é>"}]
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = opened_with(AUTO, tmp_path)
     expected = theirs.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     assert chat_prompt(Chatting(files), message[0]["content"]) == expected
     assert "{{ there }}" in expected
@@ -251,6 +255,6 @@ def test_the_class_is_named_that_gives_the_run_s_tokens(tmp_path: Path, family: 
         (out / name).write_bytes(data)
     (out / "config.json").write_text(f'{{"model_type": "{family}"}}')
     assert class_to_open(out, tokenizer) == opener
-    right = getattr(transformers, opener).from_pretrained(out)
+    right = opened_with(opener, out)
     text = "class A:\n    def b"
     assert right(text)["input_ids"] == tokenizer.encode(text).tolist()
