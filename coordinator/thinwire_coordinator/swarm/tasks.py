@@ -22,6 +22,8 @@ class Tasks:
         self._timed: set[asyncio.Task[None]] = set()
         self._sealing: set[asyncio.Task[None]] = set()
         self._logs_failures = False
+        self.failed_late: OSError | ThinwireError | None = None
+        """What failed first after `log_failures`, if it has an explanation."""
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
@@ -32,7 +34,7 @@ class Tasks:
         return task
 
     def log_failures(self) -> None:
-        """From now on, nobody looks at `failed`: the process ends. What fails is logged."""
+        """From now on, nobody looks at `failed`: the process ends. What fails is logged, and kept in `failed_late`."""
         self._logs_failures = True
 
     def stop(self) -> None:
@@ -68,8 +70,12 @@ class Tasks:
 
     def fail(self, error: BaseException) -> None:
         if self._logs_failures:
-            explained = isinstance(error, ThinwireError | OSError)
-            log.error("failed while the coordinator stops: %r", error, exc_info=None if explained else error)
+            text = "failed while the coordinator stops: %r"
+            if isinstance(error, ThinwireError | OSError):
+                self.failed_late = self.failed_late or error
+                log.error(text, error)
+            else:
+                log.error(text, error, exc_info=error)
         elif not self.failed.done():
             self.failed.set_exception(error)
 
