@@ -1,8 +1,9 @@
 """The study of many nodes: `make science SCIENCE=--scaling`.
 
 Two kinds of scaling, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
-number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. The results are
-in the folder of the main study, whose runs of the fixed batch with four nodes are used.
+number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. Without a centre,
+own batches have fewer rounds, because all nodes train one after the other. The results are in the folder of the main
+study, whose runs of the fixed batch with four nodes are used.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
-from bench.convergence.summaries import ArmSummary, percent, summaries_of
+from bench.convergence.summaries import ArmSummary, four_digits, percent, summaries_of
 from bench.convergence.targets import LOSS_TARGETS
 
 PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
-"""Of the runs with own batches. Those with the fixed batch have as many tokens as the main study."""
+"""Of the runs with own batches. The others have as many tokens as the main study."""
+TOKENS_SWEEP, TOKENS = 1 << 20, 1 << 22
+"""Of the main study."""
+CORRECTED = ("gossip-dense-noise", "gossip-sign-noise")
+"""The best arms without a centre. They need two samples a node."""
+TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, without a centre"}
+"""By the kind of scaling."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The runs with one number of nodes. kind: "fixed" or "own". study: its runs. baseline: the study whose AdamW has
+    """The runs with one number of nodes. kind: a key of TITLES. study: its runs. baseline: the study whose AdamW has
     the same global batch."""
 
     kind: str
@@ -44,7 +51,7 @@ def _own(nodes: int) -> Scaling:
 
 
 def _fixed(nodes: int) -> Scaling:
-    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), 1 << 20, 1 << 22, (1,))
+    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), TOKENS_SWEEP, TOKENS, (1,))
     if nodes == with_four.nodes:
         return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
     gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))
@@ -52,7 +59,17 @@ def _fixed(nodes: int) -> Scaling:
     return Scaling("fixed", nodes, replace(with_four, arms=arms, nodes=nodes), with_four)
 
 
-SCALINGS = (*(_own(nodes) for nodes in (16, 4, 1, 64)), *(_fixed(nodes) for nodes in (4, 16, 1)))
+def _without_a_centre(nodes: int) -> Scaling:
+    of_own = _own(nodes).study
+    study = replace(of_own, arms=(ADAMW, *CORRECTED), tokens=TOKENS)
+    return Scaling("gossip", nodes, study, study)
+
+
+SCALINGS = (
+    *(_own(nodes) for nodes in (16, 4, 1, 64, 8)),
+    *(_fixed(nodes) for nodes in (4, 16, 1)),
+    _without_a_centre(16),
+)
 """In the order in which they run. 16 samples cannot be shared by 64 nodes."""
 
 
@@ -87,25 +104,27 @@ def page(folder: Path) -> str:
 `make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
 
 * *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
-* *Fixed batch*: 16 samples of all nodes together; 4,194,304 tokens, rates swept in 1,048,576.
+* *Fixed batch*: 16 samples of all nodes together; {TOKENS:,} tokens, rates swept in {TOKENS_SWEEP:,}.
+* *Own batch, without a centre*: {SAMPLES_A_NODE} samples of each node, and {TOKENS:,} tokens of all nodes together.
 * Each arm has its own sweep of rates with each number of nodes. Where several rates ran to the end on the first seed,
   the best of those counts. *AdamW* is that on the same global batch; arms are compared with it on the seeds that both
   have.
 * *B/parameter* is what one node sends and receives, a parameter and step. *Ring* says how many times more a ring
   all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
 * muon-*H*: a round has H local steps of Muon ([local-rules.md](../local-rules.md#local-steps-of-muon)).
+* *One node* is the loss of one node's own parameters, where each has its own; *loss* is that of their mean.
 * k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
 * {on_cards} of the runs were made on a card, in float32 like the others; their files name it.
 {missing}"""
-    return "\n".join([head, *(_section(kind, folder) for kind in ("own", "fixed"))])
+    return "\n".join([head, *(_section(kind, folder) for kind in TITLES)])
 
 
 def _section(kind: str, folder: Path) -> str:
     rows = [
-        f"## {kind.capitalize()} batch\n",
-        "| nodes | arm | rate | seeds | loss | above AdamW | B/parameter | ring |",
+        f"## {TITLES[kind]}\n",
+        "| nodes | arm | rate | seeds | loss | above AdamW | B/parameter | ring | one node |",
     ]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    rows.append("|---|---|---|---|---|---|---|---|---|")
     shown = sorted((one for one in SCALINGS if one.kind == kind), key=lambda one: one.nodes)
     for one in shown:
         adamw = _adamw(one.baseline, folder)
@@ -130,7 +149,7 @@ def _row(one: Scaling, summary: ArmSummary, adamw: ArmSummary | None) -> str:
     rate = f"{summary.results[0].run.rate:g}"
     return (
         f"| {one.nodes} | {summary.arm} | {rate} | {len(summary.results)} | {summary.loss:.4f} | {above} "
-        f"| {summary.bytes_a_parameter:.3g} | {ring} |"
+        f"| {summary.bytes_a_parameter:.3g} | {ring} | {four_digits(summary.single_node_loss)} |"
     )
 
 

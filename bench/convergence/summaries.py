@@ -30,6 +30,12 @@ class ArmSummary:
         losses = [result.loss for result in self.results]
         return max(losses) - min(losses)
 
+    @property
+    def single_node_loss(self) -> float | None:
+        """The loss of one node's own parameters; None where all nodes have the same."""
+        losses = [result.single_node_loss for result in self.results if result.single_node_loss is not None]
+        return mean(losses) if losses else None
+
     def relative_loss(self, other: ArmSummary) -> float | None:
         """How far the mean loss is above another arm's, on the seeds that both have; None if there are none."""
         ours, theirs = ({result.run.seed: result.loss for result in arm.results} for arm in (self, other))
@@ -53,6 +59,11 @@ class ArmSummary:
         """Times fewer bytes than a ring all-reduce of float32 among the same nodes in every local step; 0 for one
         node, whose all-reduce sends nothing."""
         return ring_bytes(self.nodes) / self.bytes_a_parameter
+
+
+def four_digits(loss: float | None) -> str:
+    """A loss for a table; empty if it is not known."""
+    return "" if loss is None else f"{loss:.4f}"
 
 
 def percent(share: float | None) -> str:

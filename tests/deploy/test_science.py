@@ -170,8 +170,8 @@ def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_
                 told = replace(result, loss=loss, settings=settings_of(ARMS[result.run.arm]))
                 write(told, tmp_path)
     rows = [line.split(" | ") for line in scaling_page(tmp_path).splitlines() if " | thinwire | " in line]
-    final = [row for row in rows if len(row) == 8]
-    assert [row[0].strip("| ") for row in final] == ["1", "4", "16", "64", "1", "4", "16"]
+    final = [row for row in rows if len(row) == 9]
+    assert [row[0].strip("| ") for row in final] == ["1", "4", "8", "16", "64", "1", "4", "16"]
     assert all(row[5].startswith("+1.00%") for row in final)
     assert "still to be made" not in scaling_page(tmp_path)
 
