@@ -71,7 +71,7 @@ def measure(swarm: SwarmUnderAttack, attacks: Sequence[str], window_s: float, tu
 
 def _during(swarm: SwarmUnderAttack, attack: str, window: Window, seconds: float) -> str:
     """Measure while an attack lasts. Returns what it has sent."""
-    process = swarm.begin(attack)
+    (process,) = swarm.begin(attack)
     _watch(swarm, window, seconds)
     return swarm.end(process)
 

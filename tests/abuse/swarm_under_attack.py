@@ -34,13 +34,15 @@ class SwarmUnderAttack:
         self._page = str(swarm.ready["page"]).removeprefix("https://").replace("0.0.0.0", "127.0.0.1")
         self.bound_bytes = int(coordinator.events("coordinator.memory_bound")[0]["memory_bytes"])
 
-    def begin(self, attack: str) -> Process:
-        """Start an attack, and wait until it has begun."""
-        command = ("python", "-m", "abuse.attack", attack, self.swarm.address, self.swarm.token.hex(), self._page)
-        process = self.swarm.start("attack", *command)
-        until(lambda: ATTACK_LOG in process.text(), f"{attack} begins", process)
-        _pin(process, CORES_OF_OTHERS)
-        return process
+    def begin(self, *attacks: str) -> list[Process]:
+        """Start attacks beside each other, and wait until all have begun."""
+        own = self.swarm.address, self.swarm.token.hex(), self._page
+        begun = [self.swarm.start("attack", "python", "-m", "abuse.attack", attack, *own) for attack in attacks]
+        for attack, process in zip(attacks, begun, strict=True):
+            until(lambda one=process: ATTACK_LOG in one.text() or not one.running, f"{attack} begins", process)  # type: ignore[misc]
+            assert process.running, process.text()
+            _pin(process, CORES_OF_OTHERS)
+        return begun
 
     def end(self, attack: Process) -> str:
         """End an attack. Returns what it says that it has sent."""

@@ -111,7 +111,9 @@ def test_a_restarted_coordinator_has_the_keys_of_those_that_replaced_forgotten_n
     played(tmp_path, scene)
 
 
-def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path) -> None:
+def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 60.0)  # the others are not to be lost
+
     async def scene(coordinator: GossipCoordinator) -> None:
         await training(coordinator)
         leases = coordinator.swarm.registry.leases

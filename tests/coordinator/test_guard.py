@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +27,7 @@ from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, SwarmStub, add_SwarmServicer_to_server
 
 NODES_MAX = 4
+LONG = Patience(first_message_s=60.0, part_s=60.0, accept_s=60.0, call_s=60.0, refusal_pause_s=0.01)
 SHORT = Patience(first_message_s=0.2, part_s=0.2, accept_s=0.2, call_s=30.0, refusal_pause_s=0.01)
 SESSION_HEADER = (SESSION.encode(), b"secret")
 
@@ -67,12 +68,12 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(patience: Patience = SHORT) -> AsyncIterator[Guarded]:
+async def guarded(patience: Patience = LONG, now: Callable[[], float] | None = None) -> AsyncIterator[Guarded]:
     rules, told = AdmissionRules(Bounds(NODES_MAX)), list[Denied]()
     guard = Guard(
         rules,
         lambda secret: "a-node" if secret == "secret" else None,
-        asyncio.get_running_loop().time,
+        now or asyncio.get_running_loop().time,
         told.append,
         patience,
     )
@@ -112,7 +113,7 @@ async def test_calls_of_all_kinds_pass() -> None:
 
 
 async def test_a_message_that_does_not_come_ends_the_call() -> None:
-    async with guarded() as found:
+    async with guarded(SHORT) as found:
         never = asyncio.Event()
 
         async def parts(count: int) -> AsyncIterator[pb.ContributionPart]:
@@ -173,7 +174,7 @@ async def test_large_and_wrong_messages_are_refused_before_they_are_parsed() -> 
 
 
 async def test_a_stranger_that_calls_too_often_is_refused_but_not_a_member_at_the_same_address() -> None:
-    async with guarded() as found:
+    async with guarded(now=lambda: 0.0) as found:
         refusal = None
         for _ in range(found.guard.rules.bounds.strangers_calls.burst + 100):
             try:

@@ -180,6 +180,7 @@ def continue_study(folder: Path, study: Study) -> list[Result]:
     return asyncio.run(run_all(study, folder, 2, lambda progress: None))
 
 
+@pytest.mark.timeout(600)  # four trainings, each in a process that imports torch
 def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) -> None:
     """Real processes and real training: stopped while the second run trains, continued, and one run repeated.
 

@@ -107,9 +107,9 @@ def _alarm() -> Iterator[None]:
         raise Hang
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    others = signal.setitimer(signal.ITIMER_REAL, HANG_S)  # of pytest-timeout
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *others)

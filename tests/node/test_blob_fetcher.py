@@ -36,10 +36,14 @@ def server(tmp_path: Path) -> Iterator[BlobServer]:
 
 
 @pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (blob_fetcher, download):
         monkeypatch.setattr(module, "FETCH_SILENT_S", SILENT_S)
-    monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
 
 
 def blob_in(folder: Path, seed: int = 1, size: int = SIZE) -> Blob:
@@ -96,8 +100,15 @@ async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: Blob
     ],
 )
 async def test_a_bad_address_is_named_and_the_swarm_gives_the_blob(
-    tmp_path: Path, server: BlobServer, fault: str, says: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    server: BlobServer,
+    fault: str,
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if fault == "stall":
+        request.getfixturevalue("impatient")
     blob = blob_in(server.folder)
     server.fault = fault.replace("loop", f"{server.url}/{blob.hash}")
     found = fetcher(tmp_path, [server.url], Swarm(server.folder))
@@ -108,6 +119,7 @@ async def test_a_bad_address_is_named_and_the_swarm_gives_the_blob(
     assert re.search(says, fields["reason"])
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_silent_address_is_asked_last_for_a_while(tmp_path: Path, server: BlobServer) -> None:
     one, two = blob_in(server.folder, 1), blob_in(server.folder, 2)
     server.fault = "stall"
@@ -207,6 +219,7 @@ def from_bucket(tmp_path: Path, bucket: Bucket, swarm: Swarm, monkeypatch: pytes
     return BlobFetcher(cache, ["s3://bucket/blobs"], swarm.blob, random.Random(1), Record(), own)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_bucket_behind_a_thin_line_is_read_in_small_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +232,7 @@ async def test_a_bucket_behind_a_thin_line_is_read_in_small_ranges(
     assert max(map(len, bucket.given)) < blob.size / 4
 
 
+@pytest.mark.usefixtures("impatient")
 def test_ranges_follow_the_speed_of_the_line() -> None:
     assert next_range_bytes(BYTES_LEAST, took_s=0.0) == 4 * BYTES_LEAST
     assert next_range_bytes(RANGE_BYTES_MAX, took_s=0.0) == RANGE_BYTES_MAX

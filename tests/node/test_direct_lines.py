@@ -9,6 +9,7 @@ import pytest
 from support.cutting_proxy import cutting_proxy
 from support.relayed import (
     CONTRACT,
+    DIRECT_ALONE,
     HERE,
     TIMES,
     Node,
@@ -66,7 +67,7 @@ def relayed_bytes(pair: Pair) -> int:
 
 @pytest.mark.parametrize("listens", ["both", "one", "two"])
 async def test_messages_go_directly_if_an_end_listens(listens: str) -> None:
-    async with direct_pair(listens) as pair:
+    async with direct_pair(listens, times=DIRECT_ALONE) as pair:
         await pair.start()
         await until_direct(pair)
         await exchange(pair)
@@ -171,7 +172,7 @@ async def test_a_message_that_is_cut_off_in_the_middle_arrives_once_whole() -> N
 
 
 async def test_what_waited_before_there_was_a_line_goes_directly() -> None:
-    async with direct_pair() as pair:
+    async with direct_pair(times=DIRECT_ALONE) as pair:
         pair.one.send(2, message(1, LARGE))
         await pair.start()
         await pair.two.until(lambda: len(pair.two.taken) == 1)

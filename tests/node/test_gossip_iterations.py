@@ -17,6 +17,7 @@ from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
+from thinwire_proto.contract import Contract
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
@@ -24,15 +25,19 @@ from thinwire_proto.gossip.reports import MISSED_MAX
 from thinwire_proto.needs import SNAPSHOT_BYTES_A_PARAMETER, Trained, state_disk_bytes
 
 STEPS, SAMPLES = 3, 2
-PATIENCE_S = 0.5
-CONTRACT = small_contract(
-    exchange={
-        "kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": round(1000 * PATIENCE_S)
-    },
-    rule={"kind": "adamw", "samples": SAMPLES},
-    schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
-    round={"pace": "clock"},
-)  # fmt: skip
+PATIENCE_S = 2.0
+
+
+def contract_with(patience_s: float) -> Contract:
+    return small_contract(
+        exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": round(1000 * patience_s)},
+        rule={"kind": "adamw", "samples": SAMPLES},
+        schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
+        round={"pace": "clock"},
+    )
+
+
+CONTRACT = contract_with(0.5)
 
 
 class ReadableTo(Prefetch):
@@ -67,7 +72,7 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
 
 async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_path: Path) -> None:
     """In the last iteration, each makes a decision of its own. Their peers have mixed the same turns."""
-    nodes = GossipNodes(tmp_path, CONTRACT, 3)
+    nodes = GossipNodes(tmp_path, contract_with(PATIENCE_S), 3)
     trainings = [nodes.open(number) for number in range(3)]
     late = trainings[0]
     held: list[tuple[int, Message]] = []

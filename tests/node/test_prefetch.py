@@ -17,7 +17,6 @@ from support.blob_server import BlobServer, blob_server
 from support.token_folder import write_tokens
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import EvaluationPart, LinkLost, Refused
-from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
@@ -38,9 +37,7 @@ OWN = DataAddresses(networks=LOOPBACK)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blob_fetcher, download):
-        monkeypatch.setattr(module, "FETCH_SILENT_S", 0.3)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
 
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
 from support.real import RealSwarm, real_swarm, run_text, until
@@ -37,15 +37,39 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
 
 
 @pytest.fixture(scope="module")
-def page(swarm: RealSwarm) -> Iterator[Page]:
-    """The panel, not logged in. A dialog other than the question for a reason ends the test."""
+def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = chromium.new_page(viewport={"width": 1200, "height": 900})
-        found.set_default_timeout(PATIENCE_MS)
-        found.goto(f"{swarm.ready['page']}/organizer")
-        yield found
+        yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="module")
+def opened(swarm: RealSwarm, browser: Browser) -> Page:
+    """The panel, of one visitor. A dialog other than the question for a reason ends the test."""
+    return open_panel(swarm, browser)
+
+
+@pytest.fixture
+def page(swarm: RealSwarm, opened: Page) -> Page:
+    """The panel, logged in: another process may have run the tests before this one."""
+    opened.locator("#login, #panel").locator("visible=true").first.wait_for()
+    if opened.locator("#login").is_visible():
+        log_in(swarm, opened)
+    return opened
+
+
+def open_panel(swarm: RealSwarm, browser: Browser) -> Page:
+    found = browser.new_page(viewport={"width": 1200, "height": 900})
+    found.set_default_timeout(PATIENCE_MS)
+    found.goto(f"{swarm.ready['page']}/organizer")
+    return found
+
+
+def log_in(swarm: RealSwarm, page: Page) -> None:
+    page.get_by_label("Secret").fill((swarm.state / FILE).read_text().strip())
+    page.get_by_label("Secret").press("Enter")
+    page.locator("#panel").wait_for()
 
 
 def serious(page: Page) -> list[str]:
@@ -60,7 +84,8 @@ def ask(swarm: RealSwarm, path: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
-def test_a_stranger_sees_the_login_and_nothing_else(swarm: RealSwarm, page: Page) -> None:
+def test_a_stranger_sees_the_login_and_nothing_else(swarm: RealSwarm, browser: Browser) -> None:
+    page = open_panel(swarm, browser)
     expect(page.locator("#panel")).to_be_hidden()
     page.get_by_label("Secret").fill("a wrong secret")
     page.get_by_label("Secret").press("Enter")
@@ -70,12 +95,14 @@ def test_a_stranger_sees_the_login_and_nothing_else(swarm: RealSwarm, page: Page
     for path in ("/api/status", "/api/history", "/history.csv", "/metrics", "/"):
         with urlopen(swarm.ready["page"] + path, timeout=10) as answer:
             assert b"127.0.0.1" not in answer.read(), path  # the address of every node here
+    page.close()
 
 
-def test_the_organizer_logs_in_by_keyboard_and_sees_nodes_with_their_addresses(swarm: RealSwarm, page: Page) -> None:
-    secret = (swarm.state / FILE).read_text().strip()
-    page.get_by_label("Secret").fill(secret)
-    page.get_by_label("Secret").press("Enter")
+def test_the_organizer_logs_in_by_keyboard_and_sees_nodes_with_their_addresses(
+    swarm: RealSwarm, browser: Browser
+) -> None:
+    page = open_panel(swarm, browser)
+    log_in(swarm, page)
     rows = page.locator("#nodes tbody tr")
     expect(rows).to_have_count(MEMBERS)
     for name in rows.locator("th").all_inner_texts():
@@ -84,6 +111,7 @@ def test_the_organizer_logs_in_by_keyboard_and_sees_nodes_with_their_addresses(s
     assert page.locator("main img").count() == 0
     assert serious(page) == []
     assert page.evaluate("document.cookie") == ""  # no script can read it
+    page.close()
 
 
 def test_an_invite_is_made_shown_once_and_revoked(swarm: RealSwarm, page: Page) -> None:

@@ -17,7 +17,7 @@ from thinwire_node.decentralized.ranks import Ranks
 from thinwire_proto.errors import RemoteError
 
 PATIENCE_S = 2.0
-SHORT_S = 0.7
+SHORT_S = 4.0
 LATE, DEAD = 1, 3
 
 
@@ -52,6 +52,7 @@ def absent(rank: int) -> Any:
     """Rank 3 makes its Gossip only after the others have given up. Returns the error; then who averages once all have
     come."""
     error = ""
+    dist.barrier()
     if rank != DEAD:
         try:
             Ranks(None, SHORT_S)

@@ -22,9 +22,8 @@ import torch.distributed as dist
 from support.fork_server import run
 
 RANKS = 4
-HANGS_AFTER_S = 90
-"""A rank that takes longer prints where it is, and ends."""
-
+HANGS_AFTER_S = 140
+"""A rank that takes longer prints where it is, and ends, before `run` gives it up."""
 
 STOPPED = "stopped"
 """The name of a file that is there once a rank has stopped itself. Whoever wakes the rank removes it."""
@@ -32,7 +31,7 @@ STOPPED = "stopped"
 
 def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:
     """What each rank's scenes returned, by the scene's name."""
-    done = run(["python", __file__, str(folder), scenes], folder, timeout_s=150)
+    done = run(["python", __file__, str(folder), scenes], folder, timeout_s=HANGS_AFTER_S + 10)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [folder / f"{rank}.pickle" for rank in range(RANKS)]
     return [pickle.loads(path.read_bytes()) if path.exists() else {} for path in found]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -80,6 +80,8 @@ async def relay_service(port: int = 0) -> AsyncIterator[tuple[str, RelayService]
 
 ONE_RELAY = "one Relay at a time in a session"
 TIMES = LineTimes(first_s=0.05, max_s=0.2, direct_s=0.3)
+DIRECT_ALONE = replace(TIMES, direct_s=30.0)
+"""The relay does not take over from a direct line that comes slowly."""
 HERE = DirectLines(refusal=refusal_of(LOOPBACK))
 """Connects to peers on this machine, and listens for none."""
 
@@ -242,14 +244,17 @@ async def relayed_pair() -> AsyncIterator[Pair]:
 
 @asynccontextmanager
 async def direct_pair(
-    listens: str = "both", address_of_two: str = "", keys: tuple[SecretKey, SecretKey] | None = None
+    listens: str = "both",
+    address_of_two: str = "",
+    keys: tuple[SecretKey, SecretKey] | None = None,
+    times: LineTimes = TIMES,
 ) -> AsyncIterator[Pair]:
     """The same, of nodes on which `listens` is said: both, one, two, or nobody. address_of_two: that node one is told,
     in place of the right one."""
     first, second = keys or two_keys()
     one = await listening(first) if listens in ("both", "one") else HERE
     two = await listening(second) if listens in ("both", "two") else HERE
-    async with pair_of((first, one), (second, two), address_of_two) as pair:
+    async with pair_of((first, one), (second, two), address_of_two, times) as pair:
         yield pair
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ MACHINE = check_emulation()
 START_S = 120.0
 TESTS = Path(__file__).resolve().parents[1]
 PREFIX = f"thinwire-{os.getpid()}-"
-pytestmark = pytest.mark.skipif(bool(MACHINE.missing), reason=f"two networks need {MACHINE.missing}")
+MISSING = MACHINE.missing or ", ".join(name for name in ("iptables", "sysctl") if shutil.which(name) is None)
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"two networks need {MISSING}")
 
 
 def inside(host: str, *command: str) -> list[str]:
@@ -102,7 +104,7 @@ def volunteer(folder: Path, programs: Programs, invite: str, **environment: str)
         shown = subprocess.run(status, check=False, capture_output=True, text=True)
         return shown.returncode == 0 and json.loads(shown.stdout)["given"]["counted"] > 0
 
-    until(counted, "a contribution is counted", node, *programs.all)
+    until(counted, "a contribution is counted", node, *programs.all, progress=node.text)
 
 
 def test_a_volunteer_behind_nat_contributes(tmp_path: Path, networks: None) -> None:

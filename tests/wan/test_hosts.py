@@ -35,7 +35,7 @@ with socket.create_server(("0.0.0.0", {PORT})) as server, socket.socket(type=soc
         pass
     connection.sendall(b"x")
     connection.recv(1)
-    datagrams.settimeout(0.5)
+    datagrams.settimeout(5)
     count = 0
     try:
         while datagrams.recv(100):
