@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 PROGRAM = shutil.which("prometheus")
@@ -13,13 +14,20 @@ HOW_TO_INSTALL = "Prometheus is not installed, so metrics are not scraped: apt-g
 RULES = Path(__file__).resolve().parents[1] / "prometheus" / "rules.yml"
 SCRAPE_EVERY = "1s"
 HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+"""Below those that the system gives to connections."""
 
 
 def free_addresses(count: int) -> list[str]:
-    """HOST:PORT of different ports that are free now."""
+    """HOST:PORT of different ports that are free now. They stay free, unless another program asks for just them."""
+    found: list[str] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [f"{HOST}:{found.getsockname()[1]}" for found in sockets]
+        while len(found) < count:
+            port = random.SystemRandom().choice(PORTS)  # not by a seed, which two processes may share
+            with suppress(OSError):
+                held.enter_context(socket.create_server((HOST, port)))
+                found.append(f"{HOST}:{port}")
+    return found
 
 
 def command(folder: Path, listen: str, targets: dict[str, list[str]]) -> list[str]:

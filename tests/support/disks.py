@@ -37,8 +37,8 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def fill(disk: Path) -> None:
-    """Fill a disk until `make_room`."""
-    with (disk / FILLER).open("wb", buffering=0) as file:
+    """Fill a disk, or what has become free on it, until `make_room`."""
+    with (disk / FILLER).open("ab", buffering=0) as file:
         try:
             while True:
                 file.write(b"\0" * PAGE_BYTES)

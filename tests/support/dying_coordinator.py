@@ -2,8 +2,8 @@
 
 python dying_coordinator.py POINT N serve …
 
-The last two points come when gRPC reports a message as sent, not when gRPC accepts it. So the first node has the
-message at that moment, and the others may have it.
+The last two points come shortly after gRPC reports a message as sent, not when gRPC accepts it. So the first node has
+the message, and the others may have it. A node that loses the connection drops what it has not taken yet.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from thinwire_coordinator.swarm.events import Event, Events, UpdateSent
 from thinwire_coordinator.swarm.feed import Feed
 from thinwire_coordinator.swarm.intake import Intake
 
+TAKING_S = 0.3
+"""A node takes what it has received within this time."""
 BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "body written": (files, "rename_synced", False),  # under its temporary name, not synced
@@ -37,6 +39,10 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_soon() -> None:
+    asyncio.get_running_loop().call_later(TAKING_S, die)
 
 
 def arm(point: str, number: int) -> None:
@@ -78,7 +84,7 @@ def when_an_update_is_out() -> Callable[[], None]:
     def tell(events: Events, event: Event) -> None:
         real(events, event)
         if due.is_set() and isinstance(event, UpdateSent):
-            die()
+            die_soon()
 
     Events.tell = tell  # type: ignore[assignment,method-assign]
     return due.set
@@ -95,7 +101,7 @@ def when_a_receipt_is_out() -> Callable[[], None]:
     async def contribute(service: Service, parts: Any, context: Any) -> Any:
         receipt = await real(service, parts, context)
         if due.is_set():
-            context.add_done_callback(lambda _: die())
+            context.add_done_callback(lambda _: die_soon())
         return receipt
 
     def die_next() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from typing import IO, Any
 import grpc
 
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
+from deploy.local_swarm.prometheus import free_addresses
 from support.fork_server import can_fork, fork_server, run
 from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.identity.invite import Invite, parse_invite
@@ -24,8 +23,6 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 PATIENCE_S = 60.0
 END_S = 10.0
-PORTS = range(20_000, 32_000)
-"""Below those that the system gives to connections, so that the port of a killed coordinator stays free."""
 RESTING = ("--compute-max", "10")
 """Options of a node that only has to be there, and leaves the processors to the other tests."""
 
@@ -67,15 +64,6 @@ samples = {samples}
 """
 
 
-def lasting_address() -> str:
-    """An address on loopback at which nobody listens, for a program that stops and starts again."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)  # not by the seed of the tests, which all workers share
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            return f"127.0.0.1:{port}"
-
-
 class RealSwarm:
     """The processes of one test. All of them are killed at its end."""
 
@@ -83,7 +71,7 @@ class RealSwarm:
         self.folder = folder
         self.state = folder / "coordinator"
         self.processes: list[Process] = []
-        self.address = lasting_address()
+        self.address = free_addresses(1)[0]
         self.insecure = False
         """Whether to start the coordinator with --insecure, for clients with an HTTP/2 of their own."""
         self.ready: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 def listening(pid: int) -> list[str]:
     """The local addresses on which a process and its children listen, or wait for datagrams."""
-    pids = [pid, *children(pid)]
-    own = {
-        match[1]
-        for one in pids
-        for handle in Path(f"/proc/{one}/fd").iterdir()
-        if (match := re.fullmatch(r"socket:\[(\d+)\]", str(handle.readlink() if handle.is_symlink() else "")))
-    }
+    own = set()
+    for one in (pid, *children(pid)):
+        for handle in Path(f"/proc/{one}/fd").iterdir():
+            with suppress(OSError):  # it is closed again
+                if match := re.fullmatch(r"socket:\[(\d+)\]", str(handle.readlink())):
+                    own.add(match[1])
     found = []
     for name in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:

@@ -207,12 +207,12 @@ def test_a_port_or_a_state_directory_in_use_is_reported(swarm: RealSwarm) -> Non
 
 def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealSwarm) -> None:
     swarm.address = "127.0.0.1:9"  # no program listens on this port
-    node = swarm.node("alone", "--give-up-after", "2")
+    node = swarm.node("alone", "--give-up-after", "5")
     assert ended(node) == 1
     assert [told["joined"] for told in node.events("node.no_session")][:2] == [False, False]
     assert "no coordinator at 127.0.0.1:9" in node.text()
     assert node.events("node.retrying")
-    assert "for 2 s (--give-up-after)" in node.text()
+    assert "for 5 s (--give-up-after)" in node.text()
     nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
     assert ended(nonsense) == 2
     assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()
@@ -231,7 +231,8 @@ def test_a_waiting_node_joins_as_soon_as_its_coordinator_starts(swarm: RealSwarm
 def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm, number: signal.Signals) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     nodes = [swarm.node("a"), swarm.node("b")]
-    until(lambda: [node.counted > 2 for node in swarm.status().nodes] == [True, True], "both count", *nodes)
+    # each has trained on step 3 once it is counted a fourth time
+    until(lambda: [node.counted > 3 for node in swarm.status().nodes] == [True, True], "both count", *nodes)
     for process in (*nodes, coordinator):
         assert ends_in_s(process, number) < 5
         assert ended(process) == 0, process.text()

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local_swarm.processes import Process
 from support.disks import fill, make_room, read_only, small_disk
-from support.real import RealSwarm, ended, run_text, until
+from support.real import RESTING, RealSwarm, ended, run_text, until
 from support.sealed_run import make_run
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.signatures import RowSignatures
@@ -112,6 +112,13 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
         node = swarm.node("a", *ANY_DISK)
         until(counts, "the node is counted", node)
         fill(folder)
+
+        def has_failed() -> bool:
+            """A save renames its files over the older ones, and so makes room for the next save."""
+            fill(folder)
+            return not node.running
+
+        until(has_failed, "the node fails", node)
         text = failed_in_words(node)
         assert f"{folder}: the disk fails: " in text
         assert "No space left on device" in text
@@ -182,7 +189,7 @@ def test_a_torn_body_is_named_and_a_torn_snapshot_is_set_aside(swarm: RealSwarm)
 def test_a_ledger_with_torn_last_rows_keeps_all_earlier_rows(swarm: RealSwarm, tmp_path: Path) -> None:
     """The newest rows are in SQLite's write-ahead log. The test truncates it at various lengths."""
     coordinator = swarm.coordinator(LONG)
-    swarm.node("a")
+    swarm.node("a", *RESTING)  # after a thousand pages, SQLite would empty the log
     swarm.reached(12)
     announced = swarm.status().step
     coordinator.tell(signal.SIGKILL)

@@ -17,7 +17,7 @@ from bench.wide_area.programs import START_S, Programs
 from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
 from support.prometheus import Prometheus, parsed, read, value
-from support.real import ended, real_swarm, run_text, until
+from support.real import RESTING, ended, real_swarm, run_text, until
 from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
 from thinwire_node.observe.definitions import METRICS as NODE
 from thinwire_proto.wire.service_pb2 import StatusReply
@@ -64,10 +64,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletedRun]:
         program = swarm.start("prometheus", *command(swarm.folder, listen, {"coordinator": [here], "node": nodes}))
         prometheus = Prometheus(f"http://{listen}")
         swarm.coordinator(run_text(STEPS), "--wait-for", "2", "--evaluate-every", "5", "--http", here)
-        one = swarm.node("one", *(("--metrics", first) if nodes else ()))
+        one = swarm.node("one", "--metrics", first, *RESTING)
         # the first node waits for the second, so that the run cannot end before it was scraped
         until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is scraped", program, one)
-        two = swarm.node("two", *(("--metrics", second) if nodes else ()))
+        two = swarm.node("two", "--metrics", second, *RESTING)
         seen_up: set[str] = set()
 
         def all_up() -> bool:

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local_swarm.processes import BIN
-from support.real import END_S, RealSwarm, ended, run_text, until
+from support.real import PATIENCE_S, RealSwarm, ended, run_text, until
 from support.screen import Screen
 from thinwire_common.ready_file import READY_FILE
 from thinwire_common.units import human_bytes
@@ -99,7 +99,7 @@ def test_log_metrics_terminal_and_status_agree_with_the_coordinator(swarm: RealS
         assert "the node is running" in status_command(swarm, "logged").stdout
         shown.send_signal(signal.SIGCONT)
         screen.type(b"\x03")
-        assert shown.wait(END_S) == 0
+        assert shown.wait(PATIENCE_S) == 0
     finally:
         shown.kill()
         shown.wait()
