@@ -23,12 +23,12 @@ from bench.convergence.arms import ARMS, CANDIDATES, MAIN_ARMS
 from bench.convergence.plan import Study, next_runs, runs_at_least
 from bench.convergence.report import write_report
 from bench.convergence.run import Run, Size
-from bench.convergence.scaling import PAGE, run_scalings, selected, write_page
+from bench.convergence.scaling import PAGE, SWEEP_TOKENS, TITLES, TOKENS, run_scalings, selected, write_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 
 INTO = Path("docs") / "convergence"
 FULL = Study(
-    tuple(arm for arm in ARMS if arm not in CANDIDATES), Size(), 1 << 20, 1 << 22, (1, 2, 3), other_nodes=(16, 1)
+    tuple(arm for arm in ARMS if arm not in CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1, 2, 3), other_nodes=(16, 1)
 )
 LARGE_INTO = Path("docs") / "convergence-large"
 LARGE = Study(MAIN_ARMS, Size("byte-30m", 64, 512, "machine"), 10_000_000, 200_000_000, (1,))
@@ -68,7 +68,7 @@ def _many_nodes(arguments: argparse.Namespace, folder: Path, console: Console) -
     scalings = selected(arguments.arms or ())
     if arguments.plan:
         for one in scalings:
-            console.print(f"{one.kind} batch, {one.nodes} nodes", style="bold")
+            console.print(f"{TITLES[one.kind]}, {one.nodes} nodes", style="bold")
             _print_plan(one.study, folder, console)
         return
     if not arguments.report:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.convergence.arms import ADAMW, ARMS, DEFAULT, REFERENCE
 from bench.convergence.plan import Study, runs_at_least, sweep_of
 from bench.convergence.run import Result
-from bench.convergence.summaries import ArmSummary, four_digits, front_of, percent, summaries_of
+from bench.convergence.summaries import ArmSummary, four_decimals, front_of, percent, summaries_of
 from bench.convergence.targets import BYTES_TARGET, LOSS_TARGETS
 
 PAGE = "README.md"
@@ -86,7 +86,7 @@ def _table(summaries: Sequence[ArmSummary]) -> str:
         rate, seeds = f"{summary.results[0].run.rate:g}", len(summary.results)
         rows.append(
             f"| {summary.arm} | {summary.nodes} | {rate} | {seeds} | {summary.loss:.4f} | {spread} | {against} "
-            f"| {summary.bytes_a_parameter:.3g} | {_times_fewer(summary)} | {four_digits(summary.single_node_loss)} |"
+            f"| {summary.bytes_a_parameter:.3g} | {_times_fewer(summary)} | {four_decimals(summary.single_node_loss)} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -1,9 +1,9 @@
 """The study of many nodes: `make science SCIENCE=--scaling`.
 
-Two kinds of scaling, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
+Two kinds of batches, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
 number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. Without a centre,
-own batches have fewer rounds, because all nodes train one after the other. The results are in the folder of the main
-study, whose runs of the fixed batch with four nodes are used.
+runs with own batches are shorter, because one process trains all nodes in turn. The results are in the folder of the
+main study, whose runs of the fixed batch with four nodes are used.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
-from bench.convergence.summaries import ArmSummary, four_digits, percent, summaries_of
+from bench.convergence.summaries import ArmSummary, four_decimals, percent, summaries_of
 from bench.convergence.targets import LOSS_TARGETS
 
 PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
-"""Of the runs with own batches. The others have as many tokens as the main study."""
-TOKENS_SWEEP, TOKENS = 1 << 20, 1 << 22
-"""Of the main study."""
+"""Steps of the runs with own batches. Without a centre, only the sweep has so many."""
+SWEEP_TOKENS, TOKENS = 1 << 20, 1 << 22
+"""Of the main study and of the fixed batch; TOKENS also of the runs without a centre."""
 CORRECTED = ("gossip-dense-noise", "gossip-sign-noise")
-"""The best arms without a centre. They need two samples a node."""
+"""The best arms without a centre. They need at least two samples a node."""
 TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, without a centre"}
 """By the kind of scaling."""
 
@@ -51,7 +51,7 @@ def _own(nodes: int) -> Scaling:
 
 
 def _fixed(nodes: int) -> Scaling:
-    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), TOKENS_SWEEP, TOKENS, (1,))
+    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1,))
     if nodes == with_four.nodes:
         return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
     gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))
@@ -104,8 +104,8 @@ def page(folder: Path) -> str:
 `make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
 
 * *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
-* *Fixed batch*: 16 samples of all nodes together; {TOKENS:,} tokens, rates swept in {TOKENS_SWEEP:,}.
-* *Own batch, without a centre*: {SAMPLES_A_NODE} samples of each node, and {TOKENS:,} tokens of all nodes together.
+* *Fixed batch*: 16 samples of all nodes together; {TOKENS:,} tokens, rates swept in {SWEEP_TOKENS:,}.
+* *Own batch, without a centre*: the same batches and sweeps, but {TOKENS:,} tokens of all nodes together.
 * Each arm has its own sweep of rates with each number of nodes. Where several rates ran to the end on the first seed,
   the best of those counts. *AdamW* is that on the same global batch; arms are compared with it on the seeds that both
   have.
@@ -149,7 +149,7 @@ def _row(one: Scaling, summary: ArmSummary, adamw: ArmSummary | None) -> str:
     rate = f"{summary.results[0].run.rate:g}"
     return (
         f"| {one.nodes} | {summary.arm} | {rate} | {len(summary.results)} | {summary.loss:.4f} | {above} "
-        f"| {summary.bytes_a_parameter:.3g} | {ring} | {four_digits(summary.single_node_loss)} |"
+        f"| {summary.bytes_a_parameter:.3g} | {ring} | {four_decimals(summary.single_node_loss)} |"
     )
 
 

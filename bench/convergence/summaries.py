@@ -61,7 +61,7 @@ class ArmSummary:
         return ring_bytes(self.nodes) / self.bytes_a_parameter
 
 
-def four_digits(loss: float | None) -> str:
+def four_decimals(loss: float | None) -> str:
     """A loss for a table; empty if it is not known."""
     return "" if loss is None else f"{loss:.4f}"
 

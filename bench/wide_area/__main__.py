@@ -74,6 +74,13 @@ def _measure(
     skipped: list[SkippedCell] = []
     how = _how(machine, arguments)
     console.print(f"{how}\nlogs in {folder}")
+
+    def keep() -> None:
+        """Write what is known so far, so that a run which is stopped again can be resumed too."""
+        write_cells([*outcomes, *(one for one in earlier if one not in outcomes)], skipped, how, folder)
+
+    if earlier:
+        keep()
     for link, times in cells:
         dilation = times / _nodes_share(machine)
         name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {times:g}×"
@@ -96,7 +103,7 @@ def _measure(
             continue
         outcomes.append(outcome)
         _print_result(name, outcome, console)
-        write_cells(outcomes, skipped, how, folder)
+        keep()
     write_cells(outcomes, skipped, how, folder)
     into = arguments.into or folder
     write_page(outcomes, skipped, how, into, arguments.page)

@@ -81,7 +81,7 @@ class Coordinator:
         return self._monitoring.readiness
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises LocalError if the coordinator cannot start, go on, or stop in order."""
+        """Serve until `stop` is set. Raises LocalError if the coordinator cannot start, go on, or stop cleanly."""
         try:
             await self._serve(stop)
         except LedgerError as error:
@@ -105,14 +105,14 @@ class Coordinator:
             raise LocalError(f"the coordinator cannot go on: {error!r}; nothing that was sealed is lost") from error
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Start, serve, and shut down. Raises what failed, also if it failed in the end."""
+        """Start, serve, and shut down. Raises the first failure; of the shutdown, only an OSError or ThinwireError."""
         try:
             if await self._startup_unless(stop):
                 await self._main_loop(stop)
         finally:
             await self._shutdown()
         if self._swarm is not None and (error := self._swarm.tasks.failed_late) is not None:
-            raise error  # a script that stops the coordinator must learn that its last row is missing
+            raise error  # a script that stops the coordinator must learn that something was not written
 
     async def _startup_unless(self, stop: asyncio.Event) -> bool:
         """Start up. Return False if told to stop meanwhile; the next start redoes an unfinished creation of a run."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from deploy.local_swarm.daemon_log import events, readable
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
+from deploy.local_swarm.ports import free_addresses
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
 from deploy.local_swarm.prometheus import command as prometheus_command
 from thinwire_common.ready_file import READY_FILE, read_ready
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from deploy.local_swarm.prometheus import free_addresses
+from deploy.local_swarm.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent

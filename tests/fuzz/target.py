@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,9 +108,12 @@ def _alarm() -> Iterator[None]:
         raise Hang
 
     before = signal.signal(signal.SIGALRM, ring)
-    others = signal.setitimer(signal.ITIMER_REAL, HANG_S)  # of pytest-timeout
+    began = time.monotonic()
+    left_s, every_s = signal.setitimer(signal.ITIMER_REAL, HANG_S)  # the timer of pytest-timeout, if it has one
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *others)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s - (time.monotonic() - began)), every_s)

@@ -1,6 +1,6 @@
 """Tests the page in Chromium, on a coordinator with 200 members whose names contain markup.
 
-All tests share one swarm and one browser, and run in file order. The last browser test restarts the coordinator.
+The tests that one worker runs share a swarm and a browser. The last browser test restarts the coordinator.
 """
 
 from __future__ import annotations

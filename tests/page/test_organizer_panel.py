@@ -46,13 +46,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def opened(swarm: RealSwarm, browser: Browser) -> Page:
-    """The panel, of one visitor. A dialog other than the question for a reason ends the test."""
+    """The panel, of one visitor."""
     return open_panel(swarm, browser)
 
 
 @pytest.fixture
 def page(swarm: RealSwarm, opened: Page) -> Page:
-    """The panel, logged in: another process may have run the tests before this one."""
+    """The panel, logged in. Tests do not rely on an earlier one, which another worker may have run."""
     opened.locator("#login, #panel").locator("visible=true").first.wait_for()
     if opened.locator("#login").is_visible():
         log_in(swarm, opened)
@@ -150,7 +150,7 @@ def test_a_node_is_banned_with_a_reason_and_may_return(swarm: RealSwarm, page: P
         asked.append(dialog.message)
         dialog.accept("it sent \x1b[2Jnoise")
 
-    page.on("dialog", answered)
+    page.once("dialog", answered)
     page.get_by_role("button", name=re.compile("^Ban ")).first.click()
     row = page.locator("#nodes tbody tr", has_text="banned")
     expect(row).to_contain_text("it sent noise")

@@ -37,7 +37,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def fill(disk: Path) -> None:
-    """Fill a disk, or what has become free on it, until `make_room`."""
+    """Fill what is free on a disk. It may be called again; `make_room` frees all of it."""
     with (disk / FILLER).open("ab", buffering=0) as file:
         try:
             while True:

@@ -26,7 +26,7 @@ from thinwire_coordinator.swarm.feed import Feed
 from thinwire_coordinator.swarm.intake import Intake
 
 TAKING_S = 0.3
-"""A node takes what it has received within this time."""
+"""Longer than a node usually needs to take what it has received."""
 BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "body written": (files, "rename_synced", False),  # under its temporary name, not synced
@@ -91,9 +91,9 @@ def when_an_update_is_out() -> Callable[[], None]:
 
 
 def when_a_receipt_is_out() -> Callable[[], None]:
-    """The same for a receipt. gRPC ends a call once it has sent the reply.
+    """The same for a receipt: gRPC ends a call once it has sent the reply.
 
-    Until then no other round is sealed, because its update might never reach a node.
+    Once armed, the process seals no further round, because the update of that round might reach no node.
     """
     real: Callable[..., Any] = Service.Contribute
     due = asyncio.Event()

@@ -17,7 +17,8 @@ from thinwire_node.decentralized.ranks import Ranks
 from thinwire_proto.errors import RemoteError
 
 PATIENCE_S = 2.0
-SHORT_S = 4.0
+ABSENCE_S = 4.0
+"""Patience where a rank does not come: long enough for the others to meet on a busy machine."""
 LATE, DEAD = 1, 3
 
 
@@ -55,7 +56,7 @@ def absent(rank: int) -> Any:
     dist.barrier()
     if rank != DEAD:
         try:
-            Ranks(None, SHORT_S)
+            Ranks(None, ABSENCE_S)
         except RemoteError as raised:
             error = str(raised)
     dist.barrier()
@@ -79,7 +80,7 @@ def late_then_dead(rank: int) -> Any:
     """Rank 1 comes only after the others have averaged twice; then all average, and again once rank 3 has died. Returns
     who took part in each call, and the last mean."""
     dist.barrier()
-    ranks = Ranks(None, SHORT_S)
+    ranks = Ranks(None, ABSENCE_S)
     punctual = [Path(f"punctual.{other}") for other in range(RANKS) if other != LATE]
     while rank == LATE and not all(path.exists() for path in punctual):
         time.sleep(0.01)

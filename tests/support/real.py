@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import grpc
 
+from deploy.local_swarm.ports import free_addresses
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
-from deploy.local_swarm.prometheus import free_addresses
 from support.fork_server import can_fork, fork_server, run
 from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.identity.invite import Invite, parse_invite

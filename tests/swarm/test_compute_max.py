@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deploy.local_swarm.prometheus import free_addresses
+from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import RealSwarm, ended, ends_in_s, run_text, until, without_a_centre
 from thinwire_node.observe import status

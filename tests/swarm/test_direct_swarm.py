@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from deploy.local_swarm.prometheus import free_addresses
+from deploy.local_swarm.ports import free_addresses
 from support.prometheus import Series, parsed, read, value
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from thinwire_node.observe.status import read as status_of
@@ -60,8 +60,8 @@ def test_nodes_that_listen_train_and_one_is_killed_in_the_middle(tmp_path: Path)
         assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()]), mean)
         assert "the final mean of 3 nodes" in swarm.verify()
         for told in swarm.status().nodes:
-            shown = told.name == "two" or told.direct_up > told.relay_up
-            assert shown, "what a node reports of its direct lines is shown"
+            if told.name != "two":  # see above
+                assert told.direct_up > told.relay_up, "what a node reports of its direct lines is shown"
             assert told.direct_up + told.relay_up == told.bytes_up
 
 
@@ -90,7 +90,7 @@ def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(t
 
         joined = beats()
         until(lambda: beats() >= joined + len(nodes), "the first beats", coordinator, *nodes)
-        stale = wire()  # readings are seldom where they cost much; the next one has the bytes of joining
+        stale = wire()  # readings may be old where they are expensive; the next one has the bytes of joining
         until(lambda: wire() > stale, "a reading of the wire", coordinator, *nodes)
         before, first = figures(), [figures(at) for at in told]
         since = beats()

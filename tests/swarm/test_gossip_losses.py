@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from deploy.local_swarm.prometheus import free_addresses
+from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import ended, real_swarm, run_text, until, without_a_centre
 from thinwire_proto.gossip.consensus import MEASURE_EVERY

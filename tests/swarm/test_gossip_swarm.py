@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from deploy.local_swarm.prometheus import free_addresses
+from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import counted_samples, journal_of, parameters_of

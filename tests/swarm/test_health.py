@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from deploy.local_swarm.ports import free_addresses
 from deploy.local_swarm.processes import Process
-from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, value
 from support.real import RealSwarm, ended, until
 from support.sealed_run import make_run

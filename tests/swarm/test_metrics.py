@@ -14,8 +14,9 @@ import pytest
 from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import START_S, Programs
+from deploy.local_swarm.ports import free_addresses
 from deploy.local_swarm.processes import BIN
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command
 from support.prometheus import Prometheus, parsed, read, value
 from support.real import RESTING, ended, real_swarm, run_text, until
 from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR

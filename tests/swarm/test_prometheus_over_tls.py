@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
+from deploy.local_swarm.ports import free_addresses
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
 from support.prometheus import Prometheus
 from support.real import RESTING, RealSwarm, real_swarm, run_text, until
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.wide_area import __main__ as wide_area
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec, netem_arguments
+from bench.wide_area.needs import EmulationSupport
 from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells, write_page
 from bench.wide_area.watch import sample_of
 from bench.wide_area.workload import MICRO_BATCH, round_samples, run_toml
@@ -142,3 +144,29 @@ def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path
     (tmp_path / "cells.json").write_text('{"cells": [{}], "skipped": [], "how": ""}')
     with pytest.raises(ReportError, match="holds no finished cells"):
         earlier_cells(tmp_path, "")
+
+
+def test_a_resumed_run_that_is_stopped_again_keeps_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three cells is measured anew, and stopped, while the first and the third are there already."""
+    monkeypatch.chdir(tmp_path)
+    machine = EmulationSupport(missing="", netem=True)
+    monkeypatch.setattr(wide_area, "check_emulation", lambda: machine)
+    monkeypatch.setattr(wide_area, "ENDING", ())  # the signals of the tests' own process
+    losses = ["--rates", "10", "--round-trips", "100", "--losses", "0", "1", "2", "--dilations"]
+    monkeypatch.setattr("sys.argv", ["bench-wan", *losses])
+    earlier = [dataclasses.replace(cell_result(), link=LinkSpec(10, 100, loss)) for loss in (0.0, 0.02)]
+    how = wide_area._how(machine, wide_area._arguments())
+    write_cells(earlier, [], how, tmp_path)
+    monkeypatch.setattr("sys.argv", ["bench-wan", *losses, "--resume", str(tmp_path)])
+    measured: list[LinkSpec] = []
+
+    def stopped(link: LinkSpec, *_: object) -> CellResult:
+        measured.append(link)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wide_area, "_cell", stopped)
+    with pytest.raises(SystemExit, match="130"):
+        wide_area.main()
+    assert measured == [LinkSpec(10, 100, 0.01)]
+    (kept,) = (tmp_path / "runs").glob("*/cells.json")
+    assert read_cells(kept)[0] == earlier

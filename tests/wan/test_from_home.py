@@ -104,7 +104,7 @@ def volunteer(folder: Path, programs: Programs, invite: str, **environment: str)
         shown = subprocess.run(status, check=False, capture_output=True, text=True)
         return shown.returncode == 0 and json.loads(shown.stdout)["given"]["counted"] > 0
 
-    until(counted, "a contribution is counted", node, *programs.all, progress=node.text)
+    until(counted, "a contribution is counted", node, *programs.all, progress=lambda: node.ready(state))
 
 
 def test_a_volunteer_behind_nat_contributes(tmp_path: Path, networks: None) -> None:

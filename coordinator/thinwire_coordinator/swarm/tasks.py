@@ -23,7 +23,7 @@ class Tasks:
         self._sealing: set[asyncio.Task[None]] = set()
         self._logs_failures = False
         self.failed_late: OSError | ThinwireError | None = None
-        """What failed first after `log_failures`, if it has an explanation."""
+        """The first OSError or ThinwireError after `log_failures`. Other errors are bugs, and are only logged."""
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
@@ -34,7 +34,7 @@ class Tasks:
         return task
 
     def log_failures(self) -> None:
-        """From now on, nobody looks at `failed`: the process ends. What fails is logged, and kept in `failed_late`."""
+        """From now on, nobody looks at `failed`: the process ends. Failures are logged; see also `failed_late`."""
         self._logs_failures = True
 
     def stop(self) -> None:
