@@ -129,10 +129,10 @@ def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: Loc
     """A round of LOCAL_STEPS steps, and of more only where there are rounds enough."""
     demo = DemoSpec.model_validate(steps.rule.DEMO_DEFAULTS)
     round_s = max(_wanted_s(ROOM_FOR_STEPS * steps.seconds), transfer_s(facts, demo, swarm) / TRANSFER_PART)
-    least = LOCAL_STEPS * steps.rule.micro_batch
     most = math.inf if amount.rounds else amount.tokens / (LOCAL_ROUNDS_MIN * swarm.nodes * facts.context)
-    leased = min(max(most, least), LEASE_ROUNDS * least)
-    return RoundChoice(steps.rule, demo, round_s, math.ceil(leased / LEASE_ROUNDS))
+    least = LOCAL_STEPS * steps.rule.micro_batch
+    samples = max(min(most, LEASE_ROUNDS * least) // LEASE_ROUNDS, math.ceil(least / LEASE_ROUNDS))
+    return RoundChoice(steps.rule, demo, round_s, samples)
 
 
 def _check_muon(facts: ModelFacts) -> None:
