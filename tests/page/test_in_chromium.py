@@ -5,31 +5,27 @@ The tests that one worker runs share a swarm and a browser. The last browser tes
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import itertools
 import json
 import re
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from support.accessibility import serious
-from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
-from support.cutting_proxy import cutting_proxy
-from support.real import RealSwarm, ended, real_swarm, run_text, until
+from support.chromium import IN_CHROMIUM
+from support.crowded_page import MEMBERS, NAME, CrowdedCoordinator, Line, Open
+from support.real import real_swarm, until
+from thinwire_coordinator.ledger.state_directory import open_state
 
-MEMBERS = 200
-NAME = "<img src=x onerror=alert(1)>"
 LOADED_MS = 1000
 LOADS = 15
 """One of so many must be fast, because other tests use the same processors, and all members contribute at once."""
@@ -40,113 +36,10 @@ MESSAGE_BYTES_MAX = 2_000
 pytestmark = IN_CHROMIUM
 
 
-class CrowdedCoordinator:
-    """A coordinator with its page and a crowd of light members."""
-
-    def __init__(self, swarm: RealSwarm) -> None:
-        self.swarm = swarm
-        run = run_text(100_000, rounds='min_contributions = 1\npace = "clock"').replace(
-            "length_ms = 5000", "length_ms = 2000"
-        )
-        self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
-        self.address = swarm.ready["page"]
-        crowd = [
-            "python",
-            "-m",
-            "bench.costs.light_members",
-            swarm.invitation,
-            "--members",
-            str(MEMBERS),
-            "--name",
-            NAME,
-        ]
-        self.crowd = swarm.start("crowd", *crowd)
-        until(lambda: self.active == MEMBERS, "all members are active", self.crowd, progress=lambda: self.active)
-        until(lambda: self.status()["step"] >= 2, "some steps", self.crowd)
-
-    def status(self) -> dict[str, Any]:
-        with urlopen(f"{self.address}/api/status?nodes=0", timeout=10) as answer:
-            return dict(json.load(answer))
-
-    @property
-    def active(self) -> int:
-        return int(self.status()["nodes"]["active"])
-
-    def start_again(self) -> None:
-        """The killed coordinator may still hold its state directory for a moment."""
-        ended(self.coordinator)
-        self.coordinator = self.swarm.coordinator(None, "--http", self.address.removeprefix("http://"))
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrowdedCoordinator]:
     with real_swarm(tmp_path_factory.mktemp("page")) as swarm:
         yield CrowdedCoordinator(swarm)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # Chromium's sandbox does not work as root; it opens only our own page
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-class Open:
-    """An open page, with its errors and its requests. A dialog counts as an error, because only markup in a node's name
-    could open one."""
-
-    def __init__(self, browser: Browser, address: str, *, dark: bool = False, width: int = 1200) -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
-        )
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.errors: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", self._said)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("dialog", self._dialog)
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-        self.page.locator("#link[data-link=live]").wait_for()
-
-    def _said(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.errors.append(message.text)
-
-    def _dialog(self, dialog: Dialog) -> None:
-        self.errors.append(f"dialog {dialog.message}")
-        dialog.dismiss()
-
-    @property
-    def step(self) -> int:
-        return int(re.sub(r"\D", "", self.page.locator("#step").inner_text()))
-
-
-class Line:
-    """The line between a browser and the coordinator, which can fail. Runs on a thread, beside Playwright's loop."""
-
-    def __init__(self, address: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._made = cutting_proxy(address)
-        self._proxy = asyncio.run_coroutine_threadsafe(self._made.__aenter__(), self._loop).result()
-        self.address = f"http://{self._proxy.address}"
-
-    def shut(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.shut)
-
-    def open(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.open)
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._made.__aexit__(None, None, None), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture
@@ -252,15 +145,12 @@ def test_the_keyboard_reads_values_of_a_chart(light: Open) -> None:
 
 
 def test_the_curves_download_as_csv(watched: CrowdedCoordinator, light: Open) -> None:
-    """Nearly all members are counted in the newest row: on a slow machine, a round may end before all have come."""
-    rows: list[dict[str, str]] = []
-
-    def nearly_all_are_counted() -> bool:
-        rows[:] = _downloaded_curves(light.page)
-        return int(rows[-1]["nodes"]) >= 0.9 * MEMBERS
-
-    until(nearly_all_are_counted, "members are counted in the newest row", watched.coordinator)
+    rows = _downloaded_curves(light.page)
     steps = [int(row["step"]) for row in rows]
+    state = open_state(watched.swarm.state, read_only=True)
+    sealed = {step + 1: len(nodes) for step, _, nodes in state.ledger.counted_at(0, steps[-1])}
+    state.close()
+    assert {int(row["step"]): int(row["nodes"]) for row in rows if row["nodes"]} == sealed
     assert steps == sorted(set(steps))
     assert rows[0]["held_out_loss:held_out"]  # measured at step 0
     newest = rows[-1]

@@ -12,9 +12,9 @@ from urllib.request import urlopen
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect
 
-from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
+from support.chromium import IN_CHROMIUM, PATIENCE_MS
 from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_coordinator.access.organizer_secret import FILE
 
@@ -34,14 +34,6 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
         members = found.start("crowd", *crowd, "--members", str(MEMBERS), "--name", sent)
         until(lambda: len(found.active()) == MEMBERS, "all members are active", members, coordinator)
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

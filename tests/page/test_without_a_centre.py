@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from support.accessibility import serious
-from support.chromium import CHROMIUM, IN_CHROMIUM
+from support.chromium import IN_CHROMIUM
 from support.real import ended, real_swarm, run_text, until, without_a_centre
 
 STEPS = 12
@@ -27,14 +27,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert ended(node) == 0, node.tail(30)
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         yield swarm.ready["page"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
