@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,10 @@ CORES_OF_NODES, CORES_OF_OTHERS = _CORES[: max(1, len(_CORES) // 2)], _CORES[len
 """Honest nodes have other machines than the coordinator, so they get cores of their own, if there are two."""
 
 
+def _has_begun_or_ended(attack: Process) -> bool:
+    return ATTACK_LOG in attack.text() or not attack.running
+
+
 class SwarmUnderAttack:
     """bound_bytes: the coordinator's bound on its memory, as it printed it."""
 
@@ -39,7 +44,7 @@ class SwarmUnderAttack:
         own = self.swarm.address, self.swarm.token.hex(), self._page
         begun = [self.swarm.start("attack", "python", "-m", "abuse.attack", attack, *own) for attack in attacks]
         for attack, process in zip(attacks, begun, strict=True):
-            until(lambda one=process: ATTACK_LOG in one.text() or not one.running, f"{attack} begins", process)  # type: ignore[misc]
+            until(partial(_has_begun_or_ended, process), f"{attack} begins", process)
             assert process.running, process.text()
             _pin(process, CORES_OF_OTHERS)
         return begun

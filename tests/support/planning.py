@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,17 +34,9 @@ LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
 DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 
-def chosen(
-    facts: ModelFacts,
-    of: SwarmFacts,
-    *,
-    rule: str | None = None,
-    memory_bytes: float = math.inf,
-    tokens: float | None = None,
-    steps: int | None = None,
-) -> RunSpec:
-    given = (PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of)
-    return choose(*given, rule=rule, memory_bytes=memory_bytes, tokens=tokens, steps=steps)
+def chosen(facts: ModelFacts, of: SwarmFacts, **asked: Any) -> RunSpec:
+    """What `choose` chooses. asked: its keywords."""
+    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, **asked)
 
 
 def prepared(folder: Path, vocabulary: int = 1000) -> Path:
