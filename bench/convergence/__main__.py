@@ -20,10 +20,10 @@ from rich.live import Live
 from rich.text import Text
 
 from bench.convergence.arms import ARMS, CANDIDATES, MAIN_ARMS
-from bench.convergence.plan import Study, next_runs, runs_at_least
+from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, next_runs, runs_at_least
 from bench.convergence.report import write_report
 from bench.convergence.run import Run, Size
-from bench.convergence.scaling import PAGE, SWEEP_TOKENS, TITLES, TOKENS, run_scalings, selected, write_page
+from bench.convergence.scaling import PAGE, TITLES, run_scalings, selected, write_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 
 INTO = Path("docs") / "convergence"

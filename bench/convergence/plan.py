@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from bench.convergence.arms import ARMS, NODES_MATTER, RATES_MAX, REPEATED_ARMS, rate_at
 from bench.convergence.run import Result, Run, Size
 
+SWEEP_TOKENS, TOKENS = 1 << 20, 1 << 22
+"""Of a sweep's run and of a full-length run, in the main study and with its fixed batch."""
+
 
 @dataclass(frozen=True)
 class Study:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, LOCAL_MUON, SHARED
-from bench.convergence.plan import Study, runs_at_least
+from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
 from bench.convergence.summaries import ArmSummary, four_decimals, percent, summaries_of
@@ -23,8 +23,6 @@ PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
 """Steps of the runs with own batches. Without a centre, only the sweep has so many."""
-SWEEP_TOKENS, TOKENS = 1 << 20, 1 << 22
-"""Of the main study and of the fixed batch; TOKENS also of the runs without a centre."""
 CORRECTED = ("gossip-dense-noise", "gossip-sign-noise")
 """The best arms without a centre. They need at least two samples a node."""
 TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, without a centre"}

@@ -108,8 +108,9 @@ def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
                 raise KeyboardInterrupt
             view.show(status)
             time.sleep(POLL_S)
+        ended = time.monotonic()
         view.show(_status(processes, stub), last=True)
-    return time.monotonic() - (started or time.monotonic())
+    return ended - (started or ended)
 
 
 def _check_start(processes: Processes) -> None:
