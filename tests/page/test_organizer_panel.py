@@ -19,7 +19,7 @@ from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_coordinator.access.organizer_secret import FILE
 
 MEMBERS = 3
-RUN = run_text(100_000, rounds='min_contributions = 1\npace = "clock"').replace("length_ms = 5000", "length_ms = 500")
+RUN = run_text(100_000, rounds='min_contributions = 1\npace = "clock"', length_ms=500)
 NAME = "<img src=x onerror=alert(1)>"
 
 pytestmark = IN_CHROMIUM

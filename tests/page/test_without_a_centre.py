@@ -13,7 +13,7 @@ from support.chromium import IN_CHROMIUM
 from support.real import ended, real_swarm, run_text, until, without_a_centre
 
 STEPS = 12
-RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
+RUN = run_text(STEPS, length_ms=1000, rounds='pace = "clock"')
 RUN += without_a_centre(2, 4, codec="int8")
 pytestmark = IN_CHROMIUM
 

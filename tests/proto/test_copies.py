@@ -222,6 +222,18 @@ def test_ends_with_nothing_in_common_begin_with_snapshots() -> None:
     assert one.send((0, 1), parameters(3), "sign").codec == "sign"
 
 
+def test_each_end_sends_one_snapshot_even_if_both_begin_at_once() -> None:
+    ends = [Edge(LAYOUT, None, CPU) for _ in range(2)]
+    sent = []
+    for iteration in range(3):
+        messages = [end.send((0, iteration), parameters(iteration), "sign") for end in ends]
+        for end, message in zip(ends, reversed(messages), strict=True):
+            end.receive(message)
+            assert end.difference((0, iteration)) is not None
+        sent.append([message.codec for message in messages])
+    assert sent == [[SNAPSHOT, SNAPSHOT], ["sign", "sign"], ["sign", "sign"]]
+
+
 def test_what_no_peer_can_have_sent_is_refused_and_changes_nothing() -> None:
     one, other = edges()
     message = one.send((0, 0), parameters(1), "sign")

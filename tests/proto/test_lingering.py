@@ -96,6 +96,19 @@ def test_the_end_is_told_so_that_nothing_lingers_where_nothing_comes() -> None:
     assert pair.sum_of() == 3.0
 
 
+def test_the_message_of_a_mixed_turn_is_kept_until_the_peer_has_it() -> None:
+    pair = TornPair()
+    ((_, message),) = pair.end_the_edge()[1]
+    one, other = pair.ends
+    one.received(1, message)  # the other sends no more, and may still wait for the message that this one has sent
+    pair.step(one)
+    pair.begin(one)
+    for again in one.unacknowledged(1):
+        other.received(0, again)
+    pair.step(other)
+    assert pair.sum_of() == 3.0
+
+
 def test_an_edge_whose_peer_never_answers_is_given_up() -> None:
     pair = TornPair()
     pair.end_the_edge()

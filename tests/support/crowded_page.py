@@ -24,9 +24,7 @@ class CrowdedCoordinator:
 
     def __init__(self, swarm: RealSwarm) -> None:
         self.swarm = swarm
-        run = run_text(100_000, rounds='min_contributions = 1\npace = "clock"').replace(
-            "length_ms = 5000", "length_ms = 2000"
-        )
+        run = run_text(100_000, length_ms=2000, rounds='min_contributions = 1\npace = "clock"')
         self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
         self.address = swarm.ready["page"]
         crowd = [

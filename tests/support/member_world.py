@@ -160,9 +160,10 @@ class MemberWorld:
         node.is_alive, node.is_begun = True, True
         node.life += 1
         node.awaits_since = None
-        for message_peer in node.member.peers:
-            self._confirmed.pop((message_peer, number), None)  # it may have lost what it had heard since
-            self._reconnect(number, message_peer)
+        lines = {peer for peer, other in self.nodes.items() if number in other.member.peers} | {*node.member.peers}
+        for peer in sorted(lines):
+            self._confirmed.pop((peer, number), None)  # it may have lost what it had heard since
+            self._reconnect(number, peer)
         self._compute(node)
 
     def join(self, lead: int = 3) -> int:

@@ -27,13 +27,25 @@ RESTING = ("--compute-max", "10")
 """Options of a node that only has to be there, and leaves the processors to the other tests."""
 
 
-def run_text(steps: int, *, model: str = "", rounds: str = "") -> str:
+def run_text(
+    steps: int,
+    *,
+    width: int = 64,
+    layers: int = 1,
+    heads: int = 2,
+    hidden: int = 64,
+    model: str = "",
+    samples: int = 4,
+    length_ms: int = 5000,
+    rounds: str = "",
+) -> str:
+    """model, rounds: more lines of these sections."""
     return f"""
 [model]
-width = 64
-layers = 1
-heads = 2
-hidden = 64
+width = {width}
+layers = {layers}
+heads = {heads}
+hidden = {hidden}
 context = 64
 {model}
 [schedule]
@@ -41,9 +53,9 @@ steps = {steps}
 warmup_steps = 2
 learning_rate = 0.002
 [round]
-samples = 4
+samples = {samples}
 weight_max = 4
-length_ms = 5000
+length_ms = {length_ms}
 {rounds}
 """
 

@@ -55,7 +55,7 @@ def test_a_node_listens_on_no_port_unless_metrics_are_asked_for(swarm: RealSwarm
 
 
 def test_a_node_listens_for_its_peers_where_it_is_told_to(tmp_path: Path) -> None:
-    run = run_text(1000).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
+    run = run_text(1000, length_ms=500, rounds='pace = "clock"')
     run += '[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\nsamples = 4\n'
     with real_swarm(tmp_path) as swarm:
         swarm.coordinator(run)

@@ -252,13 +252,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
 
 def test_a_node_in_the_middle_of_a_long_micro_batch_leaves_within_five_seconds(swarm: RealSwarm) -> None:
     """The micro-batch takes 20 s, and the signal comes in the first second."""
-    text = run_text(100, rounds="length_ms = 100000\n").replace("length_ms = 5000\n", "")
-    text = (
-        text.replace("width = 64", "width = 256")
-        .replace("layers = 1", "layers = 24")
-        .replace("hidden = 64", "hidden = 512")
-    )
-    swarm.coordinator(text.replace("samples = 4", "samples = 400"))
+    swarm.coordinator(run_text(100, width=256, layers=24, hidden=512, samples=400, length_ms=100_000))
     node = swarm.node("a", "--micro-batch", "400")
     until(lambda: swarm.status().nodes and swarm.status().nodes[0].active, "the node is active", node)
     assert ends_in_s(node, signal.SIGTERM) < 5

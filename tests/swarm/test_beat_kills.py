@@ -19,7 +19,7 @@ GOSSIP = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=2
 
 
 def run_of(steps: int) -> str:
-    return run_text(steps).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"') + GOSSIP
+    return run_text(steps, length_ms=500, rounds='pace = "clock"') + GOSSIP
 
 
 def test_a_coordinator_killed_at_each_point_of_a_beat_leaves_a_ledger_that_verifies(tmp_path: Path) -> None:

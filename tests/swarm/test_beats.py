@@ -25,7 +25,7 @@ from thinwire_proto.wire.metadata import REASON
 TRAINING, WAITING = pb.BeatReply.STATE_TRAINING, pb.BeatReply.STATE_WAITING
 DEPOSIT, COMPLETE = pb.BeatReply.STATE_DEPOSIT, pb.BeatReply.STATE_COMPLETE
 BEAT_MS = 200
-RUN = run_text(12).replace("length_ms = 5000", f'length_ms = {BEAT_MS}\npace = "clock"')
+RUN = run_text(12, length_ms=BEAT_MS, rounds='pace = "clock"')
 RUN += without_a_centre(2, 4, codec="dense")
 
 

@@ -16,8 +16,8 @@ LENT_PERCENT = 10
 SECONDS = 10.0
 """So long that a second without a core is a small part of it."""
 LEAVES_S = 5.0
-WITH_A_CENTRE = run_text(100_000, rounds='pace = "clock"\n').replace("length_ms = 5000", "length_ms = 500")
-WITH_A_CENTRE = WITH_A_CENTRE.replace("samples = 4", "samples = 1000")  # a lease that never ends
+A_LEASE_WITHOUT_END = 1000
+WITH_A_CENTRE = run_text(100_000, samples=A_LEASE_WITHOUT_END, length_ms=500, rounds='pace = "clock"')
 GOSSIP = without_a_centre(2, 16, topology="complete", codec="int8")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.real import ended, real_swarm, run_text, until, without_a_centre
 
-RUN = run_text(200).replace("length_ms = 5000", 'length_ms = 300\npace = "clock"')
+RUN = run_text(200, length_ms=300, rounds='pace = "clock"')
 RUN += without_a_centre(2, 2, topology="complete", codec="sign", consensus_target=0.001, patience_ms=5000)
 
 

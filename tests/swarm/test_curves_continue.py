@@ -26,7 +26,7 @@ def test_curves_continue_when_the_coordinator_is_killed(tmp_path: Path, monkeypa
     options += ["--http", "127.0.0.1:0", "--evaluate-every", "5"]
     try:
         with real_swarm(tmp_path) as swarm:
-            slow = run_text(100_000).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
+            slow = run_text(100_000, length_ms=500, rounds='pace = "clock"')
             first = swarm.coordinator(slow, *options)
             node = swarm.node("one")
             until(lambda: any(wandb_steps(swarm.state)), "wandb has steps", first, node)

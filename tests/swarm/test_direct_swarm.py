@@ -28,7 +28,7 @@ which a coordinator ends a stream that has brought nothing."""
 
 
 def run_of(steps: int, beat_ms: int) -> str:
-    return run_text(steps).replace("length_ms = 5000", f'length_ms = {beat_ms}\npace = "clock"') + GOSSIP
+    return run_text(steps, length_ms=beat_ms, rounds='pace = "clock"') + GOSSIP
 
 
 def parameters_of(folder: Path) -> torch.Tensor:

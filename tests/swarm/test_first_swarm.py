@@ -48,9 +48,7 @@ def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> N
 
 
 def test_nodes_train_for_the_whole_length_of_a_round_on_the_clock(swarm: RealSwarm) -> None:
-    rounds = 'pace = "clock"\n'
-    text = run_text(3, rounds=rounds).replace("length_ms = 5000", "length_ms = 1500")
-    swarm.coordinator(text.replace("samples = 4", "samples = 4000"), "--wait-for", "2")
+    swarm.coordinator(run_text(3, samples=4000, length_ms=1500, rounds='pace = "clock"'), "--wait-for", "2")
     nodes = [swarm.node("quick"), swarm.node("slow", "--micro-batch", "1")]
     assert [ended(node) for node in nodes] == [0, 0]
     status = swarm.status(fingerprint=True)

@@ -19,8 +19,7 @@ TOLERANCE = 0.1
 
 def test_a_round_takes_the_foretold_bytes(swarm: RealSwarm) -> None:
     """At pace barrier, both nodes are in every round, so k is the same in each."""
-    wide = run_text(STEPS).replace("width = 64", "width = 256").replace("hidden = 64", "hidden = 256")
-    swarm.coordinator(wide, "--wait-for", "2")
+    swarm.coordinator(run_text(STEPS, width=256, hidden=256), "--wait-for", "2")
     nodes = [swarm.node(name) for name in ("one", "two")]
     assert [ended(node) for node in nodes] == [0, 0]
     run = read_run(swarm.folder / "RUN.toml")

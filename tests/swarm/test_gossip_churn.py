@@ -18,7 +18,7 @@ BEFORE = 5
 """Iterations of each node before the first is killed."""
 AN_ITERATION_S = 5.0
 """More than one takes beside the seven others, on two cores that do other things too."""
-RUN = run_text(STEPS).replace("length_ms = 10000", 'length_ms = 500\npace = "clock"')
+RUN = run_text(STEPS, length_ms=500, rounds='pace = "clock"')
 RUN += without_a_centre(8, 16, topology="one-peer-exponential", codec="int8", patience_ms=round(1000 * PATIENCE_S))
 FIRST = [f"n{number}" for number in range(8)]
 KILLED, JOINING = FIRST[2:4], ["n8", "n9"]

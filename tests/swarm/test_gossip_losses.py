@@ -13,7 +13,7 @@ from support.real import ended, real_swarm, run_text, until, without_a_centre
 from thinwire_proto.gossip.consensus import MEASURE_EVERY
 
 STEPS = 120
-RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
+RUN = run_text(STEPS, length_ms=1000, rounds='pace = "clock"')
 RUN += without_a_centre(3, 16, topology="complete", codec="sign")
 
 

@@ -26,7 +26,7 @@ from thinwire_proto.gossip.final_mean import final_mean, in_integers
 STEPS = 30
 OPTIONS = ("--archive-messages", "--log-level", "debug")
 LOSSES = ("loss", "loss_min", "loss_max")
-RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 2000\npace = "clock"')  # a restart is shorter than two
+RUN = run_text(STEPS, length_ms=2000, rounds='pace = "clock"')  # a restart is shorter than two
 RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
 
 

@@ -44,8 +44,8 @@ def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwa
 
 def test_a_node_that_flips_the_votes_of_its_local_steps_is_suspected(swarm: RealSwarm) -> None:
     """Contributions have whole tiles, of which a sample is compared."""
-    text = run_text(100_000, rounds='pace = "clock"\n[rule]\nkind = "local_muon"\nmicro_batch = 2\n')
-    coordinator = swarm.coordinator(text.replace("length_ms = 5000", "length_ms = 600"), "--wait-for", "5")
+    rounds = 'pace = "clock"\n[rule]\nkind = "local_muon"\nmicro_batch = 2\n'
+    coordinator = swarm.coordinator(run_text(100_000, length_ms=600, rounds=rounds), "--wait-for", "5")
     nodes = [swarm.node(name) for name in HONEST]
     hostile = swarm.node("hostile", through=("flipping_node.py",))
     until(lambda: coordinator.events("coordinator.trust_changed"), "suspected", coordinator, hostile)

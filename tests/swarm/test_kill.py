@@ -113,7 +113,7 @@ def test_a_node_detects_rows_that_were_lost_and_replaced(swarm: RealSwarm) -> No
 
 def test_a_node_that_was_stopped_for_a_while_is_counted_again(swarm: RealSwarm) -> None:
     """While it is stopped, rounds adapt to a faster node. Afterwards it must not be late in every round."""
-    text = run_text(100_000).replace("length_ms = 5000", "length_ms = 1500").replace("samples = 4", "samples = 12")
+    text = run_text(100_000, samples=12, length_ms=1500)
     swarm.coordinator(text)
     swarm.node("fast", "--micro-batch", "12")
     slow = swarm.node("slow", "--micro-batch", "1")  # twelve passes for each pass of the fast node

@@ -32,8 +32,8 @@ def test_two_nodes_train_with_local_steps_and_a_killed_one_continues(
     swarm: RealSwarm, kind: str, demo: str, kept: set[str]
 ) -> None:
     """Rounds are on a clock, so that updates arrive between local steps, and nodes look ahead."""
-    text = run_text(100_000, rounds=LOCAL.format(kind=kind, demo=demo)).replace("length_ms = 5000", "length_ms = 600")
-    swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2", "--evaluate-every", "2")
+    text = run_text(100_000, samples=64, length_ms=600, rounds=LOCAL.format(kind=kind, demo=demo))
+    swarm.coordinator(text, "--wait-for", "2", "--evaluate-every", "2")
     stays, dies = swarm.node("stays"), swarm.node("dies")
     until(lambda: swarm.counted("dies") >= 5, "the node is counted", stays, dies)
     dies.tell(signal.SIGKILL)

@@ -13,7 +13,7 @@ from support.relayed import Node, message
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 LARGE = 3 * PART_BYTES_MAX + 17
-RUN = run_text(12).replace("length_ms = 5000", 'length_ms = 60000\npace = "clock"')  # nobody reports, and is not missed
+RUN = run_text(12, length_ms=60000, rounds='pace = "clock"')  # nobody reports, and is not missed
 RUN += without_a_centre(2, 4, codec="dense")
 
 

@@ -25,8 +25,7 @@ CLOCK = 'pace = "clock"\n'
 
 
 def clock_text(length_ms: int = 1000) -> str:
-    text = run_text(1_000_000, rounds=CLOCK)
-    return text.replace("length_ms = 5000", f"length_ms = {length_ms}").replace("samples = 4", "samples = 64")
+    return run_text(1_000_000, samples=64, length_ms=length_ms, rounds=CLOCK)
 
 
 def step_of(swarm: RealSwarm, name: str) -> int:

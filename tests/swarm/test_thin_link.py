@@ -46,8 +46,8 @@ def when(programs: Programs, host: Host, invite: str, name: str, *, counted: int
 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
 def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_path: Path) -> None:
-    text = run_text(1_000_000, rounds='pace = "clock"\n').replace("length_ms = 5000", "length_ms = 500")
-    (tmp_path / "RUN.toml").write_text(text.replace("samples = 4", "samples = 64"))
+    text = run_text(1_000_000, samples=64, length_ms=500, rounds='pace = "clock"')
+    (tmp_path / "RUN.toml").write_text(text)
     with hosts_behind(LinkSpec(10, 100, 0.01), 2, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]

@@ -23,7 +23,7 @@ from thinwire_node.observe.definitions import METRICS
 
 STEPS = 150
 LENGTH_S = 20
-RUN = run_text(STEPS).replace("length_ms = 5000", f"length_ms = {LENGTH_S * 1000}")
+RUN = run_text(STEPS, length_ms=LENGTH_S * 1000)
 
 Values = dict[tuple[str, ...], float]
 

@@ -23,7 +23,7 @@ PASSING_FILE = "gossip.part"
 NUMBERS = "member numbers"
 MEMBER = "member "  # prefix of the member's tensors
 FIRST_MOMENT, SECOND_MOMENT = "first moment", "second moment"
-VERSION = "3"
+VERSION = "4"
 
 
 @dataclass(frozen=True)

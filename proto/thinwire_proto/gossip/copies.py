@@ -98,6 +98,7 @@ class Edge:
         self._behind: PublicCopy | None = None  # `own` after the oldest open turn, if that is not the last one sent
         self._sent: deque[Message] = deque()  # for the peer, or for `_behind`
         self._open: dict[When, int] = {}  # turns sent for and neither mixed nor void, and their sequence numbers
+        self._void: set[When] = set()  # turns of messages in `_sent` that neither end mixes
         self._last_sent: When = (-1, -1)
         self.own.sequence = self.theirs.sequence = base
         self._acknowledged = base  # of what was sent
@@ -105,9 +106,9 @@ class Edge:
         self._early: dict[int, Message] = {}  # ahead of their order
         self._held: deque[Message] = deque()  # in order, not in `theirs` yet
         self._newest: When = (-1, -1)
-        self._passed: When = (-1, -1)  # up to here the peer exchanges no more
         self._must_send_snapshot = start is None
-        self._wants_snapshot = start is None
+        self._awaits_snapshot = start is None  # the first, which the peer sends unasked
+        self._wants_snapshot = False
 
     @property
     def may_send(self) -> bool:
@@ -133,7 +134,9 @@ class Edge:
         self._advance(self.own, name, body)
         self._must_send_snapshot = False
         if when > self._newest or any(held.when == when and held.codec != SKIP for held in self._held):
-            self._open[when] = self.own.sequence  # otherwise the peer has passed it, so it is void
+            self._open[when] = self.own.sequence
+        else:
+            self._void.add(when)  # the peer has passed it
         return self._sent_as(when, name, body, every)
 
     def skip(self, when: When) -> Message:
@@ -170,13 +173,10 @@ class Edge:
             self._received, self._newest = following.sequence, following.when
             self.acknowledge(following.acknowledged)
             self._must_send_snapshot |= following.wants_snapshot
-            ready = {held.when for held in self._held if held.codec != SKIP}
-            if following.codec == SKIP:
-                self._passed = following.when
-            else:
-                ready.add(following.when)
+            ready = {held.when for held in [*self._held, following] if held.codec != SKIP}
             for when in [when for when in self._open if when <= following.when and when not in ready]:
-                del self._open[when]  # void: the peer has gone on without it
+                del self._open[when]  # the peer has gone on without it
+                self._void.add(when)
             self._held.append(following)
             arrived.append(following)
         self._catch_up()
@@ -200,8 +200,8 @@ class Edge:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the peer has all that was sent for turns, but for those that it has passed."""
-        return all(message.codec == SKIP or message.when <= self._passed for message in self.unacknowledged())
+        """Whether the peer has all that was sent for turns, but for void ones."""
+        return all(message.codec == SKIP or message.when in self._void for message in self.unacknowledged())
 
     @property
     def waiting(self) -> int:
@@ -226,9 +226,8 @@ class Edge:
         self._take(self._held[0])
         self._held.popleft()
         own = self.own if self._open[when] == self.own.sequence else self._catch_behind_up(self._open[when])
-        found = None if self._wants_snapshot else self.theirs.flat - own.flat
-        for past in [past for past in self._open if past <= when]:
-            del self._open[past]
+        found = None if self._awaits_snapshot or self._wants_snapshot else self.theirs.flat - own.flat
+        del self._open[when]
         self._catch_up()
         return found
 
@@ -243,9 +242,10 @@ class Edge:
             self._acknowledged,
             self._received,
             list(self._newest),
-            list(self._passed),
             self._must_send_snapshot,
+            self._awaits_snapshot,
             self._wants_snapshot,
+            sorted(self._void),
         ]
         copies = {"own": self.own, "theirs": self.theirs} | ({"behind": self._behind} if self._behind else {})
         kept.append({name: copy.sequence for name, copy in copies.items()})
@@ -253,14 +253,14 @@ class Edge:
 
     def load(self, state: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Continue from `state`."""
-        sent, held, open_, last_sent, *numbers, newest, passed, must_send, wants, sequences = state
+        sent, held, open_, last_sent, *numbers, newest, must_send, awaits, wants, void, sequences = state
         self._sent = deque(Message(*message) for message in sent)
         self._held = deque(Message(*message) for message in held)
         self._open = {(topology, iteration): sequence for topology, iteration, sequence in open_}
-        whens = ((topology, iteration) for topology, iteration in (last_sent, newest, passed))
-        self._last_sent, self._newest, self._passed = whens
+        self._last_sent, self._newest = (last_sent[0], last_sent[1]), (newest[0], newest[1])
         self._acknowledged, self._received = numbers
-        self._must_send_snapshot, self._wants_snapshot = must_send, wants
+        self._must_send_snapshot, self._awaits_snapshot, self._wants_snapshot = must_send, awaits, wants
+        self._void = {(topology, iteration) for topology, iteration in void}
         self._early.clear()
         copies = {name: PublicCopy(self._layout, tensors[name]) for name in sequences}
         for name, copy in copies.items():
@@ -305,7 +305,7 @@ class Edge:
             self._behind = None
         needed = self._acknowledged if self._behind is None else min(self._acknowledged, self._behind.sequence)
         while self._sent and self._sent[0].sequence <= needed:
-            self._sent.popleft()
+            self._void.discard(self._sent.popleft().when)
 
     def _take(self, message: Message) -> None:
         self._advance(self.theirs, message.codec, message.body)
@@ -313,7 +313,7 @@ class Edge:
             self.differences_found += 1
             self._wants_snapshot = True
         elif message.codec == SNAPSHOT:
-            self._wants_snapshot = False
+            self._awaits_snapshot = self._wants_snapshot = False
 
     def _catch_behind_up(self, sequence: int) -> PublicCopy:
         assert self._behind is not None, "an older turn than the last is open"

@@ -94,6 +94,11 @@ class IterationMachine:
         return self._begun[1]
 
     @property
+    def topology(self) -> int:
+        """The topology of that iteration; -1 before the first."""
+        return self._begun[0]
+
+    @property
     def next_iteration(self) -> int:
         """The iteration to begin after this one: the next, or that of peers that no longer wait for this node."""
         passed = [turn.iteration for turn in self._ahead if self._held(turn.peer) > self._lead]

@@ -6,7 +6,8 @@ moves.
 
 The sketch: the edge stays until nothing is open: this node has mixed, or knows to be void, all turns that it has sent
 for, and the peer has confirmed all its messages. A peer that has died confirms nothing, so an edge stays for
-LINGER_ITERATIONS at most, and at most LINGERING_MAX of them do.
+LINGER_ITERATIONS at most, and at most LINGERING_MAX of them do. An edge that begins anew waits for its older one so
+long too, and its turns are void meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LINGER_ITERATIONS = 32
-RENEWAL_ITERATIONS = 2
-"""An edge that begins anew waits for its older one so long. Meanwhile the turns of the new one are void."""
 LINGERING_MAX = 4
 """Each takes the memory of an edge."""
 
@@ -26,14 +25,13 @@ class Lingering:
     def __init__(self) -> None:
         self._began: dict[int, int] = {}
 
-    def stays(self, peer: int, iteration: int, *, is_settled: bool, begins_anew: bool = False) -> bool:
+    def stays(self, peer: int, iteration: int, *, is_settled: bool) -> bool:
         """Whether an edge that has ended stays in this iteration. is_settled: whether nothing of it is open."""
         if is_settled:
             return False
         place = (self._began.setdefault(peer, iteration), peer)
         newer = sum((began, other) > place for other, began in self._began.items())
-        most = RENEWAL_ITERATIONS if begins_anew else LINGER_ITERATIONS
-        return iteration < place[0] + most and newer < LINGERING_MAX
+        return iteration < place[0] + LINGER_ITERATIONS and newer < LINGERING_MAX
 
     def forget(self, peer: int) -> None:
         """The edge is given up."""

@@ -11,9 +11,11 @@ Topologies: an assignment holds from its `start`. A node that has passed it take
 iteration; turns that only one end has begun are void, as `iteration` says. An edge begins with the parameters that all
 had in the beginning, if it is one of the first topology; otherwise each end sends a snapshot. It ends when a topology
 is without it, and its last turns are mixed or its peer is absent. One that begins anew does so with the topology that
-says so; until then the old one stands, and messages of the new one wait. A node that a topology has left out, and that
-is behind, takes the parameters of the first peer that it hears, as a new one does, and goes on where that peer is. A
-peer whose message cannot be read has its edge ended, until a topology begins it anew (`unreadable`).
+says so, once nothing of the old one is open; until then, messages of the new one wait. A node that a topology has left
+out waits for the peers of its older edges as before: if it did not, it would run ahead, and they would skip to its
+iteration. If they are far ahead of it, it takes the parameters of the first that it hears, as a new node does, and goes
+on where that peer is. A peer whose message cannot be read has its edge ended, until a topology begins it anew
+(`unreadable`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
-from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
+from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
 from thinwire_proto.gossip.lingering import Lingering
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.mixing import late_factor
@@ -106,14 +108,14 @@ class Member:
             return None
         self._assignments.add(assignment, self._machine.kept)
         self._chain.name_member(assignment.member)
-        mix, is_behind = None, self._is_behind
+        mix = None
         for peer, since in assignment.since.items():
             if peer in self._copies.edges and self._since[peer] != since:
                 self._renewed[peer] = since
             elif peer not in self._copies.edges and self._ended.get(peer) != since:
                 self._join(peer, since)
         for peer in self.peers:
-            if is_behind or (peer not in assignment.since and assignment.start <= self.iteration):
+            if peer not in assignment.since and assignment.start <= self.iteration:
                 mix = self._machine.part(peer) or mix  # it may be in the new topology already
             mix = self._read_on(peer) or mix
         return mix
@@ -265,13 +267,17 @@ class Member:
 
     # inside
 
-    @property
-    def _is_behind(self) -> bool:
-        """Whether a topology has left this node out, and the newest has it again from a later iteration on."""
+    def _is_behind(self, peer: int, message: Message) -> bool:
+        """Whether a message shows that peers have gone on without this node: a topology had left it out, the newest has
+        it again, and this begins the edge with a peer that is further than any that waits."""
         newest = self._assignments.newest
-        if newest is None or not newest.adopts or not max(0, self.iteration, self._adopted) < newest.start:
+        if newest is None or not newest.adopts or message.codec != SNAPSHOT:
             return False
-        return all(since > self._assignments.at(self.iteration).topology for since in newest.since.values())
+        if message.iteration <= max(self.iteration, self._adopted) + AHEAD_MAX:
+            return False
+        holds = self._assignments.at(self.iteration).topology
+        is_of_newest = message.sequence >> SEQUENCE_BITS == newest.since.get(peer)
+        return is_of_newest and all(since > holds for since in newest.since.values())
 
     def _begin_anew(self) -> None:
         """Take the newest topology's edges in place of all others, which the peers have ended."""
@@ -302,15 +308,17 @@ class Member:
         if peer in self._assignments.turns(assignment, iteration):
             level, when = self._assignments.level(iteration), (topology, iteration)
             return edge.send(when, self.x, level.codec, level.every) if edge.may_send_for(when) else None
-        skips, when = iteration > self.iteration + 1 > 0, (topology, iteration - 1)
-        return edge.skip(when) if skips and edge.may_send_for(when) else None
+        # a node that adopts, or hears late of a topology, passes turns of it, as one that skips iterations does
+        first = assignment.start if topology > self._machine.topology else self.iteration + 1
+        when = topology, iteration - 1
+        return edge.skip(when) if iteration > first and edge.may_send_for(when) else None
 
     def _stays(self, peer: int, since: int = 0) -> bool:
         """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
         is_settled = peer not in self._machine.unfinished and self._copies.edges[peer].is_confirmed
         # a message of the new edge shows that the peer has done with the older one
         is_settled |= any(message.sequence >> SEQUENCE_BITS == since for message in self._waiting.get(peer, ()))
-        return self._lingering.stays(peer, self.iteration, is_settled=is_settled, begins_anew=since > 0)
+        return self._lingering.stays(peer, self.iteration, is_settled=is_settled)
 
     def _join(self, peer: int, since: int) -> None:
         self._since[peer] = since
@@ -339,7 +347,7 @@ class Member:
             began = waiting[0].sequence >> SEQUENCE_BITS
             if began != self._since.get(peer):
                 if began == self._renewed.get(peer):
-                    if not (self._is_behind and waiting[0].codec == SNAPSHOT):
+                    if not self._is_behind(peer, waiting[0]):
                         break  # of an edge that has not begun here
                     self._begin_anew()
                     continue
@@ -347,7 +355,7 @@ class Member:
                 continue
             try:
                 self._check_turn(peer, waiting[0])
-                if (self.waits_to_adopt or self._is_behind) and waiting[0].codec == SNAPSHOT:
+                if (self.waits_to_adopt and waiting[0].codec == SNAPSHOT) or self._is_behind(peer, waiting[0]):
                     self._adopt(waiting[0])
                 if self._arrived.get(peer) or not self._machine.accepts(peer):
                     break

@@ -81,8 +81,7 @@ def victim(folder: Path, *, limited: bool) -> Iterator[Victim]:
 
     limited: whether its rates hold, as everywhere else; without them, more inputs reach the code behind them."""
     with real_swarm(folder) as swarm:
-        text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", f"length_ms = {LENGTH_MS}")
-        text = text.replace("samples = 4\n", f"samples = {LEASE}\n")
+        text = run_text(1000, rounds=ROUNDS, samples=LEASE, length_ms=LENGTH_MS)
         through = () if limited else ("unlimited_coordinator.py",)
         process = swarm.coordinator(text, "--http", "0.0.0.0:0", through=through)
         host, _, port = swarm.address.rpartition(":")
