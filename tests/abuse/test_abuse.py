@@ -29,7 +29,13 @@ def test_all_attacks_at_once(tmp_path: Path) -> None:
         before, rounds = found.counted(), found.rounds()
         # joins are refused once many have failed, and all attacks come from one address
         attacks = [*found.begin(*(name for name in ATTACKS if name != LAST)), *found.begin(LAST)]
-        until(lambda: found.rounds() >= rounds + ROUNDS, "rounds go on", found.coordinator, *attacks)
+        until(
+            lambda: found.rounds() >= rounds + ROUNDS,
+            "rounds go on",
+            found.coordinator,
+            *attacks,
+            progress=found.rounds,
+        )
         for attack in attacks:
             assert found.end(attack), attack.text()  # it has sent something
         after = found.counted()

@@ -181,6 +181,17 @@ def test_a_turn_that_the_peer_passed_over_is_void() -> None:
     assert one.difference((0, 1)) is not None
 
 
+def test_void_turns_are_forgotten_once_the_peer_has_their_messages() -> None:
+    one, other = edges()
+    for iteration in range(0, 100, 2):
+        message = one.send((0, iteration), parameters(iteration), "sign")
+        other.receive(message)
+        skip = other.skip((0, iteration + 1))  # it has passed this turn, and confirms the message
+        one.receive(skip)
+        other.acknowledge(skip.sequence)
+    assert not one._void
+
+
 def test_an_unconfirmed_edge_stops_sending() -> None:
     one, _ = edges()
     for iteration in range(UNACKNOWLEDGED_MAX):

@@ -15,15 +15,13 @@ from support.member_world import MemberWorld, SimulatedNode
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, Message
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
+from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.peer_wire import header_of, message_of
 
 PATIENT = MemberSettings("dense", 1.0, 0, 1e6)
 IMPATIENT = MemberSettings("sign", 1.0, 0, 5.0)
-LAYOUT = TileLayout([Parameter(name="x", shape=(8,))])
-SECOND = FIRST_TOPOLOGY + 1
 
 
 def drawn_step(node: int, x: Tensor, iteration: int) -> Tensor:
@@ -204,31 +202,6 @@ def test_a_newcomer_begins_with_the_parameters_of_its_first_peer() -> None:
     world.run()
     assert torch.allclose(world.nodes[4].member.x, torch.full_like(world.nodes[4].member.x, 7.0))
     assert world.nodes[4].finished[-1][1] == 19
-
-
-def test_turns_that_a_newcomer_was_too_late_for_are_void_at_once() -> None:
-    """The topology holds from iteration 4 on, and the first peer that the newcomer hears is in iteration 6 already."""
-    newcomer, peer = (Member(LAYOUT, PATIENT, torch.zeros(LAYOUT.parameters)) for _ in range(2))
-    peer.assign(Assignment(SECOND, 6, 0, ({2: 0.5},), {2: SECOND}))
-    newcomer.assign(Assignment(SECOND, 4, 2, ({0: 0.5}, {1: 0.5}), {0: SECOND, 1: SECOND}, adopts=True))
-    ((_, message),) = peer.begin()
-    newcomer.received(0, message)
-    assert [(peer, message.when, message.codec) for peer, message in newcomer.begin()] == [
-        (0, (SECOND, 6), SNAPSHOT),
-        (1, (SECOND, 5), SKIP),
-    ]
-
-
-def test_turns_of_a_topology_that_a_node_hears_of_too_late_are_void_at_once() -> None:
-    member = Member(LAYOUT, PATIENT, torch.zeros(LAYOUT.parameters))
-    member.assign(Assignment(FIRST_TOPOLOGY, 0, 0, ({1: 0.5},), {1: FIRST_TOPOLOGY}))
-    for _ in range(3):
-        member.begin()
-    member.assign(Assignment(SECOND, 2, 0, ({2: 0.5}, {1: 0.5}), {1: FIRST_TOPOLOGY, 2: SECOND}))
-    assert [(peer, message.when, message.codec) for peer, message in member.begin()] == [
-        (1, (SECOND, 3), "dense"),
-        (2, (SECOND, 2), SKIP),
-    ]
 
 
 def test_a_node_that_was_left_out_goes_on_where_its_peers_are() -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from simulator.world import Broken
@@ -34,8 +35,8 @@ OVER_S = 150.0
 @dataclass(frozen=True)
 class Kind:
     """topology: its kind. slack: of the nodes. restarts: whether some are killed and come back. lost: share of the
-    messages, which break their line. away_s: the longest time to come back. If it is longer than LINGER_ITERATIONS, a
-    node has lost its edges, and the mean moves."""
+    messages, which break their line. away_s: the longest time to come back. In more than LINGER_ITERATIONS of its
+    peers a node loses its edges, and the mean moves."""
 
     topology: str = "one-peer-exponential"
     slack: int = 0
@@ -46,18 +47,22 @@ class Kind:
 
 @dataclass(frozen=True)
 class Outcome:
-    """mixed: turns by one end. skipped: iterations that nodes have not done between their first and their last.
-    snapshots: messages that begin an edge."""
+    """mixed: turns by one end. skipped: iterations that nodes have not done between their first and their last. stalls:
+    waits of at least half the patience. snapshots: messages that begin an edge."""
 
     mixed: int
     skipped: int
+    stalls: int
     topologies: int
     snapshots: int
     messages: int
 
 
+FIGURES = tuple(field.name for field in fields(Outcome))
+
+
 def play(seed: int, kind: Kind) -> Outcome:
-    """Simulate a run. Raises Broken if one end alone has mixed a turn, or copies differ."""
+    """Simulate a run. Raises Broken if one end alone has mixed a turn, copies differ, or a node does not finish."""
     world, killed = _world(seed, kind)
     world.run(until_s=OVER_S)
     for number in killed:
@@ -65,12 +70,17 @@ def play(seed: int, kind: Kind) -> Outcome:
     _, alone = world.moved()
     if alone:
         raise Broken(f"seed {seed}: {len(alone)} turns were mixed by one end alone: {', '.join(alone[:4])}")
-    if differing := world.copies()[1]:
-        raise Broken(f"seed {seed}: {len(differing)} copies differ: {', '.join(differing[:4])}")
-    done = [node.finished for node in world.nodes.values() if node.finished]
+    compared, differing = world.copies()
+    if differing or not compared:
+        raise Broken(f"seed {seed}: of {compared} copies {len(differing)} differ: {', '.join(differing[:4])}")
+    nodes = [node for node in world.nodes.values() if not node.member.waits_to_adopt]  # others came too late
+    if len(nodes) < NODES - KILLED or any(node.finished[-1][1] != ITERATIONS - 1 for node in nodes):
+        raise Broken(f"seed {seed}: not all nodes have done all iterations")
+    done = [node.finished for node in nodes]
     return Outcome(
         mixed=sum(len(world.all[number].mixed) for number in world.nodes),
         skipped=sum(of[-1][1] - of[0][1] + 1 - len({iteration for _, iteration in of}) for of in done),
+        stalls=sum(wait >= PATIENCE_S / 2 for node in nodes for wait in node.waited_s),
         topologies=len(world.reasons),
         snapshots=world.snapshots,
         messages=world.messages,
@@ -130,14 +140,9 @@ def main() -> None:
             outcomes.append(play(seed, kind))
         except Broken as error:
             broken.append(str(error))
-    mixed, skipped = (sum(getattr(of, name) for of in outcomes) for name in ("mixed", "skipped"))
-    topologies, snapshots, messages = (
-        sum(getattr(of, name) for of in outcomes) for name in ("topologies", "snapshots", "messages")
-    )
-    print(
-        f"{len(outcomes)} of {given.seeds} runs kept the mean: {mixed:,} turns mixed, {skipped:,} iterations skipped, "
-        f"{topologies:,} topologies, {snapshots:,} of {messages:,} messages were snapshots"
-    )
+    means = {name: statistics.fmean(getattr(of, name) for of in outcomes) for name in FIGURES} if outcomes else {}
+    figures = ", ".join(f"{mean:,.0f} {name}" for name, mean in means.items())
+    print(f"{len(outcomes)} of {given.seeds} runs kept the mean; in one of these: {figures}")
     if broken:
         sys.exit("\n".join(broken))
 

@@ -98,7 +98,7 @@ class Edge:
         self._behind: PublicCopy | None = None  # `own` after the oldest open turn, if that is not the last one sent
         self._sent: deque[Message] = deque()  # for the peer, or for `_behind`
         self._open: dict[When, int] = {}  # turns sent for and neither mixed nor void, and their sequence numbers
-        self._void: set[When] = set()  # turns of messages in `_sent` that neither end mixes
+        self._void: set[When] = set()  # turns of unconfirmed messages that neither end mixes
         self._last_sent: When = (-1, -1)
         self.own.sequence = self.theirs.sequence = base
         self._acknowledged = base  # of what was sent
@@ -175,8 +175,8 @@ class Edge:
             self._must_send_snapshot |= following.wants_snapshot
             ready = {held.when for held in [*self._held, following] if held.codec != SKIP}
             for when in [when for when in self._open if when <= following.when and when not in ready]:
-                del self._open[when]  # the peer has gone on without it
-                self._void.add(when)
+                if self._open.pop(when) > self._acknowledged:  # the peer has gone on without it
+                    self._void.add(when)
             self._held.append(following)
             arrived.append(following)
         self._catch_up()

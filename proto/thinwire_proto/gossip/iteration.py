@@ -203,6 +203,10 @@ class IterationMachine:
         self._parted.add(peer)
         return self._mix_if_all_in()
 
+    def reconsider(self) -> Mix | None:
+        """Edges were given up, perhaps the last that the node has waited for."""
+        return self._mix_if_all_in()
+
     def present(self, peer: int) -> None:
         """The peer was absent for a reason that has passed: wait for it again."""
         self._absent.discard(peer)

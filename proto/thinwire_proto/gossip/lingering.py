@@ -5,9 +5,9 @@ because a line was lost meanwhile. If the other forgets the edge, it never mixes
 moves.
 
 The sketch: the edge stays until nothing is open: this node has mixed, or knows to be void, all turns that it has sent
-for, and the peer has confirmed all its messages. A peer that has died confirms nothing, so an edge stays for
+for, and the peer has confirmed its messages for all others. A peer that has died confirms nothing, so an edge stays for
 LINGER_ITERATIONS at most, and at most LINGERING_MAX of them do. An edge that begins anew waits for its older one so
-long too, and its turns are void meanwhile.
+long too, and the turns of the new one are void meanwhile.
 """
 
 from __future__ import annotations

@@ -110,9 +110,10 @@ class Member:
         self._chain.name_member(assignment.member)
         mix = None
         for peer, since in assignment.since.items():
-            if peer in self._copies.edges and self._since[peer] != since:
+            if peer in self._copies.edges and self._since[peer] != since and self.iteration >= 0:
                 self._renewed[peer] = since
-            elif peer not in self._copies.edges and self._ended.get(peer) != since:
+            elif self._since.get(peer) != since and self._ended.get(peer) != since:
+                self._end(peer)  # of a node that has not begun, so nothing of it is open
                 self._join(peer, since)
         for peer in self.peers:
             if peer not in assignment.since and assignment.start <= self.iteration:
@@ -133,14 +134,16 @@ class Member:
         first = self._assignments.first_start if self.iteration < 0 else 0
         iteration = max(self._machine.next_iteration, self._adopted, first)
         assignment = self._assignments.at(iteration)
+        passes, late = self._passes_turns(assignment, iteration), set()
         for peer, since in [*self._renewed.items()]:
             if assignment.topology >= since and not self._stays(peer, since):
                 self._end(peer)
                 self._join(peer, since)
+                late |= {peer} if assignment.start < iteration else set()
         messages = []
         for peer in self.peers:
             try:
-                message = self._message(peer, assignment, iteration)
+                message = self._message(peer, assignment, iteration, passes=passes or peer in late)
             except PayloadError as error:  # of a message of the peer that had to be read before
                 self._refuse(peer, error)
                 continue
@@ -269,9 +272,10 @@ class Member:
 
     def _is_behind(self, peer: int, message: Message) -> bool:
         """Whether a message shows that peers have gone on without this node: a topology had left it out, the newest has
-        it again, and this begins the edge with a peer that is further than any that waits."""
+        it again, and the message is the snapshot that begins an edge of the newest, more than AHEAD_MAX iterations
+        ahead."""
         newest = self._assignments.newest
-        if newest is None or not newest.adopts or message.codec != SNAPSHOT:
+        if newest is None or not newest.adopts or message.codec != SNAPSHOT or self.iteration < 0:
             return False
         if message.iteration <= max(self.iteration, self._adopted) + AHEAD_MAX:
             return False
@@ -279,13 +283,27 @@ class Member:
         is_of_newest = message.sequence >> SEQUENCE_BITS == newest.since.get(peer)
         return is_of_newest and all(since > holds for since in newest.since.values())
 
-    def _begin_anew(self) -> None:
-        """Take the newest topology's edges in place of all others, which the peers have ended."""
+    def _begin_anew(self) -> Mix | None:
+        """End all edges but those of the newest topology, since the peers have ended them, and begin these."""
         newest = self._assignments.newest
+        since_of = {} if newest is None else newest.since
         for peer in self.peers:
-            self._end(peer)
-        for peer, since in newest.since.items() if newest is not None else ():
-            self._join(peer, since)
+            if self._since[peer] != since_of.get(peer):
+                self._end(peer)
+        for peer, since in since_of.items():
+            if peer not in self._copies.edges and self._ended.get(peer) != since:
+                self._join(peer, since)
+        return self._machine.reconsider()  # it may have waited for one of those that have ended
+
+    def _passes_turns(self, assignment: Assignment, iteration: int) -> bool:
+        """Whether this node begins an iteration so that peers may wait for turns before it, for which it never sends:
+        it skips iterations, or adopts, or has heard late of a topology."""
+        if self.iteration < 0:
+            return self._adopted >= 0
+        if iteration > self.iteration + 1:
+            return True
+        begun = self._machine.topology
+        return assignment.topology > begun and (assignment.topology > begun + 1 or assignment.start < iteration)
 
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
@@ -297,8 +315,9 @@ class Member:
         self._assignments.forget(holds, self.iteration, kept)
         self._chain.keep(kept, self.iteration)
 
-    def _message(self, peer: int, assignment: Assignment, iteration: int) -> Message | None:
-        """The message for the turn of an iteration that begins, or one that says that turns before it are passed."""
+    def _message(self, peer: int, assignment: Assignment, iteration: int, *, passes: bool) -> Message | None:
+        """The message for the turn of an iteration that begins, or one that says that turns before it are passed.
+        passes: whether this node may have passed some that the peer has begun."""
         edge, topology, since = self._copies.edges[peer], assignment.topology, self._since[peer]
         if since > topology:
             return None  # the edge begins later
@@ -308,10 +327,8 @@ class Member:
         if peer in self._assignments.turns(assignment, iteration):
             level, when = self._assignments.level(iteration), (topology, iteration)
             return edge.send(when, self.x, level.codec, level.every) if edge.may_send_for(when) else None
-        # a node that adopts, or hears late of a topology, passes turns of it, as one that skips iterations does
-        first = assignment.start if topology > self._machine.topology else self.iteration + 1
         when = topology, iteration - 1
-        return edge.skip(when) if iteration > first and edge.may_send_for(when) else None
+        return edge.skip(when) if passes and edge.may_send_for(when) else None
 
     def _stays(self, peer: int, since: int = 0) -> bool:
         """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
@@ -344,18 +361,18 @@ class Member:
         mix = self._tell_machine(peer)
         waiting = self._waiting.get(peer)
         while waiting and waiting[0].topology <= self.topology:
+            is_behind = self._is_behind(peer, waiting[0])
+            if is_behind:
+                mix = self._begin_anew() or mix
             began = waiting[0].sequence >> SEQUENCE_BITS
             if began != self._since.get(peer):
-                if began == self._renewed.get(peer):
-                    if not self._is_behind(peer, waiting[0]):
-                        break  # of an edge that has not begun here
-                    self._begin_anew()
-                    continue
+                if began == self._renewed.get(peer):  # it has not begun here, and the peer has done with the older one
+                    return self._machine.part(peer) or mix
                 waiting.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
             try:
                 self._check_turn(peer, waiting[0])
-                if (self.waits_to_adopt and waiting[0].codec == SNAPSHOT) or self._is_behind(peer, waiting[0]):
+                if is_behind or (self.waits_to_adopt and waiting[0].codec == SNAPSHOT):
                     self._adopt(waiting[0])
                 if self._arrived.get(peer) or not self._machine.accepts(peer):
                     break
