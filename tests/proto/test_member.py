@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from support.member_world import MemberWorld, SimulatedNode
+from support.members import FIRST, begun, member, mixed, turns
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
@@ -240,3 +241,20 @@ def test_a_message_keeps_all_its_fields_over_the_wire() -> None:
     assert len(messages) == 2
     for message in messages:
         assert message_of(header_of(message), message.body) == message
+
+
+def test_messages_that_come_out_of_order_after_the_last_iteration_are_all_mixed() -> None:
+    node, peer = member(iterations=3), member(iterations=3)
+    peer.x.fill_(1.0)
+    node.assign(turns(FIRST, 0, 0, [1]))
+    peer.assign(turns(FIRST, 0, 1, [0]))
+    late = []
+    for _ in range(3):
+        late.append(begun(peer)[0])
+        peer.received(0, begun(node)[1])
+        mixed(peer)
+        assert node.computed(0.0) or (mix := node.tick(5.0)) is None or not mix.turns
+    for place in (2, 1, 0):
+        if (mix := node.received(1, late[place])) is not None:
+            node.mix(mix)
+    assert float(node.x[0] + peer.x[0]) == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.members import FIRST, SECOND, THIRD, begun, begun_to, member, sent_by, turns
+from support.members import FIRST, FOURTH, SECOND, THIRD, begun, begun_to, member, sent_by, turns
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT
 
 
@@ -31,6 +31,27 @@ def test_a_node_hears_in_time_of_a_topology() -> None:
     begun_to(node, 2)
     node.assign(turns(SECOND, 3, 0, [2, 1], since={1: FIRST, 2: SECOND}))
     assert sent_by(node) == [(1, (SECOND, 3), "dense")]
+
+
+def test_a_node_tells_older_peers_at_once_since_they_may_hear_late() -> None:
+    """Such a peer may have begun a turn of the first topology, for which this node never sends."""
+    node = member()
+    node.assign(turns(FIRST, 0, 0, [1]))
+    begun_to(node, 2)
+    node.assign(turns(SECOND, 3, 0, [1, 2], since={1: FIRST, 2: SECOND}))
+    assert sent_by(node) == [(1, (SECOND, 2), SKIP), (2, (SECOND, 3), SNAPSHOT)]
+
+
+def test_a_peer_that_hears_late_does_not_wait_for_a_turn_of_the_older_topology() -> None:
+    node, late = member(), member()
+    for number, each in enumerate((node, late)):
+        each.assign(turns(FIRST, 0, number, [None, None, None, 1 - number]))
+    begun_to(node, 2)
+    begun_to(late, 3)
+    node.assign(turns(SECOND, 3, 0, [1, None], since={1: FIRST}))
+    late.received(0, begun(node)[1])
+    assert late.computed(0.0) is None
+    assert late.assign(turns(SECOND, 3, 1, [0, None], since={0: FIRST})) is not None
 
 
 def test_a_node_has_missed_a_whole_topology() -> None:
@@ -70,3 +91,17 @@ def test_an_edge_begins_anew_after_its_topology_because_the_older_one_was_not_se
     peer.assign(turns(THIRD, 4, 1, [0]))
     node.received(1, begun(peer)[0])  # it has done with the older edge
     assert (1, (THIRD, 4), SKIP) in sent_by(node)
+
+
+def test_an_edge_begins_anew_in_the_first_iteration_of_a_later_topology() -> None:
+    node = member()
+    node.assign(turns(FIRST, 0, 0, [1]))
+    begun_to(node, 2)
+    node.assign(turns(SECOND, 3, 0, [2], since={2: SECOND}))
+    node.assign(turns(THIRD, 4, 0, [1, 2], since={1: THIRD, 2: SECOND}))
+    begun_to(node, 6)
+    node.assign(turns(FOURTH, 7, 0, [1, 2], since={1: THIRD, 2: SECOND}))
+    peer = member()
+    peer.assign(turns(THIRD, 4, 1, [0]))
+    node.received(1, begun(peer)[0])
+    assert (1, (FOURTH, 6), SKIP) in sent_by(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -13,13 +14,14 @@ from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
 from thinwire_proto.gossip.member_state import MemberSettings
 
-FIRST, SECOND, THIRD = FIRST_TOPOLOGY, FIRST_TOPOLOGY + 1, FIRST_TOPOLOGY + 2
+FIRST, SECOND, THIRD, FOURTH = (FIRST_TOPOLOGY + number for number in range(4))
 LAYOUT = TileLayout([Parameter(name="x", shape=(8,))])
 SETTINGS = MemberSettings("dense", 1.0, 0, 5.0)
 
 
-def member() -> Member:
-    return Member(LAYOUT, SETTINGS, torch.zeros(LAYOUT.parameters))
+def member(iterations: int | None = None) -> Member:
+    settings = SETTINGS if iterations is None else replace(SETTINGS, iterations=iterations)
+    return Member(LAYOUT, settings, torch.zeros(LAYOUT.parameters))
 
 
 def turns(
@@ -55,3 +57,10 @@ def begun_to(node: Member, iteration: int) -> None:
 def sent_by(node: Member) -> list[tuple[int, tuple[int, int], str]]:
     """Begin an iteration. Returns the peer, the turn and the codec of each message."""
     return [(peer, message.when, message.codec) for peer, message in begun(node).items()]
+
+
+def mixed(node: Member) -> None:
+    """The gradient is there, and nobody is waited for."""
+    mix = node.computed(0.0)
+    assert mix is not None
+    node.mix(mix)

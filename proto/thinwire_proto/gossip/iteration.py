@@ -63,6 +63,13 @@ class Mix:
     reason: str
 
 
+def joined(first: Mix | None, then: Mix | None) -> Mix | None:
+    """Both of two decisions. While iterations go on, one event brings one; after the last it may bring several."""
+    if first is None or then is None:
+        return first or then
+    return Mix((*first.turns, *then.turns), (*first.missing, *then.missing), then.reason)
+
+
 class IterationMachine:
     """The iterations of one node.
 
@@ -205,6 +212,11 @@ class IterationMachine:
 
     def reconsider(self) -> Mix | None:
         """Edges were given up, perhaps the last that the node has waited for."""
+        return self._mix_if_all_in()
+
+    def void(self, peer: int) -> Mix | None:
+        """The peer sends no message for the turns that are open with it."""
+        self._open = {turn for turn in self._open if turn.peer != peer}
         return self._mix_if_all_in()
 
     def present(self, peer: int) -> None:

@@ -34,7 +34,7 @@ from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
-from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
+from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
 from thinwire_proto.gossip.lingering import Lingering
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.mixing import late_factor
@@ -42,6 +42,8 @@ from thinwire_proto.gossip.mixing import late_factor
 Arrived = tuple[Turn, bool]
 """A turn of a message of a peer, and whether the peer has passed it without exchanging."""
 FIRST_TOPOLOGY = 1
+WAITING_MAX = 2 * UNACKNOWLEDGED_MAX
+"""Messages of a peer, of an edge that stands and of one that begins anew."""
 SEQUENCE_BITS = 24
 """Messages of an edge count from 2²⁴ times the topology in which it began, so that none is taken for an older one's."""
 
@@ -110,15 +112,14 @@ class Member:
         self._chain.name_member(assignment.member)
         mix = None
         for peer, since in assignment.since.items():
-            if peer in self._copies.edges and self._since[peer] != since and self.iteration >= 0:
+            if peer in self._copies.edges and self._since[peer] != since:
                 self._renewed[peer] = since
-            elif self._since.get(peer) != since and self._ended.get(peer) != since:
-                self._end(peer)  # of a node that has not begun, so nothing of it is open
+            elif peer not in self._copies.edges and self._ended.get(peer) != since:
                 self._join(peer, since)
         for peer in self.peers:
             if peer not in assignment.since and assignment.start <= self.iteration:
-                mix = self._machine.part(peer) or mix  # it may be in the new topology already
-            mix = self._read_on(peer) or mix
+                mix = joined(mix, self._machine.part(peer))  # it may be in the new topology already
+            mix = joined(mix, self._read_on(peer))
         return mix
 
     def take_level(self, level: Level, start: int) -> None:
@@ -134,16 +135,17 @@ class Member:
         first = self._assignments.first_start if self.iteration < 0 else 0
         iteration = max(self._machine.next_iteration, self._adopted, first)
         assignment = self._assignments.at(iteration)
-        passes, late = self._passes_turns(assignment, iteration), set()
+        late = set()
         for peer, since in [*self._renewed.items()]:
             if assignment.topology >= since and not self._stays(peer, since):
                 self._end(peer)
                 self._join(peer, since)
-                late |= {peer} if assignment.start < iteration else set()
+                late |= {peer} if since < assignment.topology or assignment.start < iteration else set()
         messages = []
         for peer in self.peers:
+            passes = peer in late or self._passes_turns(peer, assignment, iteration)
             try:
-                message = self._message(peer, assignment, iteration, passes=passes or peer in late)
+                message = self._message(peer, assignment, iteration, passes=passes)
             except PayloadError as error:  # of a message of the peer that had to be read before
                 self._refuse(peer, error)
                 continue
@@ -167,8 +169,10 @@ class Member:
         waiting = self._waiting.setdefault(peer, deque())
         if all(message.sequence != other.sequence for other in waiting):
             waiting.append(message)
-        if len(waiting) > UNACKNOWLEDGED_MAX:
-            self._refuse(peer, PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already"))
+        of_the_edge = sum(other.sequence >> SEQUENCE_BITS == message.sequence >> SEQUENCE_BITS for other in waiting)
+        if of_the_edge > UNACKNOWLEDGED_MAX or len(waiting) > WAITING_MAX:
+            self._refuse(peer, PayloadError(f"{of_the_edge - 1} of its messages wait already"))
+            return self._machine.absent(peer)  # this node may have waited for it alone
         return self._read_on(peer)
 
     def unreadable(self) -> dict[int, str]:
@@ -283,27 +287,37 @@ class Member:
         is_of_newest = message.sequence >> SEQUENCE_BITS == newest.since.get(peer)
         return is_of_newest and all(since > holds for since in newest.since.values())
 
-    def _begin_anew(self) -> Mix | None:
-        """End all edges but those of the newest topology, since the peers have ended them, and begin these."""
-        newest = self._assignments.newest
-        since_of = {} if newest is None else newest.since
+    def _end_older(self) -> Mix | None:
+        """End the edges from before this node was left out, since their peers have ended them, and begin them anew."""
+        holds = self._assignments.at(self.iteration).topology
         for peer in self.peers:
-            if self._since[peer] != since_of.get(peer):
+            if self._since[peer] <= holds:
+                again = self._renewed.get(peer)
                 self._end(peer)
-        for peer, since in since_of.items():
-            if peer not in self._copies.edges and self._ended.get(peer) != since:
-                self._join(peer, since)
+                if again is not None:
+                    self._join(peer, again)
         return self._machine.reconsider()  # it may have waited for one of those that have ended
 
-    def _passes_turns(self, assignment: Assignment, iteration: int) -> bool:
-        """Whether this node begins an iteration so that peers may wait for turns before it, for which it never sends:
-        it skips iterations, or adopts, or has heard late of a topology."""
+    def _passes_turns(self, peer: int, assignment: Assignment, iteration: int) -> bool:
+        """Whether a peer may have begun turns before this iteration for which this node never sends: this node skips
+        iterations, or adopts, or one of the two has heard late of a topology."""
         if self.iteration < 0:
             return self._adopted >= 0
-        if iteration > self.iteration + 1:
-            return True
         begun = self._machine.topology
-        return assignment.topology > begun and (assignment.topology > begun + 1 or assignment.start < iteration)
+        if iteration > self.iteration + 1 or assignment.topology > begun + 1:
+            return True
+        return assignment.topology > begun and (assignment.start < iteration or self._turns_differ(peer, assignment))
+
+    def _turns_differ(self, peer: int, assignment: Assignment) -> bool:
+        """Whether the topology before has a turn with a peer sooner than this one has, so that a peer that hears late
+        may have begun it. Edges that a change has not touched have their turns in the same iterations."""
+        older, start = self._assignments.at(self.iteration), assignment.start
+        for iteration in range(start, start + UNACKNOWLEDGED_MAX):
+            if peer in self._assignments.turns(assignment, iteration):
+                return False
+            if peer in self._assignments.turns(older, iteration):
+                return True
+        return False
 
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
@@ -361,27 +375,35 @@ class Member:
         mix = self._tell_machine(peer)
         waiting = self._waiting.get(peer)
         while waiting and waiting[0].topology <= self.topology:
-            is_behind = self._is_behind(peer, waiting[0])
-            if is_behind:
-                mix = self._begin_anew() or mix
             began = waiting[0].sequence >> SEQUENCE_BITS
             if began != self._since.get(peer):
-                if began == self._renewed.get(peer):  # it has not begun here, and the peer has done with the older one
-                    return self._machine.part(peer) or mix
+                if began == self._renewed.get(peer):
+                    newer = [message for message in waiting if message.sequence >> SEQUENCE_BITS == began]
+                    if not any(self._adopts(peer, message) for message in newer):
+                        return joined(mix, self._settle(peer))
+                    self._end(peer)
+                    self._join(peer, began)
+                    continue
                 waiting.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
             try:
                 self._check_turn(peer, waiting[0])
-                if is_behind or (self.waits_to_adopt and waiting[0].codec == SNAPSHOT):
-                    self._adopt(waiting[0])
+                if self._adopts(peer, waiting[0]):
+                    mix = joined(mix, self._adopt(waiting[0]))
                 if self._arrived.get(peer) or not self._machine.accepts(peer):
                     break
                 self._take(peer, waiting.popleft())
             except PayloadError as error:
                 self._refuse(peer, error)
-                return self._machine.absent(peer) or mix  # this node may have waited for it alone
-            mix = self._tell_machine(peer) or mix
+                return joined(mix, self._machine.absent(peer))  # this node may have waited for it alone
+            mix = joined(mix, self._tell_machine(peer))
         return mix
+
+    def _settle(self, peer: int) -> Mix | None:
+        """The peer has begun an edge anew, so it has done with the older one: it sends no more for its turns."""
+        if self._arrived.get(peer):
+            return self._machine.part(peer)  # some of its messages are not told to the machine yet
+        return self._machine.void(peer)
 
     def _check_turn(self, peer: int, message: Message) -> None:
         """Raises PayloadError unless this node has that turn with the peer."""
@@ -405,14 +427,21 @@ class Member:
         while arrived and self._machine.accepts(peer):
             turn, is_passed = arrived.popleft()
             if is_passed:
-                mix = self._machine.passed(peer, turn.topology, turn.iteration) or mix
+                mix = joined(mix, self._machine.passed(peer, turn.topology, turn.iteration))
             else:
-                mix = self._machine.received(turn) or mix
+                mix = joined(mix, self._machine.received(turn))
         return mix
 
-    def _adopt(self, message: Message) -> None:
-        self.x.copy_(make_codec("dense", self._layout).decode(message.body, self.x.device))
+    def _adopts(self, peer: int, message: Message) -> bool:
+        return (self.waits_to_adopt and message.codec == SNAPSHOT) or self._is_behind(peer, message)
+
+    def _adopt(self, message: Message) -> Mix | None:
+        """Take the parameters of a peer. Raises PayloadError, and then nothing has changed."""
+        found = make_codec("dense", self._layout).decode(message.body, self.x.device)
+        mix = None if self.iteration < 0 else self._end_older()
+        self.x.copy_(found)
         self._adopted = message.iteration
+        return mix
 
     def _weight(self, turn: Turn) -> float:
         """0 if the ends exchange in different iterations, since one has heard too late of another level: both see it in
