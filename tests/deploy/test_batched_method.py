@@ -115,14 +115,17 @@ def test_equal_gradients_lead_to_equal_updates(
 
     monkeypatch.setattr(Problem, "gradients_of_shares", one_by_one_gradients)
     one_by_one, at_once = both(demo)
-    assert losses_of(one_by_one, 12) == pytest.approx(losses_of(at_once, 12), rel=1e-3)
-    # on some processors, torch rounds a batch of matrices in another way than one, and a close choice turns over
-    assert len(np.setxor1d(updates[0].components, updates[12].components)) <= 2
-    both_have = np.intersect1d(updates[0].components, updates[12].components)
-    values, at_once_values = (
-        update.values[np.isin(update.components, both_have)] for update in (updates[0], updates[12])
-    )
-    assert (values != at_once_values).mean() < 1e-3
+    expected, found = losses_of(one_by_one, 12), losses_of(at_once, 12)
+    if demo is DEMO and expected != found:
+        # On processors with AVX2 alone, torch rounds some numbers of a larger tensor in another way. One close choice
+        # turns over in the first update, and what follows learns from another replica.
+        assert found == pytest.approx(expected, rel=1e-3)
+        assert len(np.setxor1d(updates[0].components, updates[12].components)) <= 1
+        return
+    assert found == expected
+    for number in range(12):
+        assert np.array_equal(updates[number].components, updates[number + 12].components)
+        assert np.array_equal(updates[number].values, updates[number + 12].values)
 
 
 def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(updates: list[Any]) -> None:
@@ -130,7 +133,8 @@ def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_
     one_by_one = LocalStepsMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     at_once = BatchedMuonMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     expected, found = losses_of(one_by_one, rounds, 4), losses_of(at_once, rounds, 4)
-    assert found == pytest.approx(expected, rel=1e-2)
+    assert found[:6] == pytest.approx(expected[:6], rel=1e-3)
+    assert found == pytest.approx(expected, rel=3e-3)  # on processors with AVX2 alone, a bit turns over sooner
     assert found[-1] < found[0] - 0.5
     first, first_at_once = updates[0], updates[rounds]  # later, a rounding may turn a bit over
     assert (first.values != first_at_once.values).mean() < 1e-3

@@ -6,6 +6,25 @@ import pytest
 
 from support.members import FIRST, FOURTH, SECOND, THIRD, begun, begun_to, member, sent_by, turns
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT
+from thinwire_proto.gossip.member import Member
+
+
+def unsettled() -> Member:
+    """A node whose edge with peer 1 has ended with open turns, and begins anew with the third topology, from iteration
+    4 on. Peer 2 has one all the time."""
+    node = member()
+    node.assign(turns(FIRST, 0, 0, [1]))
+    begun_to(node, 2)
+    node.assign(turns(SECOND, 3, 0, [2], since={2: SECOND}))
+    node.assign(turns(THIRD, 4, 0, [1, 2], since={1: THIRD, 2: SECOND}))
+    return node
+
+
+def settle(node: Member) -> None:
+    """The peer has done with the older edge, and has begun the newer one."""
+    peer = member()
+    peer.assign(turns(THIRD, 4, 1, [0]))
+    node.received(1, begun(peer)[0])
 
 
 def test_a_newcomer_was_too_late_for_the_first_iterations_of_its_topology() -> None:
@@ -79,29 +98,15 @@ def test_a_node_skips_to_the_iteration_of_a_peer_that_waits_no_longer(start: int
 
 
 def test_an_edge_begins_anew_after_its_topology_because_the_older_one_was_not_settled() -> None:
-    node = member()
-    node.assign(turns(FIRST, 0, 0, [1]))
-    begun_to(node, 2)
-    node.assign(turns(SECOND, 3, 0, [2], since={2: SECOND}))
-    node.assign(turns(THIRD, 4, 0, [1, 2], since={1: THIRD, 2: SECOND}))
+    node = unsettled()
     begun_to(node, 4)
-    for message in node.unacknowledged(1):
-        node.acknowledged(1, message.sequence)
-    peer = member()
-    peer.assign(turns(THIRD, 4, 1, [0]))
-    node.received(1, begun(peer)[0])  # it has done with the older edge
+    settle(node)
     assert (1, (THIRD, 4), SKIP) in sent_by(node)
 
 
 def test_an_edge_begins_anew_in_the_first_iteration_of_a_later_topology() -> None:
-    node = member()
-    node.assign(turns(FIRST, 0, 0, [1]))
-    begun_to(node, 2)
-    node.assign(turns(SECOND, 3, 0, [2], since={2: SECOND}))
-    node.assign(turns(THIRD, 4, 0, [1, 2], since={1: THIRD, 2: SECOND}))
+    node = unsettled()
     begun_to(node, 6)
     node.assign(turns(FOURTH, 7, 0, [1, 2], since={1: THIRD, 2: SECOND}))
-    peer = member()
-    peer.assign(turns(THIRD, 4, 1, [0]))
-    node.received(1, begun(peer)[0])
+    settle(node)
     assert (1, (FOURTH, 6), SKIP) in sent_by(node)
