@@ -25,7 +25,8 @@ from thinwire_proto.gossip.archive import (
 from thinwire_proto.gossip.archive_replay import ArchiveReplay
 from thinwire_proto.gossip.copies import Edge
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, SEQUENCE_BITS
+from thinwire_proto.gossip.member import FIRST_TOPOLOGY
+from thinwire_proto.gossip.unread import first_sequence
 
 BODY_BYTES_MAX = 1 << 12
 TURNS = 4
@@ -39,7 +40,7 @@ def archive_targets() -> list[Target]:
 def _archive() -> bytes:
     """Of a node that has mixed some turns with one peer."""
     start = torch.zeros(SMALL.parameters)
-    base = FIRST_TOPOLOGY << SEQUENCE_BITS
+    base = first_sequence(FIRST_TOPOLOGY)
     ours, theirs = Edge(SMALL, start, CPU, base), Edge(SMALL, start, CPU, base)
     entries = [pack_header(ArchiveHeader(b"c" * 32, "a node")), pack_number(0)]
     for number in range(TURNS):

@@ -15,10 +15,10 @@ from support.gossip_nodes import GossipNodes
 from support.small import small_contract
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.training.threads import NodeJob
-from thinwire_proto.gossip.member import SEQUENCE_BITS
+from thinwire_proto.gossip.unread import first_sequence
 
 NODES, PEER = 3, 1
-NOTHING = 1 << SEQUENCE_BITS
+NOTHING = first_sequence(1)
 """The sequence number before the first message of an edge since topology 1."""
 NEVER_SENT = NOTHING + 1000
 CONTRACT = small_contract(

@@ -16,8 +16,9 @@ from thinwire_proto.gossip.chain import MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, SEQUENCE_BITS
+from thinwire_proto.gossip.member import FIRST_TOPOLOGY
 from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.unread import first_sequence, since_of
 
 
 class MixedTurn(NamedTuple):
@@ -95,7 +96,7 @@ class ArchiveReplay:
 
     def _take_message(self, entry: ArchivedMessage) -> None:
         peer, message = entry.peer, entry.message
-        since = message.sequence >> SEQUENCE_BITS
+        since = since_of(message.sequence)
         known = self._since.get(peer, -1)
         if since < known:
             return  # of an edge that has ended
@@ -121,7 +122,7 @@ class ArchiveReplay:
         start = self._first if since == FIRST_TOPOLOGY else torch.zeros(self._layout.parameters)
         for whose in (OWN, THEIRS):
             self._edges[peer, whose] = _Direction(PublicCopy(self._layout, start))
-            self._edges[peer, whose].copy.sequence = since << SEQUENCE_BITS
+            self._edges[peer, whose].copy.sequence = first_sequence(since)
 
     def _advance(self, direction: _Direction, message: Message) -> None:
         is_whole, copy = message.codec == SNAPSHOT, direction.copy

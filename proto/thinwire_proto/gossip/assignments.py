@@ -10,6 +10,9 @@ from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.levels import Levels
 
+LATE_MAX = 16
+"""Iterations of an older topology that a member may have begun although a newer one holds."""
+
 
 class Assignments:
     """level: the first."""
@@ -56,6 +59,16 @@ class Assignments:
     def turns(self, assignment: Assignment, iteration: int) -> Turns:
         """The turns of an iteration, of a level's iterations."""
         return self._levels.turns(assignment, iteration)
+
+    def is_sooner(self, peer: int, older: Assignment, newer: Assignment) -> bool:
+        """Whether, from the newer one's start on, the older one has a turn with a peer before the newer one has. Edges
+        that a change has not touched have their turns in the same iterations."""
+        for iteration in range(newer.start, newer.start + LATE_MAX):
+            if peer in self.turns(newer, iteration):
+                return False
+            if peer in self.turns(older, iteration):
+                return True
+        return False
 
     def weight(self, turn: Turn) -> float:
         """Of a turn that this node has begun."""

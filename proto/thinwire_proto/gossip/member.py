@@ -33,19 +33,16 @@ from thinwire_proto.gossip.assignments import Assignments
 from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
-from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
+from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, Copies, Message
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
 from thinwire_proto.gossip.lingering import Lingering
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.mixing import late_factor
+from thinwire_proto.gossip.unread import Unread, first_sequence, since_of
 
 Arrived = tuple[Turn, bool]
 """A turn of a message of a peer, and whether the peer has passed it without exchanging."""
 FIRST_TOPOLOGY = 1
-WAITING_MAX = 2 * UNACKNOWLEDGED_MAX
-"""Messages of a peer, of an edge that stands and of one that begins anew."""
-SEQUENCE_BITS = 24
-"""Messages of an edge count from 2²⁴ times the topology in which it began, so that none is taken for an older one's."""
 
 
 class Member:
@@ -64,7 +61,7 @@ class Member:
         self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
         self._lingering = Lingering()
         self._ended: dict[int, int] = {}  # the same of edges that have ended because of an unreadable message
-        self._waiting: dict[int, deque[Message]] = {}  # by peer, not read yet
+        self._unread = Unread()
         self._arrived: dict[int, deque[Arrived]] = {}  # by peer, read, and not told to the machine yet
         self._unreadable: dict[int, str] = {}
         self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
@@ -166,12 +163,10 @@ class Member:
         (`unreadable`)."""
         if message.topology < self._since.get(peer, self.topology + 1) <= self.topology:
             return None
-        waiting = self._waiting.setdefault(peer, deque())
-        if all(message.sequence != other.sequence for other in waiting):
-            waiting.append(message)
-        of_the_edge = sum(other.sequence >> SEQUENCE_BITS == message.sequence >> SEQUENCE_BITS for other in waiting)
-        if of_the_edge > UNACKNOWLEDGED_MAX or len(waiting) > WAITING_MAX:
-            self._refuse(peer, PayloadError(f"{of_the_edge - 1} of its messages wait already"))
+        try:
+            self._unread.put(peer, message)
+        except PayloadError as error:
+            self._refuse(peer, error)
             return self._machine.absent(peer)  # this node may have waited for it alone
         return self._read_on(peer)
 
@@ -183,7 +178,7 @@ class Member:
     def acknowledged(self, peer: int, sequence: int) -> None:
         """The peer has saved all messages up to this one, perhaps of an edge that has ended or not begun here. Raises
         PayloadError if it cannot have them."""
-        if self._since.get(peer) == sequence >> SEQUENCE_BITS:
+        if self._since.get(peer) == since_of(sequence):
             self._copies.edges[peer].acknowledge(sequence)
 
     def received_from(self, peer: int) -> int:
@@ -284,7 +279,7 @@ class Member:
         if message.iteration <= max(self.iteration, self._adopted) + AHEAD_MAX:
             return False
         holds = self._assignments.at(self.iteration).topology
-        is_of_newest = message.sequence >> SEQUENCE_BITS == newest.since.get(peer)
+        is_of_newest = since_of(message.sequence) == newest.since.get(peer)
         return is_of_newest and all(since > holds for since in newest.since.values())
 
     def _end_older(self) -> Mix | None:
@@ -306,18 +301,11 @@ class Member:
         begun = self._machine.topology
         if iteration > self.iteration + 1 or assignment.topology > begun + 1:
             return True
-        return assignment.topology > begun and (assignment.start < iteration or self._turns_differ(peer, assignment))
-
-    def _turns_differ(self, peer: int, assignment: Assignment) -> bool:
-        """Whether the topology before has a turn with a peer sooner than this one has, so that a peer that hears late
-        may have begun it. Edges that a change has not touched have their turns in the same iterations."""
-        older, start = self._assignments.at(self.iteration), assignment.start
-        for iteration in range(start, start + UNACKNOWLEDGED_MAX):
-            if peer in self._assignments.turns(assignment, iteration):
-                return False
-            if peer in self._assignments.turns(older, iteration):
-                return True
-        return False
+        if assignment.topology == begun:
+            return False
+        # a peer that hears late may have begun a turn of the topology before
+        older = self._assignments.at(self.iteration)
+        return assignment.start < iteration or self._assignments.is_sooner(peer, older, assignment)
 
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
@@ -348,12 +336,12 @@ class Member:
         """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
         is_settled = peer not in self._machine.unfinished and self._copies.edges[peer].is_confirmed
         # a message of the new edge shows that the peer has done with the older one
-        is_settled |= any(message.sequence >> SEQUENCE_BITS == since for message in self._waiting.get(peer, ()))
+        is_settled |= bool(self._unread.of_edge(peer, since))
         return self._lingering.stays(peer, self.iteration, is_settled=is_settled)
 
     def _join(self, peer: int, since: int) -> None:
         self._since[peer] = since
-        self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None, base=since << SEQUENCE_BITS)
+        self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None, base=first_sequence(since))
 
     def _end(self, peer: int) -> None:
         self._machine.forget(peer)
@@ -366,33 +354,32 @@ class Member:
     def _refuse(self, peer: int, error: PayloadError) -> None:
         since = self._renewed.get(peer, self._since.get(peer, 0))
         self._end(peer)
-        self._waiting.pop(peer, None)
+        self._unread.forget(peer)
         self._ended[peer] = since
         self._unreadable[peer] = str(error)
 
     def _read_on(self, peer: int) -> Mix | None:
         """Read what waits, as far as this node is."""
         mix = self._tell_machine(peer)
-        waiting = self._waiting.get(peer)
-        while waiting and waiting[0].topology <= self.topology:
-            began = waiting[0].sequence >> SEQUENCE_BITS
+        while (message := self._unread.first(peer)) is not None and message.topology <= self.topology:
+            began = since_of(message.sequence)
             if began != self._since.get(peer):
                 if began == self._renewed.get(peer):
-                    newer = [message for message in waiting if message.sequence >> SEQUENCE_BITS == began]
-                    if not any(self._adopts(peer, message) for message in newer):
+                    if not any(self._adopts(peer, newer) for newer in self._unread.of_edge(peer, began)):
                         return joined(mix, self._settle(peer))
                     self._end(peer)
                     self._join(peer, began)
                     continue
-                waiting.popleft()  # of one that has ended, or never will begin: a later one takes its place
+                self._unread.drop_first(peer)  # of one that has ended, or never will begin: a later one takes its place
                 continue
             try:
-                self._check_turn(peer, waiting[0])
-                if self._adopts(peer, waiting[0]):
-                    mix = joined(mix, self._adopt(waiting[0]))
+                self._check_turn(peer, message)
+                if self._adopts(peer, message):
+                    mix = joined(mix, self._adopt(message))
                 if self._arrived.get(peer) or not self._machine.accepts(peer):
                     break
-                self._take(peer, waiting.popleft())
+                self._unread.drop_first(peer)
+                self._take(peer, message)
             except PayloadError as error:
                 self._refuse(peer, error)
                 return joined(mix, self._machine.absent(peer))  # this node may have waited for it alone
