@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.wide_area import thin_uplink
 from bench.wide_area.baseline import measure_control, measure_ddp
 from bench.wide_area.cores import NODES_SHARE, groups_for
-from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
+from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import PAGE, ReportError, earlier_cells, write_cells, write_page
@@ -29,7 +29,7 @@ from thinwire_proto.models import PRESETS
 Cell = tuple[LinkSpec, float]
 """A link, and how many times the cores that a node has without dilated time."""
 CONTROL_SHARE = 0.5
-"""Window of each of the two controls, as a share of the others; it is shorter because nothing in it waits."""
+"""Window of each control, as a share of the others; it is shorter because nothing in it waits."""
 
 
 def main() -> None:
@@ -115,16 +115,20 @@ def _cell(
     link: LinkSpec, dilation: float, machine: EmulationSupport, arguments: argparse.Namespace, folder: Path
 ) -> CellResult:
     """Measure one cell. The swarm comes before the baseline, which uses the same number of tokens per exchange, and
-    between two controls, because a virtual machine's speed changes by a tenth within minutes."""
-    seconds, wanted = arguments.seconds * dilation, round_samples(arguments.samples, dilation)
+    each window of it between two controls, because a virtual machine's speed changes by a tenth within minutes."""
+    seconds, samples = arguments.seconds * dilation, round_samples(arguments.samples, dilation)
     lines = (link.dilated(dilation), NODES, machine.netem, arguments.seed, folder)
     with groups_for(machine.controller, NODES) as groups, hosts_behind(*lines, groups=groups) as hosts:
-        before = measure_control(hosts, wanted, CONTROL_SHARE * seconds, folder)
-        swarm = measure_swarm(hosts, seconds, wanted, arguments.base_age, folder)
-        samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
-        samples = max(2 * MICRO_BATCH, samples)
-        control = before.plus(measure_control(hosts, samples, CONTROL_SHARE * seconds, folder))
-        ddp, exchange_s = measure_ddp(hosts, samples, seconds, folder)
+        controls, swarms = [measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)], []
+        for window in range(arguments.windows):
+            logs = folder / f"swarm-{window + 1}"
+            logs.mkdir()
+            swarms.append(measure_swarm(hosts, seconds, samples, arguments.base_age, logs))
+            tokens_each = SystemFigures.total(swarms).tokens_each
+            like_swarm = max(2, round(tokens_each / PRESETS[PRESET].context / MICRO_BATCH)) * MICRO_BATCH
+            controls.append(measure_control(hosts, like_swarm, CONTROL_SHARE * seconds, folder))
+        ddp, exchange_s = measure_ddp(hosts, like_swarm, seconds, folder)
+    control, swarm = SystemFigures.total(controls), SystemFigures.total(swarms)
     cores = os.cpu_count() or 1
     return CellResult(link, control, swarm, ddp, exchange_s, cores, dilation, _nodes_share(machine))
 
@@ -148,7 +152,8 @@ def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return (
         f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), {parts}; "
-        f"links by {by}, TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}, "
+        f"links by {by}, TCP with {congestion}, {arguments.seconds:g} s a window, "
+        f"{arguments.windows} window{'s' if arguments.windows > 1 else ''} of a swarm, seed {arguments.seed}, "
         f"{arguments.samples:g} samples of a node in a round without dilated time, "
         f"bases at most {arguments.base_age} step{'s' if arguments.base_age > 1 else ''} old."
     )
@@ -184,6 +189,13 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=_positive, default=60, help="length of a window, in the emulated world; default 60"
     )
     parser.add_argument(
+        "--windows",
+        type=_whole,
+        default=1,
+        metavar="N",
+        help="windows of the swarm in a cell, each of a new swarm, with a control between two; default %(default)s",
+    )
+    parser.add_argument(
         "--base-age", type=int, choices=range(1, 5), default=BASE_AGE, help="steps a base may be behind; default 1"
     )
     parser.add_argument(
@@ -211,6 +223,13 @@ def _positive(text: str) -> float:
     number = float(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"must be more than 0, not {text}")
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
     return number
 
 

@@ -14,6 +14,7 @@ the coordinator and the line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,10 +72,11 @@ class SystemFigures:
     def line_cores(self) -> float:
         return self.line_cpu_s / self.wall_s
 
-    def plus(self, other: SystemFigures) -> SystemFigures:
-        """Both windows together, of as many nodes."""
-        totals = {name: value + getattr(other, name) for name, value in asdict(self).items()}
-        return SystemFigures(**totals | {"nodes": self.nodes})
+    @staticmethod
+    def total(windows: Sequence[SystemFigures]) -> SystemFigures:
+        """All windows together, of as many nodes each; at least one."""
+        totals = {name: sum(getattr(window, name) for window in windows) for name in asdict(windows[0])}
+        return SystemFigures(**totals | {"nodes": windows[0].nodes})
 
     def bytes_each(self) -> tuple[float, float]:
         """Bytes that one node sends and receives in one exchange."""

@@ -76,9 +76,9 @@ def test_what_is_kept_for_the_coordinator_is_made_up_for_by_dilation() -> None:
     assert "1%, 0.5 core per node | 0.40 | 4.40 | 19,000 | 1,700 |" in page([one], [], "")
 
 
-def test_two_controls_count_as_one() -> None:
+def test_windows_of_one_system_count_as_one() -> None:
     before, after = figures(1000, 10.0, exchanges=0), figures(3000, 50.0, exchanges=0)
-    both = before.plus(after)
+    both = SystemFigures.total([before, after])
     assert (both.nodes, both.tokens, both.wall_s) == (4, 4000, 200.0)
     assert both.tokens_s == (before.tokens_s + after.tokens_s) / 2
     assert both.compute_share == pytest.approx((before.compute_share + after.compute_share) / 2)
