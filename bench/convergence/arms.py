@@ -6,7 +6,7 @@ lies at an edge, the plan extends the sweep beyond it, up to RATES_MAX rates (`p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, RuleSpec
@@ -22,7 +22,8 @@ class Arm:
 
     kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
     inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma,
-    is_noise_corrected and window: without a centre. window: iterations of AccumAdamW; 1: AdamW.
+    is_noise_corrected, window and momentum: without a centre. window: iterations of AccumAdamW; 1: AdamW. momentum: of
+    Muon; 0: AdamW.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Arm:
     gamma: float = 1.0
     is_noise_corrected: bool = False
     window: int = 1
+    momentum: float = 0.0
 
     def can_have(self, nodes: int, samples: int) -> bool:
         """Whether the arm makes sense with so many nodes, and samples of all of them together."""
@@ -61,8 +63,11 @@ MAIN_ARMS = (ADAMW, REFERENCE, DEFAULT)
 GOSSIP_ARMS = (
     "gossip-dense",
     "gossip-dense-noise",
+    "gossip-dense-muon",
     "gossip-sign",
     "gossip-sign-noise",
+    "gossip-sign-muon",
+    "gossip-deadzone-muon",
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",
@@ -104,21 +109,14 @@ def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
 
-def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm]:
-    """An exchange without a centre, with AdamW as it is, and with its second moment corrected for noise."""
+def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm, Arm]:
+    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon."""
     what = f"gossip on the one-peer exponential graph, {codec}, γ {gamma:g}"
+    adamw = Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma)
     return (
-        Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma),
-        Arm(
-            f"{name}-noise",
-            f"{what}, v corrected for noise",
-            "gossip",
-            3e-3,
-            beta=0.99,
-            codec=codec,
-            gamma=gamma,
-            is_noise_corrected=True,
-        ),
+        adamw,
+        replace(adamw, name=f"{name}-noise", what=f"{what}, v corrected for noise", is_noise_corrected=True),
+        replace(adamw, name=f"{name}-muon", what=f"{what}, Muon", rate=1.5e-2, momentum=LocalMuonSpec().momentum),
     )
 
 
@@ -170,6 +168,7 @@ _TABLE = (
     *_gossip("gossip-dense", "dense"),
     *_gossip("gossip-sign", "sign"),
     *_gossip("gossip-dct-sign", "dct-sign"),
+    *_gossip("gossip-deadzone", "deadzone"),
     *_gossip("gossip-topk", "topk:64", 0.1),
     Arm(
         "gossip-accum",

@@ -17,7 +17,7 @@ from bench.convergence.stacked import StackedLayout
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.sent import WholeSent
 from thinwire_node.training.rules.adam_moments import AdamMoments
-from thinwire_node.training.rules.local_muon import add_outer, muon_step
+from thinwire_node.training.rules.local_muon import add_outer
 from thinwire_proto.contract import LocalMuonSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
@@ -25,6 +25,7 @@ from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, WholeVotes
+from thinwire_proto.muon import muon_step
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
 

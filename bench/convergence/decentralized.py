@@ -7,15 +7,17 @@ is a single one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire_node.decentralized import AccumAdamW
+from thinwire_node.decentralized import AccumAdamW, Muon
 from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
-from thinwire_proto.contract import Parameter, ScheduleSpec
+from thinwire_proto.contract import LocalMuonSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
@@ -25,7 +27,7 @@ from thinwire_proto.gossip.topology import Layout, make_topology
 
 
 class GossipMethod:
-    """x_i ← x_i + γ·Σ w_ij·(h_ji − h_ij) − u_i, with AdamW's step u at the parameters before mixing."""
+    """x_i ← x_i + γ·Σ w_ij·(h_ji − h_ij) − u_i, with the optimizer's step u at the parameters before mixing."""
 
     topology = "one-peer-exponential"
 
@@ -33,14 +35,16 @@ class GossipMethod:
         if arm.is_noise_corrected and swarm.share < 2:
             raise ValueError("the correction needs two samples a node")
         self._problem, self._schedule, self._swarm, self._arm = problem, schedule, swarm, arm
-        shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
-        self._layout = TileLayout(shapes)
+        tensors = problem.parameters.items()
+        self._parameters = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in tensors]
+        self._layout = TileLayout(self._parameters)
         self._codec = make_codec(arm.codec, self._layout)
         self._topology = make_topology(self.topology, Layout(swarm.nodes))
         self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
         self._x = [self._start.clone() for _ in range(swarm.nodes)]
         self._mean = self._start.clone()
-        self._optimizers = [self._optimizer(x) for x in self._x]
+        self._leaves = [self._leaves_of(x) for x in self._x]
+        self._optimizers = [self._optimizer(leaves) for leaves in self._leaves]
         self._copies: dict[tuple[int, int], PublicCopy] = {}
         problem.put(self._named(self._mean))
 
@@ -82,23 +86,36 @@ class GossipMethod:
     def _mean_model(self) -> Tensor:
         return torch.stack(self._x).mean(0)
 
-    def _optimizer(self, x: Tensor) -> torch.optim.Optimizer:
+    def _leaves_of(self, x: Tensor) -> list[torch.nn.Parameter]:
+        """What an optimizer steps on, in the manifest's order: it shares memory with the flat buffer."""
         parameters = [torch.nn.Parameter(tensor) for tensor in tensors_of(x, self._layout)]
         for parameter, tensor in zip(parameters, tensors_of(x, self._layout), strict=True):
-            parameter.data = tensor  # shares memory with the flat buffer
+            parameter.data = tensor
+        return parameters
+
+    def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         betas = (0.9, self._arm.beta)
         if self._arm.is_noise_corrected:
             return NoiseCorrectedAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, nodes=self._swarm.nodes)
         if self._arm.window > 1:
             return AccumAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, accum_iter=self._arm.window)
+        if self._arm.momentum:
+            takes = LocalMuonSpec().takes
+            named = list(zip(self._parameters, parameters, strict=True))
+            groups: list[dict[str, Any]] = [
+                {"params": [one for about, one in named if takes(about) == wanted], "is_matrices": wanted}
+                for wanted in (True, False)
+            ]
+            return Muon(groups, lr=0.0, momentum=self._arm.momentum, betas=betas)
         return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
 
     def _step(self, node: int, x: Tensor, step: int, first: int) -> float:
         optimizer, share = self._optimizers[node], self._swarm.share
         self._problem.put(self._named(x))
-        optimizer.param_groups[0]["lr"] = learning_rate(self._schedule, step)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(self._schedule, step)
         optimizer.zero_grad()
-        parameters = optimizer.param_groups[0]["params"]
+        parameters = self._leaves[node]
         halves = (share // 2, share - share // 2) if isinstance(optimizer, NoiseCorrectedAdamW) else (share,)
         losses, position = [], first
         for samples in halves:

@@ -200,7 +200,8 @@ def settings_of(arm: Arm) -> dict[str, object]:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
     if arm.kind in WITHOUT_A_CENTRE:
         settings |= {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
-        return settings | ({"window": arm.window} if arm.window > 1 else {})
+        settings |= {"window": arm.window} if arm.window > 1 else {}
+        return settings | ({"momentum": arm.momentum} if arm.momentum else {})
     unused = {name for name in ("update_topk", "update_levels") if not getattr(arm.demo, name)}
     settings["demo"] = arm.demo.model_dump(exclude=unused)
     if arm.kind != "local":

@@ -20,7 +20,9 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect
 from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
 from thinwire_coordinator.planning.gossip_words import beside_the_star
+from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
 from thinwire_proto.contract import CorpusSpec, Parameter, RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.models.presets import PRESETS
@@ -53,7 +55,45 @@ def a_plan(swarm: SwarmFacts | None = None, *, memory: float = 16e9, **sections:
     return gossip_plan_of(run.model_copy(update=changed), facts(), DATA, swarm, memory)
 
 
-@pytest.mark.parametrize("codec", ["dense", "bf16", "int8", "sign", "dct-sign", "topk:64", "topk:16"])
+@pytest.mark.parametrize(
+    ("model", "nodes", "samples", "kind"),
+    [
+        (facts(), 8, 4, "muon"),
+        (facts(), 7, 4, "adamw"),
+        (facts(), 8, 1, "adamw"),  # orthogonalizing would take longer than the gradient
+        (replace(facts(), frozen=10**9), 8, 4, "adamw"),
+        (replace(facts(), begins=True), 8, 4, "adamw"),
+        (replace(facts(), parameters=facts().parameters[:1]), 8, 4, "adamw"),
+    ],
+)
+def test_nodes_take_muon_where_it_is_known_to_learn_more_and_costs_little(
+    model: ModelFacts, nodes: int, samples: int, kind: str
+) -> None:
+    rule = own_rule(model, nodes, samples)
+    assert (rule.kind, rule.samples) == (kind, samples)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (replace(facts(), frozen=10**9), "an adapter with steps of Muon yet; take --rule adamw"),
+        (replace(facts(), parameters=facts().parameters[:1]), "no matrix that could take steps of Muon"),
+    ],
+)
+def test_muon_needs_a_matrix_from_scratch(model: ModelFacts, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        own_rule(model, 8, 4, "muon")
+
+
+def test_steps_of_muon_take_their_time() -> None:
+    swarm, found = a_swarm(16), []
+    for kind in ("adamw", "muon"):
+        run = choose_gossip(MODEL, CorpusSpec(), facts(), DATA, swarm, rule=kind)
+        found.append(gossip_plan_of(run, facts(), DATA, swarm, 16e9).figures.computing_s)
+    assert 1.2 < found[1] / found[0] < 1 + MORE_PASSES_MAX
+
+
+@pytest.mark.parametrize("codec", ["dense", "bf16", "int8", "sign", "dct-sign", "deadzone", "topk:64", "topk:16"])
 def test_the_foretold_bytes_are_those_of_the_codec(codec: str) -> None:
     layout = TileLayout([Parameter(name="w", shape=(1024, 1024))])
     difference = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(1))
@@ -84,7 +124,7 @@ def test_the_star_is_better_below_the_rate_that_the_sentence_names() -> None:
 
 
 def test_the_sentence_compares_the_bytes_of_todays_defaults() -> None:
-    assert "0.086 bytes a parameter in it, in place of 0.25" in beside_the_star(a_plan(a_swarm(up=1e6)))
+    assert "0.086 bytes a parameter in it, in place of 0.26" in beside_the_star(a_plan(a_swarm(up=1e6)))
 
 
 def test_a_sensible_run_has_no_warnings() -> None:
@@ -94,7 +134,7 @@ def test_a_sensible_run_has_no_warnings() -> None:
 @pytest.mark.parametrize(
     ("planned", "key", "said"),
     [
-        (partial(a_plan, exchange={"codec": "dense"}), "exchange.codec", '"sign" needs one bit a parameter'),
+        (partial(a_plan, exchange={"codec": "dense"}), "exchange.codec", '"deadzone" needs one bit a parameter'),
         (partial(a_plan, a_swarm(up=1e5)), "rule.samples", "more samples in an iteration exchange less often"),
         (
             partial(a_plan, exchange={"patience_ms": 100}),
@@ -137,7 +177,8 @@ def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.C
     run_init("--exchange", "gossip", "--out", str(out), "--nodes", "8", "--rtt", "80")
     text, run = out.read_text(), read_run(out)
     assert isinstance(run.exchange, GossipSpec)
-    assert run.rule.kind == "adamw"
+    assert run.rule.kind == "muon"
+    assert "each node steps by itself, with Muon" in text
     assert "[demo]" not in text
     assert "init --exchange gossip --nodes 8 --up 10 --down 50 --rtt 80" in text
     assert "the star is better" in text
@@ -147,6 +188,13 @@ def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.C
     shown = capsys.readouterr().out
     assert "or the star" in shown
     assert f"{out}: no errors" in shown
+
+
+def test_the_optimizer_can_be_chosen(tmp_path: Path) -> None:
+    out = tmp_path / "run.toml"
+    run_init("--exchange", "gossip", "--rule", "adamw", "--out", str(out))
+    assert read_run(out).rule.kind == "adamw"
+    assert "init --rule adamw --exchange gossip" in out.read_text()
 
 
 def test_check_names_the_lines_of_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +233,7 @@ def test_no_longer_patience_is_advised_than_a_file_may_have(step_s: float) -> No
     plan = a_plan(a_swarm(tokens_s=4 * 256 / step_s), exchange={"patience_ms": 1000})
     (text,) = [one.text for one in advise_gossip(plan) if one.key == "exchange.patience_ms"]
     given = re.search(r"give (\d+) or more", text)
-    assert (given is not None) == (2 * step_s < 3600), text
+    assert (given is not None) == (2 * plan.figures.step_s < 3600), text
     if given is not None:
         GossipSpec(patience_ms=int(given[1]))
     else:

@@ -269,7 +269,11 @@ def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
         (("--out", "none/run.toml"), "there is no folder none"),
         (("--tokens", "4e18"), "4e\\+18 tokens are more than 2,147,483,648 steps"),
         (("--tokens-per-second", "1e-9"), "1.77e\\+07 tokens are more than 2,147,483,648 steps"),
-        (("--exchange", "gossip", "--rule", "demo"), "--rule is for --exchange star"),
+        (
+            ("--exchange", "gossip", "--rule", "demo"),
+            "--rule demo is not for --exchange gossip; take one of adamw, muon",
+        ),
+        (("--rule", "muon"), "--rule muon is not for --exchange star; take one of demo,"),
         (("--exchange", "gossip", "--tokens", "4e18"), "tokens are more than 2,147,483,648 steps"),
     ],
 )

@@ -18,10 +18,10 @@ from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, Amount, kind_for
 from thinwire_coordinator.planning.settings import LOCAL_ROUNDS_MIN, LOCAL_STEPS, MORE_PASSES_MAX
-from thinwire_node.training.rules.local_muon import orthogonal
 from thinwire_proto.contract import LocalMuonSpec, RunSpec
 from thinwire_proto.contract.round import LEASE_ROUNDS
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.muon import orthogonal
 
 BYTE_1M = facts_of_preset("byte-1m")
 LONG = 1e12

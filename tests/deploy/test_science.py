@@ -230,6 +230,7 @@ class StopsAfterTwoRounds(Checkpoint):
 ONE_OF_EACH_KIND = {arm.kind: name for name, arm in ARMS.items()} | {
     "gossip, corrected": "gossip-sign-noise",
     "gossip, windows": "gossip-accum",
+    "gossip, Muon": "gossip-sign-muon",
 }
 
 
@@ -349,7 +350,9 @@ def test_without_a_centre_a_node_that_drifts_away_shows_in_its_own_loss() -> Non
     assert "| 3.0800 |" not in pages[0]
 
 
-@pytest.mark.parametrize(("arm", "bits"), [("gossip-sign", 1), ("gossip-sign-noise", 1), ("gossip-accum", 32)])
+@pytest.mark.parametrize(
+    ("arm", "bits"), [("gossip-sign", 1), ("gossip-sign-noise", 1), ("gossip-accum", 32), ("gossip-sign-muon", 1)]
+)
 def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str, bits: int) -> None:
     size = Size("byte-1m", 8, 8)
     result = train(Run(arm, 1e-3, 1, 4, 2 * 8 * 256, size), torch.device("cpu"))

@@ -13,16 +13,29 @@ from support.gossip_nodes import LEASE, GossipNodes
 from support.small import small_contract
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal, JournalEntry
 from thinwire_node.storage.state import NodeState
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 
 NODES, ITERATIONS, SAMPLES = 3, 6, 3
 POINTS = ("before", "written", "renamed")
-CONTRACT = small_contract(
-    exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
-    rule={"kind": "adamw", "samples": SAMPLES},
-    schedule={"steps": ITERATIONS, "warmup_steps": 1, "learning_rate": 1e-3},
-    round={"pace": "clock"},
+
+
+def contract_with(kind: str) -> Contract:
+    """kind: of the rule."""
+    return small_contract(
+        exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
+        rule={"kind": kind, "samples": SAMPLES},
+        schedule={"steps": ITERATIONS, "warmup_steps": 1, "learning_rate": 1e-3},
+        round={"pace": "clock"},
+    )
+
+
+CONTRACT = contract_with("adamw")
+KILLS = (
+    *(("adamw", write, point) for write in range(1, ITERATIONS + 2) for point in POINTS),
+    *(("muon", write, "written") for write in (2, ITERATIONS)),
 )
+"""Rule, number of the write, and the point."""
 
 
 class Killed(Exception):
@@ -67,9 +80,10 @@ async def test_a_node_that_lacks_the_place_of_a_peer_asks_for_all_places(tmp_pat
     await nodes.close(0, training)
 
 
-async def run(folder: Path, dies: tuple[int, str] | None = None) -> dict[int, JournalEntry]:
+async def run(folder: Path, kind: str, dies: tuple[int, str] | None = None) -> dict[int, JournalEntry]:
     """Train to the end. Member 0 dies as `dies` says, and is started again. Returns the journals."""
-    nodes = GossipNodes(folder, CONTRACT, NODES)
+    contract = contract_with(kind)
+    nodes = GossipNodes(folder, contract, NODES)
     trainings = {member: nodes.open(member) for member in range(1, NODES)}
     trainings[0] = (
         nodes.open(0, lambda state, contract: DyingJournal(state, contract, *dies)) if dies else nodes.open(0)
@@ -85,7 +99,7 @@ async def run(folder: Path, dies: tuple[int, str] | None = None) -> dict[int, Jo
     found = {}
     for member, training in trainings.items():
         await training.stop()
-        entry = GossipJournal(nodes.states[member], CONTRACT.hash).read()
+        entry = GossipJournal(nodes.states[member], contract.hash).read()
         assert entry is not None
         found[member] = entry
         await nodes.close(member, training)
@@ -93,26 +107,30 @@ async def run(folder: Path, dies: tuple[int, str] | None = None) -> dict[int, Jo
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, JournalEntry]:
-    return asyncio.run(run(tmp_path_factory.mktemp("whole")))
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, JournalEntry]]:
+    """By rule, the journals of a run in which nobody dies."""
+    return {kind: asyncio.run(run(tmp_path_factory.mktemp(kind), kind)) for kind in ("adamw", "muon")}
 
 
-def test_all_iterations_are_trained_and_mixed(whole: dict[int, JournalEntry]) -> None:
-    assert [entry.finished for entry in whole.values()] == [ITERATIONS] * NODES
-    assert [entry.samples for entry in whole.values()] == [ITERATIONS * SAMPLES] * NODES
-    assert [entry.trained_through for entry in whole.values()] == [m * LEASE + ITERATIONS * SAMPLES - 1 for m in whole]
-    x = torch.stack([entry.member.tensors["x"] for entry in whole.values()])
-    first = whole[0].member.tensors["first"]
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_all_iterations_are_trained_and_mixed(kind: str, whole: dict[str, dict[int, JournalEntry]]) -> None:
+    journals = whole[kind]
+    assert [entry.finished for entry in journals.values()] == [ITERATIONS] * NODES
+    assert [entry.samples for entry in journals.values()] == [ITERATIONS * SAMPLES] * NODES
+    assert [entry.trained_through for entry in journals.values()] == [
+        m * LEASE + ITERATIONS * SAMPLES - 1 for m in journals
+    ]
+    x = torch.stack([entry.member.tensors["x"] for entry in journals.values()])
+    first = journals[0].member.tensors["first"]
     assert 0 < (x - x.mean(0)).norm() < 0.3 * (x - first).norm()  # they stepped, and agree
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("write", range(1, ITERATIONS + 2))
+@pytest.mark.parametrize(("kind", "write", "point"), KILLS)
 def test_node_killed_at_a_write_ends_with_the_same_bits(
-    write: int, point: str, tmp_path: Path, whole: dict[int, JournalEntry]
+    kind: str, write: int, point: str, tmp_path: Path, whole: dict[str, dict[int, JournalEntry]]
 ) -> None:
-    found = asyncio.run(run(tmp_path, (write, point)))
-    for member, entry in whole.items():
+    found = asyncio.run(run(tmp_path, kind, (write, point)))
+    for member, entry in whole[kind].items():
         same = found[member]
         assert torch.equal(same.member.tensors["x"], entry.member.tensors["x"])
         assert all(torch.equal(same.moments[name], moment) for name, moment in entry.moments.items())

@@ -7,12 +7,13 @@ import torch
 
 from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_trainer
 from thinwire_node.training.rules import make_rule
-from thinwire_node.training.rules.local_muon import LocalMuon, orthogonal
+from thinwire_node.training.rules.local_muon import LocalMuon
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
+from thinwire_proto.muon import orthogonal
 from thinwire_proto.needs import Trained, trained_bytes
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from support.raw_calls import in_session, join
 from support.real import RealSwarm
 from thinwire_proto.contract import parse_contract
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.report_wire import sign_report
 from thinwire_proto.identity import statements
@@ -73,7 +73,7 @@ class RawGossipNode:
     def train(self, iterations: int = 1, **fields: Any) -> pb.BeatReply:
         """Do iterations on the lease, and report them."""
         rule = self.contract.rule
-        assert isinstance(rule, AdamWSpec)
+        assert isinstance(rule, OwnStepsSpec)
         samples = iterations * rule.samples
         positions = [run.start + place for run in self.lease for place in range(run.count)][:samples]
         self.iteration += iterations

@@ -60,10 +60,10 @@ length_ms = {length_ms}
 """
 
 
-def without_a_centre(nodes: int, samples: int, **exchange: str | float) -> str:
+def without_a_centre(nodes: int, samples: int, rule: str = "adamw", **exchange: str | float) -> str:
     """The end of a run text whose last section is [round]: a run of gossip.
 
-    nodes: that it begins with. samples: of an iteration. exchange: keys of its section."""
+    nodes: that it begins with. samples: of an iteration. rule: its kind. exchange: keys of its section."""
     keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in exchange.items())
     return f"""
 min_contributions = {nodes}
@@ -71,7 +71,7 @@ min_contributions = {nodes}
 kind = "gossip"
 {keys}
 [rule]
-kind = "adamw"
+kind = "{rule}"
 samples = {samples}
 """
 

@@ -27,7 +27,7 @@ PATIENCE_MS = 20_000
 
 
 def run_of(steps: int, beat_ms: int, patience_ms: int = PATIENCE_MS) -> str:
-    gossip = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=patience_ms)
+    gossip = without_a_centre(2, 2, "muon", topology="complete", codec="int8", patience_ms=patience_ms)
     return run_text(steps, length_ms=beat_ms, rounds='pace = "clock"') + gossip
 
 

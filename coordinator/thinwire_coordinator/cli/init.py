@@ -18,7 +18,9 @@ from thinwire_coordinator.planning.facts import RTT_SECONDS, DataFacts
 from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.gossip_advice import advise_gossip
 from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
+from thinwire_coordinator.planning.own_rule_choice import OWN_KINDS
 from thinwire_coordinator.planning.prepared import read_prepared, sizes_of_manifest
+from thinwire_coordinator.planning.rule_choice import KINDS
 from thinwire_coordinator.planning.run_text import Key, run_text
 from thinwire_coordinator.planning.starting_model import check_name, chosen_model
 from thinwire_proto.contract import CorpusSpec, DataSpec, RunSpec
@@ -44,16 +46,13 @@ def init(arguments: argparse.Namespace) -> None:
     facts = facts_of(model, begins=bool(given.first_weights))
     swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
     plan: AnyPlan
+    rule = _rule(arguments)
+    how_long = {"tokens": arguments.tokens, "steps": arguments.steps}
     if arguments.exchange == "gossip":
-        if arguments.rule:
-            raise ConfigError(
-                "--rule is for --exchange star; nodes without a coordinator that merges take AdamW's steps"
-            )
-        run = choose_gossip(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
+        run = choose_gossip(model, data, facts, sizes, swarm, rule=rule, **how_long)
         plan = gossip_plan_of(run, facts, sizes, swarm, memory_bytes)
     else:
-        how_long = {"tokens": arguments.tokens, "steps": arguments.steps}
-        run = choose(model, data, facts, sizes, swarm, rule=arguments.rule, memory_bytes=memory_bytes, **how_long)
+        run = choose(model, data, facts, sizes, swarm, rule=rule, memory_bytes=memory_bytes, **how_long)
         plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:
@@ -65,6 +64,17 @@ def init(arguments: argparse.Namespace) -> None:
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])
     print(f"{out} is written. Read it; after a change, run: {again}")
+
+
+def _rule(arguments: argparse.Namespace) -> str | None:
+    """The rule that is asked for. Raises ConfigError if it is not one of this exchange."""
+    kinds = OWN_KINDS if arguments.exchange == "gossip" else KINDS
+    if arguments.rule not in (None, *kinds):
+        raise ConfigError(
+            f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of {', '.join(kinds)}"
+        )
+    rule: str | None = arguments.rule
+    return rule
 
 
 def _data(folder: Path | None, out: Path) -> tuple[DataSpec, DataFacts, list[Key]]:

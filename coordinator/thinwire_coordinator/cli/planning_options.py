@@ -9,6 +9,7 @@ from thinwire_common.number_arguments import above_zero, count
 from thinwire_coordinator.planning.choice import STEPS_MAX
 from thinwire_coordinator.planning.facts import RTT_SECONDS
 from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
+from thinwire_coordinator.planning.own_rule_choice import ADAMW, MUON, OWN_KINDS
 from thinwire_coordinator.planning.rule_choice import DEMO, KINDS, LOCAL_MUON
 from thinwire_coordinator.planning.settings import MANY_NODES
 
@@ -34,9 +35,10 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     )
     init.add_argument(
         "--rule",
-        choices=KINDS,
+        choices=(*KINDS, *OWN_KINDS),
         help=f"what nodes do with gradients; default: {LOCAL_MUON} from {MANY_NODES} nodes on, if the run is long "
-        f"enough and the links allow it; else {DEMO}",
+        f"enough and the links allow it; else {DEMO}; with gossip {MUON} from as many nodes on, if its steps cost "
+        f"little; else {ADAMW}",
     )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()

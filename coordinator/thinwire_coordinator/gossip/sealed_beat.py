@@ -9,7 +9,7 @@ from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.swarm.events import BeatSealed, NodeProgress
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_proto.contract import Contract
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.gossip.reports import SignedReport
 
@@ -21,7 +21,7 @@ def sealed_beat(
     samples = [entry.samples for entry in reports]
     signed = [entry.signed for entry in reports]
     total, rule = sum(samples), contract.rule
-    assert isinstance(rule, AdamWSpec)
+    assert isinstance(rule, OwnStepsSpec)
     return BeatSealed(
         beat=beat,
         at=at,

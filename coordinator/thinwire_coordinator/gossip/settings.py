@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.gossip.directory import DirectorySettings
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.gossip.codec import make_codec
 
@@ -53,7 +53,7 @@ class GossipSettings:
 def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
     """Those of a run without a centre; None for any other. wait_for: as `--wait-for`."""
     exchange, rule, rounds = contract.exchange, contract.rule, contract.round
-    if not isinstance(exchange, GossipSpec) or not isinstance(rule, AdamWSpec):
+    if not isinstance(exchange, GossipSpec) or not isinstance(rule, OwnStepsSpec):
         return None
     directory = DirectorySettings(
         topology=exchange.topology,

@@ -15,7 +15,7 @@ from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, PROGRAM_BYTES
 
@@ -77,10 +77,10 @@ class GossipForecast:
         return self.step_bytes * self.run_s / self.step_s
 
 
-def exchange_of(run: RunSpec) -> tuple[GossipSpec, AdamWSpec]:
+def exchange_of(run: RunSpec) -> tuple[GossipSpec, OwnStepsSpec]:
     """The sections of a run without a centre. Raises ConfigError for any other run."""
-    if not isinstance(run.exchange, GossipSpec) or not isinstance(run.rule, AdamWSpec):
-        raise ConfigError('these figures are those of exchange.kind = "gossip" with rule.kind = "adamw"')
+    if not isinstance(run.exchange, GossipSpec) or not isinstance(run.rule, OwnStepsSpec):
+        raise ConfigError('these figures are those of exchange.kind = "gossip", where each node steps by itself')
     return run.exchange, run.rule
 
 
@@ -92,7 +92,7 @@ def gossip_forecast(
     exchange, rule = exchange_of(run)
     if swarm.nodes > NODES_MAX:
         raise ConfigError(f"a run has at most {NODES_MAX:,} nodes (round.nodes_max), and there are {swarm.nodes:,}")
-    setting = setting_of(facts, swarm, rule.samples * facts.context / swarm.tokens_s)
+    setting = setting_of(facts, swarm, computing_s(rule, facts, swarm))
     variant = variant_of(exchange)
     found, star = variant.forecast(setting), _star_s(setting)
     step_bytes = found.bytes_a_parameter * facts.trained
@@ -123,8 +123,14 @@ def gossip_forecast(
     )
 
 
+def computing_s(rule: OwnStepsSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
+    """Seconds of an iteration of a node, without the exchange."""
+    tokens = rule.samples * facts.context
+    return (1 + rule.more_passes(facts.parameters, tokens)) * tokens / swarm.tokens_s
+
+
 def setting_of(facts: ModelFacts, swarm: SwarmFacts, computing_s: float) -> Setting:
-    """The nodes and lines, as the planner has them. computing_s: of one gradient of a node."""
+    """The nodes and lines, as the planner has them. computing_s: of an iteration of a node."""
     return Setting(
         parameters=facts.trained,
         compute=ComputeTimes.around(computing_s, VARIATION),

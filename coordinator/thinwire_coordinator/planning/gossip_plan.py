@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 from thinwire_coordinator.planning.choice import SAMPLES_MAX, rate_for, rounded_s, steps_for, tokens_for
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.gossip_forecast import GossipForecast, gossip_forecast, setting_of, variant_of
+from thinwire_coordinator.planning.gossip_forecast import (
+    GossipForecast,
+    computing_s,
+    gossip_forecast,
+    setting_of,
+    variant_of,
+)
 from thinwire_coordinator.planning.memory import micro_batch_for
+from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.settings import known_batch, warmup_steps
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import ConfigError
 
 STRETCH_MAX = 4.0
@@ -24,6 +30,8 @@ NODES_LEAST = 2
 """Nodes that the first topology waits for. `serve --wait-for` waits for more."""
 NODES_MOST = WEIGHT_SUM_MAX // RoundSpec().weight_max
 """Nodes that round.nodes_max allows beside the default of round.weight_max."""
+CODEC = "deadzone"
+"""As many bytes as "sign", which the contract has by default, and learns more (docs/convergence)."""
 SPARE_NODES = 4
 """Nodes more than expected that may come. Each node makes sure of memory for edges to them."""
 
@@ -59,39 +67,42 @@ def choose_gossip(
     sizes: DataFacts,
     swarm: SwarmFacts,
     *,
+    rule: str | None = None,
     tokens: float | None = None,
     steps: int | None = None,
 ) -> RunSpec:
-    """The run without a centre for this model and these data. tokens, steps: how long it trains.
+    """The run without a centre for this model and these data. rule: its kind; by default what suits the model. tokens,
+    steps: how long it trains.
 
-    Raises ConfigError for less than two nodes, for more than a run can have, and for more steps than it can have."""
+    Raises ConfigError for less than two nodes, for more than a run can have, for more steps than it can have, and for a
+    rule that does not suit the model."""
     if swarm.nodes > NODES_MOST:
         raise ConfigError(f"a run without a centre has at most {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     if swarm.nodes < NODES_LEAST:
         raise ConfigError(f"a run without a centre needs {NODES_LEAST} nodes or more, and there are {swarm.nodes}")
-    exchange = GossipSpec()
+    exchange = GossipSpec(codec=CODEC)
     wanted = known_batch(facts.trained) / facts.context / swarm.nodes
     sample_s = facts.context / swarm.tokens_s
     forecast = variant_of(exchange).forecast(setting_of(facts, swarm, max(1.0, wanted) * sample_s))
     hidden = min(dict(forecast.parts)["message"] / sample_s, STRETCH_MAX * wanted)
     samples = min(max(1, round(max(wanted, hidden))), SAMPLES_MAX)
-    step_s = variant_of(exchange).forecast(setting_of(facts, swarm, samples * sample_s)).seconds
+    chosen = own_rule(facts, swarm.nodes, samples, rule)
+    step_s = variant_of(exchange).forecast(setting_of(facts, swarm, computing_s(chosen, facts, swarm))).seconds
     beat_s = min(max(BEAT_STEPS * step_s, BEAT_S_MIN), BEAT_S_MAX)
     patience_s = min(max(PATIENCE_STEPS * step_s, PATIENCE_S_MIN), PATIENCE_S_MAX)
     if steps is None:
         trained = tokens if tokens is not None else tokens_for(facts, sizes)
         steps = steps_for(trained, samples * facts.context * swarm.nodes)
-    rule = AdamWSpec(samples=samples)
     return RunSpec(
         model=model,
         data=data,
-        schedule=ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts, rule)),
+        schedule=ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts, chosen)),
         round=RoundSpec(
             pace="clock",
             length_ms=round(1000 * rounded_s(beat_s)),
             min_contributions=NODES_LEAST,
             nodes_max=min(swarm.nodes + SPARE_NODES, NODES_MOST),
         ),
-        rule=rule,
+        rule=chosen,
         exchange=exchange.model_copy(update={"patience_ms": 1000 * math.ceil(patience_s)}),
     )

@@ -9,10 +9,12 @@ from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.figures_in_words import Row
 from thinwire_coordinator.planning.gossip_forecast import exchange_of
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
+from thinwire_coordinator.planning.own_rule_choice import ADAMW, MUON
 from thinwire_planner.choosing.plan import seconds_in_words
 
 Key = tuple[str, Any, str]
 """(key, value, comment) of one line."""
+STEPS = {ADAMW: "AdamW", MUON: "Muon"}
 
 
 def beside_the_star(plan: GossipPlan) -> str:
@@ -81,7 +83,7 @@ def keys_of(plan: GossipPlan) -> dict[str, list[Key]]:
     return {
         "schedule": [
             ("steps", run.schedule.steps, f"iterations of each node; {tokens:.3g} tokens for each parameter"),
-            ("learning_rate", run.schedule.learning_rate, "the peak, of AdamW"),
+            ("learning_rate", run.schedule.learning_rate, f"the peak, of {STEPS[rule.kind]}"),
             ("warmup_steps", run.schedule.warmup_steps, "then the rate falls as a cosine"),
             ("floor", run.schedule.floor, "to this part of the peak"),
         ],
@@ -92,7 +94,7 @@ def keys_of(plan: GossipPlan) -> dict[str, list[Key]]:
             ("nodes_max", run.round.nodes_max, "a node needs memory for edges to so many"),
         ],
         "rule": [
-            ("kind", rule.kind, "each node steps by itself"),
+            ("kind", rule.kind, f"each node steps by itself, with {STEPS[rule.kind]}"),
             ("samples", rule.samples, "of a node in an iteration"),
         ],
         "exchange": [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.for_muon import check_muon, suits
 from thinwire_coordinator.planning.memory import micro_batch_for
 from thinwire_coordinator.planning.settings import (
     LOCAL_ROUNDS_MIN,
@@ -19,7 +20,6 @@ from thinwire_coordinator.planning.settings import (
 from thinwire_coordinator.planning.traffic import transfer_s
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, RuleSpec, RunSpec
 from thinwire_proto.contract.round import LEASE_ROUNDS
-from thinwire_proto.errors import ConfigError
 
 DEMO, LOCAL_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind
 KINDS: tuple[str, ...] = (DEMO, LOCAL_MUON)
@@ -77,7 +77,7 @@ def choice_for(
     Raises ConfigError for local steps of Muon on an adapter, or on a model without a matrix for them.
     """
     if kind == LOCAL_MUON:
-        _check_muon(facts)
+        check_muon(facts, LocalMuonSpec(), instead=DEMO)
     if (kind or kind_for(facts, swarm, amount, memory_bytes)) == LOCAL_MUON:
         return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
     return _votes(facts, swarm)
@@ -86,17 +86,17 @@ def choice_for(
 def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> str:
     """The kind of rule that suits: local steps of Muon where they are known to learn more (docs/convergence), and cost
     little more time; else votes."""
-    if swarm.nodes < MANY_NODES or facts.frozen or facts.begins or not _has_muon(facts):
+    if swarm.nodes < MANY_NODES or not suits(facts, LocalMuonSpec()):
         return DEMO
     steps = local_steps(facts, swarm, memory_bytes)
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
-    suits = (
+    is_best = (
         steps.more_passes <= MORE_PASSES_MAX
         and rounds >= LOCAL_ROUNDS_MIN
         and steps.seconds <= ROUND_S_MAX
         and _local_muon(facts, swarm, amount, steps).round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds)
     )
-    return LOCAL_MUON if suits else DEMO
+    return LOCAL_MUON if is_best else DEMO
 
 
 def local_steps(facts: ModelFacts, swarm: SwarmFacts, memory_bytes: float) -> LocalSteps:
@@ -133,18 +133,6 @@ def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: Loc
     least = LOCAL_STEPS * steps.rule.micro_batch
     samples = max(min(most, LEASE_ROUNDS * least) // LEASE_ROUNDS, math.ceil(least / LEASE_ROUNDS))
     return RoundChoice(steps.rule, demo, round_s, samples)
-
-
-def _check_muon(facts: ModelFacts) -> None:
-    """Raise ConfigError if nobody knows how to train this with local steps of Muon."""
-    if facts.frozen:
-        raise ConfigError(f"nobody has trained an adapter with local steps of Muon yet; take --rule {DEMO}")
-    if not _has_muon(facts):
-        raise ConfigError(f"the model has no matrix that could take steps of Muon; take --rule {DEMO}")
-
-
-def _has_muon(facts: ModelFacts) -> bool:
-    return any(LocalMuonSpec().takes(one) for one in facts.parameters)
 
 
 def _wanted_s(computing_s: float) -> float:

@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from thinwire_node.decentralized.accum_adam import AccumAdam, AccumAdamW
     from thinwire_node.decentralized.data_parallel import DecentralizedDataParallel
     from thinwire_node.decentralized.gossip import Gossip
+    from thinwire_node.decentralized.muon import Muon
 
-__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip"]
+__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip", "Muon"]
 
 _MODULES = {
     "AccumAdam": "accum_adam",
     "AccumAdamW": "accum_adam",
     "DecentralizedDataParallel": "data_parallel",
     "Gossip": "gossip",
+    "Muon": "muon",
 }
 
 

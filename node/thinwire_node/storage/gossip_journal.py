@@ -22,16 +22,15 @@ JOURNAL_FILE = "gossip.safetensors"
 PASSING_FILE = "gossip.part"
 NUMBERS = "member numbers"
 MEMBER = "member "  # prefix of the member's tensors
-FIRST_MOMENT, SECOND_MOMENT = "first moment", "second moment"
 VERSION = "4"
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """member: see `Member.state`. moments: of AdamW, by name. steps: those that AdamW has taken. finished: iterations.
-    trained_through: the last position of the lease in the parameters. samples: trained in all. archived: the bytes of
-    the archive of messages that belong to this entry; None without one. unreported: samples, and the sum of their
-    losses, that the coordinator may not have heard of."""
+    """member: see `Member.state`. moments: of the optimizer, by name. steps: those that it has taken. finished:
+    iterations. trained_through: the last position of the lease in the parameters. samples: trained in all. archived:
+    the bytes of the archive of messages that belong to this entry; None without one. unreported: samples, and the sum
+    of their losses, that the coordinator may not have heard of."""
 
     member: MemberState
     moments: dict[str, torch.Tensor]
@@ -78,7 +77,9 @@ class GossipJournal:
                 raise ValueError("it belongs to another run, or was written by another version")
             steps, finished, trained_through, samples, archived, *unreported = json.loads(about["numbers"])
             numbers = bytes(tensors.pop(NUMBERS).numpy())
-            moments = {name: tensors.pop(name) for name in (FIRST_MOMENT, SECOND_MOMENT)}
+            moments = {name: tensors.pop(name) for name in sorted(tensors) if not name.startswith(MEMBER)}
+            if not moments:
+                raise ValueError("it has no moments of an optimizer")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ConfigError(
                 f"{path} cannot be read: {error}; give another --state-dir to take part as a new node"

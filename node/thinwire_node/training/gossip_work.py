@@ -1,4 +1,4 @@
-"""The work of a node that steps by itself: its member, AdamW, the gradient, and the compute thread that owns them.
+"""The work of a node that steps by itself: member, optimizer and gradient, and the compute thread that owns them.
 
 An iteration: the gradient of samples of the lease; the member's decision to mix; mix, step, begin the next; journal.
 Messages that come while the node computes are taken between two micro-batches.
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
 from thinwire_node.storage.message_archive import MessageArchive
-from thinwire_node.training.adamw import AdamW
 from thinwire_node.training.gradient import Gradient, GradientSum
 from thinwire_node.training.lease import Lease
+from thinwire_node.training.own_steps import OwnSteps
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -86,7 +86,7 @@ class Finished:
 
 
 class GossipWork:
-    """member, adamw and gradient are of the compute thread. kept: the journal's entry that they continue from.
+    """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
     archive: is synced before each entry of the journal."""
 
     def __init__(
@@ -94,7 +94,7 @@ class GossipWork:
         contract: Contract,
         layout: TileLayout,
         member: Member,
-        adamw: AdamW,
+        optimizer: OwnSteps,
         gradient: GradientSum,
         journal: GossipJournal,
         threads: Threads,
@@ -108,7 +108,7 @@ class GossipWork:
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
         self._member = member
-        self._adamw = adamw
+        self._optimizer = optimizer
         self._gradient = gradient
         self._journal = journal
         self._archive = archive
@@ -246,7 +246,7 @@ class GossipWork:
         member.mix(mix)
         norm = 0.0
         if gradient.samples:
-            norm = self._adamw.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
+            norm = self._optimizer.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
         self._samples += gradient.samples
         samples, loss_sum = self.unreported
         self.unreported = samples + gradient.samples, loss_sum + gradient.loss * gradient.samples
@@ -260,11 +260,11 @@ class GossipWork:
         return Finished(self.saved, sending, gradient, mix.missing, member.unreadable(), sketched)
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
-        adamw = self._adamw
+        optimizer = self._optimizer
         archived = None if self._archive is None else self._archive.sync()
         state = self._member.state()
-        numbers = adamw.steps, self.finished, trained_through, self._samples, archived, self.unreported
-        entry = JournalEntry(state, adamw.tensors(), *numbers)
+        numbers = optimizer.steps, self.finished, trained_through, self._samples, archived, self.unreported
+        entry = JournalEntry(state, optimizer.tensors(), *numbers)
         self._journal.write(entry)
         self._member.saved()
         self.view = self._view()

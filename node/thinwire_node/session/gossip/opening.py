@@ -12,14 +12,13 @@ from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.record import Record
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
 from thinwire_node.storage.message_archive import MessageArchive
-from thinwire_node.training.adamw import AdamW
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.gossip_work import GossipWork
 from thinwire_node.training.gradient import GradientSum
+from thinwire_node.training.own_steps import make_own_steps
 from thinwire_node.training.threads import Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.gossip.member import Member
@@ -42,9 +41,8 @@ def open_training(
     archive: MessageArchive | None = None,
 ) -> GossipTraining:
     """first: the parameters that all nodes begin with. kept: the newest entry of the journal."""
-    layout, exchange, rule = layout_of(contract.parameters), contract.exchange, contract.rule
+    layout, exchange = layout_of(contract.parameters), contract.exchange
     assert isinstance(exchange, GossipSpec)
-    assert isinstance(rule, AdamWSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
     settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, exchange.is_controlled)
     add = None if archive is None else archive.add
@@ -52,11 +50,11 @@ def open_training(
         member = Member.restore(layout, settings, kept.member, add)
     else:
         member = Member(layout, settings, _flat(layout, first), add)
-    adamw = AdamW(layout.parameters, rule.beta1, rule.beta2, contract.schedule.weight_decay)
+    optimizer = make_own_steps(contract, layout)
     if kept is not None:
-        adamw.load(kept.moments, kept.steps)
+        optimizer.load(kept.moments, kept.steps)
     gradient = GradientSum(layout, data, compute, member.x)
-    work = GossipWork(contract, layout, member, adamw, gradient, journal, threads, kept, archive)
+    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, archive)
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 

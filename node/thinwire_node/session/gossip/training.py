@@ -30,7 +30,7 @@ from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending, Sketched
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
@@ -292,7 +292,7 @@ class GossipTraining:
         """
         work, rule, skipped = self.work, self.work.contract.rule, self._record.samples_skipped
         await work.begin_gradient()
-        assert isinstance(rule, AdamWSpec)
+        assert isinstance(rule, OwnStepsSpec)
         left = rule.samples
         while left:
             if not await self._rest():

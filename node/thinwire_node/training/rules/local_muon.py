@@ -12,8 +12,6 @@ mean.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -24,13 +22,7 @@ from thinwire_node.training.rules.local_steps import LocalSteps
 from thinwire_node.training.rules.rule import RULES
 from thinwire_proto.contract import Contract, LocalMuonSpec
 from thinwire_proto.exact.tiles import TileLayout, layout_of
-
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration: singular values from 0.001 to 1 end between 0.7 and 1.2 (Jordan et al., Muon, 2024)."""
-ITERATIONS = 5
-ADAMW_STEP = 0.2
-"""Root mean square of a step of AdamW (arXiv 2502.16982)."""
-EPSILON = 1e-7
+from thinwire_proto.muon import muon_step
 
 
 @RULES.register("local_muon")
@@ -69,29 +61,7 @@ class LocalMuon(LocalSteps):
         return self._moments.tensors() | {"inner": self._inner_flat, "outer": self._outer_flat}
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors, whose singular values are near 1, as a new tensor; 0 for 0. Of several
-    matrices [n, rows, columns], it is that of each."""
-    a, b, c = COEFFICIENTS
-    add_product = torch.addmm if matrix.dim() == 2 else torch.baddbmm
-    is_tall = matrix.shape[-2] > matrix.shape[-1]
-    x = matrix.mT if is_tall else matrix
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + EPSILON)
-    for _ in range(ITERATIONS):
-        square = x @ x.mT
-        x = add_product(x, add_product(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x.mT if is_tall else x).contiguous()
-
-
 def add_outer(outer: Tensor, offset: Tensor, decay: float) -> None:
     """Add a node's difference, the negative of `offset`, to its outer momentum, and Nesterov's step to the offset."""
     outer.mul_(decay).sub_(offset)
     offset.sub_(outer, alpha=decay)
-
-
-def muon_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:
-    """Add the gradient of a matrix to its momentum, and return the step at η = 1, as a new tensor. Several matrices [n,
-    rows, columns] take a step each."""
-    momentum.mul_(decay).add_(gradient)
-    step = orthogonal(torch.add(gradient, momentum, alpha=decay))
-    return step.mul_(ADAMW_STEP * math.sqrt(max(gradient.shape[-2:])))

@@ -11,14 +11,15 @@ from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.contract.sections import unit
 
-CODEC = re.compile("dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3}")
+CODEC = re.compile("dense|bf16|int8|sign|dct-sign|deadzone|topk:[1-9][0-9]{0,3}")
 
 
 def _codec(text: str) -> str:
     if not CODEC.fullmatch(text):
-        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign or topk:K, as in topk:64, not {text!r}")
+        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign, deadzone or topk:K, as in topk:64, not {text!r}")
     return text
 
 
@@ -39,7 +40,7 @@ class GossipSpec(ExchangeSpec):
     ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
     codec: Annotated[str, AfterValidator(_codec)] = Field(
         "sign",
-        description="what a message carries: dense, bf16, int8, sign, dct-sign or topk:K",
+        description="what a message carries: dense, bf16, int8, sign, dct-sign, deadzone or topk:K",
     )
     gamma: float = Field(
         1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"
@@ -74,10 +75,10 @@ class GossipSpec(ExchangeSpec):
         return self.consensus_target > 0
 
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
-        if rule.kind != "adamw":
+        if not isinstance(rule, OwnStepsSpec):
             raise ValueError(
-                'exchange.kind = "gossip" needs rule.kind = "adamw", because each node steps by itself; it is '
-                f'"{rule.kind}"'
+                'exchange.kind = "gossip" needs rule.kind = "adamw" or "muon", because each node steps by itself; it '
+                f'is "{rule.kind}"'
             )
         if self.codec.startswith("topk") and self.gamma > 0.5:
             raise ValueError(

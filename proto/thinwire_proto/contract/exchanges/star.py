@@ -8,6 +8,7 @@ from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 
 
 @EXCHANGES.register(since="0.2.0")
@@ -17,5 +18,7 @@ class StarSpec(ExchangeSpec):
     kind: Literal["star"] = "star"
 
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
-        if rule.kind == "adamw":
-            raise ValueError('rule.kind = "adamw" needs exchange.kind = "gossip", where each node steps by itself')
+        if isinstance(rule, OwnStepsSpec):
+            raise ValueError(
+                f'rule.kind = "{rule.kind}" needs exchange.kind = "gossip", where each node steps by itself'
+            )

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from thinwire_node.training.own_steps.own_steps import OWN_STEPS
+from thinwire_proto.contract import Contract
+from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.exact.tiles import TileLayout
+
 EPSILON = 1e-8
 
 
@@ -28,9 +33,6 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, x: Tensor, gradient: Tensor, rate: float) -> float:
-        """Change x in place by a step on this gradient. Returns the norm of the step without the decay.
-
-        x, gradient: float32 [parameters]. The gradient is used up. rate: η."""
         self.steps += 1
         self.first.lerp_(gradient, 1 - self._beta1)
         self.second.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
@@ -41,9 +43,14 @@ class AdamW:
         return float(step.norm())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The moments by name. Not copies."""
         return {"first moment": self.first, "second moment": self.second}
 
     def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Continue from saved moments. They are this object's from now on."""
         self.first, self.second, self.steps = tensors["first moment"], tensors["second moment"], steps
+
+
+@OWN_STEPS.register("adamw")
+def make(contract: Contract, layout: TileLayout) -> AdamW:
+    rule = contract.rule
+    assert isinstance(rule, AdamWSpec)
+    return AdamW(layout.parameters, rule.beta1, rule.beta2, contract.schedule.weight_decay)

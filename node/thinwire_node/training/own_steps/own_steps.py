@@ -1,0 +1,39 @@
+"""The port to the optimizer of a node that steps by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.kinds import Kinds
+
+
+class OwnSteps(Protocol):
+    """Steps on flat parameters, on the CPU, with moments that can be saved and continued to the bit. steps: those taken
+    so far."""
+
+    steps: int
+
+    def step(self, x: Tensor, gradient: Tensor, rate: float) -> float:
+        """Change x in place by a step on this gradient. Returns the norm of the step without the decay.
+
+        x, gradient: float32 [parameters]. The gradient is used up. rate: η."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The moments by name. Not copies."""
+
+    def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Continue from what `tensors` returned, which may be this object's own from now on."""
+
+
+OWN_STEPS: Kinds[Callable[[Contract, TileLayout], OwnSteps]] = Kinds("rule", __package__)
+"""Constructors by `rule.kind`."""
+
+
+def make_own_steps(contract: Contract, layout: TileLayout) -> OwnSteps:
+    """The optimizer that the contract names. Raises ContractError if this version does not have it."""
+    return OWN_STEPS[contract.rule.kind](contract, layout)

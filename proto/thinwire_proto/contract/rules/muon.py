@@ -1,0 +1,19 @@
+"""The rule `muon`: each node takes steps of Muon by itself. For the exchange `gossip`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from thinwire_proto.contract.rules import RULES
+from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
+
+
+@RULES.register(since="0.3.0")
+class MuonSpec(MuonStepsSpec, OwnStepsSpec):
+    """Each node takes steps of Muon by itself. `schedule.learning_rate` is that of the matrices, and `schedule.steps`
+    counts its iterations."""
+
+    RATE_OVER_DEMO: ClassVar[float] = 7.5
+
+    kind: Literal["muon"] = "muon"
