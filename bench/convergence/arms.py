@@ -67,7 +67,6 @@ GOSSIP_ARMS = (
     "gossip-sign",
     "gossip-sign-noise",
     "gossip-sign-muon",
-    "gossip-deadzone-muon",
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",
@@ -168,7 +167,6 @@ _TABLE = (
     *_gossip("gossip-dense", "dense"),
     *_gossip("gossip-sign", "sign"),
     *_gossip("gossip-dct-sign", "dct-sign"),
-    *_gossip("gossip-deadzone", "deadzone"),
     *_gossip("gossip-topk", "topk:64", 0.1),
     Arm(
         "gossip-accum",

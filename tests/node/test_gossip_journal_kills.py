@@ -13,8 +13,10 @@ from support.gossip_nodes import LEASE, GossipNodes
 from support.small import small_contract
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal, JournalEntry
 from thinwire_node.storage.state import NodeState
+from thinwire_node.training.own_steps import make_own_steps
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.tiles import layout_of
 
 NODES, ITERATIONS, SAMPLES = 3, 6, 3
 POINTS = ("before", "written", "renamed")
@@ -140,6 +142,24 @@ def test_node_killed_at_a_write_ends_with_the_same_bits(
 
 def _head(entry: JournalEntry) -> bytes:
     return entry.member.numbers[:35]  # msgpack: the head is the first of the list
+
+
+@pytest.mark.parametrize(("kind", "other"), [("adamw", "muon"), ("muon", "adamw")])
+def test_moments_of_another_optimizer_are_refused(kind: str, other: str, tmp_path: Path) -> None:
+    asyncio.run(run(tmp_path, kind))
+    contract = contract_with(kind)
+    state = NodeState(tmp_path / "0")
+    journal = GossipJournal(state, contract.hash)
+    entry = journal.read()
+    assert entry is not None
+    moments = make_own_steps(contract_with(other), layout_of(contract.parameters)).tensors()
+    journal.write(replace(entry, moments=moments))
+    state.close()
+    nodes = GossipNodes(tmp_path, contract, NODES)
+    with pytest.raises(ConfigError, match=r"of its optimizer has the shape .* as a new node"):
+        nodes.open(0)
+    nodes.threads[0].close()
+    nodes.states[0].close()
 
 
 def test_damaged_journal_is_refused(tmp_path: Path) -> None:

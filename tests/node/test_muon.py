@@ -74,6 +74,19 @@ def test_a_resumed_script_goes_on_to_the_bit() -> None:
         assert torch.equal(again[0].state_dict()[name], tensor)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_matrices_of_other_types_take_the_same_step(dtype: torch.dtype) -> None:
+    """Also where the norm of the gradient is more than a float16 holds."""
+    gradient = 100 * torch.randn(512, 256, generator=torch.Generator().manual_seed(1))
+    moved = []
+    for of in (torch.float32, dtype):
+        parameter = nn.Parameter(torch.zeros(512, 256, dtype=of))
+        parameter.grad = gradient.to(of)
+        Muon([parameter], lr=1.0).step()
+        moved.append(parameter.detach().float())
+    assert (moved[1] - moved[0]).norm() < 0.02 * moved[0].norm()
+
+
 def test_it_is_one_optimizer_for_the_exchange() -> None:
     model = Network(seed=1)
     named = {name: one for name, one in model.named_parameters() if one.requires_grad}
@@ -93,6 +106,10 @@ def test_what_it_cannot_train_is_refused() -> None:
         Muon([matrix, vector])
     with pytest.raises(ConfigError, match="takes no complex parameters"):
         Muon([nn.Parameter(torch.ones(3, 2, dtype=torch.complex64))])
+    matrix.grad = torch.ones(3, 2).to_sparse()
+    optimizer = Muon([matrix])
+    with pytest.raises(ConfigError, match="does not take sparse gradients"):
+        optimizer.step()
     too_small: list[dict[str, Any]] = [{"lr": -1.0}, {"eps": 0.0}, {"adamw_factor": -0.1}, {"weight_decay": -0.1}]
     for wrong in too_small:
         with pytest.raises(ConfigError, match="must be 0 or more"):

@@ -44,15 +44,15 @@ def _star(plan: GossipPlan) -> Iterator[Advice]:
 
 
 def _codec(plan: GossipPlan) -> Iterator[Advice]:
-    figures = plan.figures
+    figures, exchange = plan.figures, exchange_of(plan.run)[0]
     if figures.message_s <= figures.computing_s:
         return
     text = (
         f"a message takes {seconds_in_words(figures.message_s)} at {plan.swarm.up_bits_s / 1e6:g} Mbit/s, and the "
         f"computing beside it {seconds_in_words(figures.computing_s)}, so nodes wait"
     )
-    if figures.bytes_a_parameter / 2 > SMALL_CODEC_BYTES:
-        yield Advice("exchange.codec", f'{text}; "deadzone" needs one bit a parameter')
+    if figures.bytes_a_parameter / 2 > SMALL_CODEC_BYTES and exchange.codec != "sign":
+        yield Advice("exchange.codec", f'{text}; "sign" needs one bit a parameter')
     else:
         yield Advice("rule.samples", f"{text}; more samples in an iteration exchange less often")
 

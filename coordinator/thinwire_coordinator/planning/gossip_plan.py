@@ -30,8 +30,6 @@ NODES_LEAST = 2
 """Nodes that the first topology waits for. `serve --wait-for` waits for more."""
 NODES_MOST = WEIGHT_SUM_MAX // RoundSpec().weight_max
 """Nodes that round.nodes_max allows beside the default of round.weight_max."""
-CODEC = "deadzone"
-"""As many bytes as "sign", which the contract has by default, and learns more (docs/convergence)."""
 SPARE_NODES = 4
 """Nodes more than expected that may come. Each node makes sure of memory for edges to them."""
 
@@ -80,7 +78,7 @@ def choose_gossip(
         raise ConfigError(f"a run without a centre has at most {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     if swarm.nodes < NODES_LEAST:
         raise ConfigError(f"a run without a centre needs {NODES_LEAST} nodes or more, and there are {swarm.nodes}")
-    exchange = GossipSpec(codec=CODEC)
+    exchange = GossipSpec()
     wanted = known_batch(facts.trained) / facts.context / swarm.nodes
     sample_s = facts.context / swarm.tokens_s
     forecast = variant_of(exchange).forecast(setting_of(facts, swarm, max(1.0, wanted) * sample_s))

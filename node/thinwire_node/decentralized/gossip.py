@@ -55,8 +55,7 @@ class Gossip:
         topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`. One-way edges take
                          float32 parameters, codecs "dense", "bf16" and "int8", gamma 1 and no consensus_target
         codec            what an edge carries: "dense", the parameters themselves; or of the difference from a public
-                         copy "bf16", "int8", "sign", "dct-sign", "deadzone" or "topk:64". See
-                         `thinwire_proto.gossip.codecs`
+                         copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
         gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
         every            steps from one exchange to the next
         slack            iterations that a message may be late before the step waits for it, at most 4. Both ends mix

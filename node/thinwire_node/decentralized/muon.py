@@ -26,8 +26,8 @@ class Muon(Optimizer):
         optimizer = Muon([{"params": matrices}, {"params": others, "is_matrices": False}], lr=0.02)
 
     is_matrices: whether a group takes steps of Muon; embeddings and heads learn better with AdamW. lr: of the matrices;
-    others have `adamw_factor` times that. Raises ConfigError for settings out of range, and for tensors that are not
-    matrices in a group of them.
+    steps of others have `adamw_factor` times that. weight_decay: times lr, of all. Raises ConfigError for settings out
+    of range, and for tensors that are not matrices in a group of them.
     """
 
     def __init__(
@@ -72,6 +72,8 @@ class Muon(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
+                    if parameter.grad.is_sparse:
+                        raise ConfigError("Muon does not take sparse gradients")
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     step = self._muon if group["is_matrices"] else self._adamw
                     step(parameter, parameter.grad, group)
@@ -80,7 +82,8 @@ class Muon(Optimizer):
     def _muon(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state["momentum"] = torch.zeros_like(parameter)
+            state["momentum"] = torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))
+        gradient = gradient.to(state["momentum"].dtype)  # a norm of float16 overflows
         parameter.sub_(muon_step(state["momentum"], gradient, group["momentum"]), alpha=group["lr"])
 
     def _adamw(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:

@@ -64,6 +64,11 @@ class GossipJournal:
         save_tensors(tensors, passing, about)
         self._state.rename(passing, JOURNAL_FILE)
 
+    def unreadable(self, why: Exception) -> ConfigError:
+        """The error to raise if an entry does not fit."""
+        path = self._state.path(JOURNAL_FILE)
+        return ConfigError(f"{path} cannot be read: {why}; give another --state-dir to take part as a new node")
+
     def read(self) -> JournalEntry | None:
         """The newest entry; None if there was none.
 
@@ -78,12 +83,8 @@ class GossipJournal:
             steps, finished, trained_through, samples, archived, *unreported = json.loads(about["numbers"])
             numbers = bytes(tensors.pop(NUMBERS).numpy())
             moments = {name: tensors.pop(name) for name in sorted(tensors) if not name.startswith(MEMBER)}
-            if not moments:
-                raise ValueError("it has no moments of an optimizer")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise ConfigError(
-                f"{path} cannot be read: {error}; give another --state-dir to take part as a new node"
-            ) from None
+            raise self.unreadable(error) from None
         member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
         return JournalEntry(
             member, moments, steps, finished, trained_through, samples, archived, (unreported[0], unreported[1])

@@ -74,10 +74,8 @@ CODECS = (
 PUSHING_S_A_PARAMETER = 0.26 / MEASURED_PARAMETERS
 """Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread
 (`python -m bench.costs.gossip_turns`)."""
-NAMES = {"sign": "one bit", "dct-sign": "one bit", "deadzone": "one bit", "topk": "top-64"}
+NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
 """Kinds of codecs of a contract that have another name here."""
-DEADZONE_BYTES = 0.131
-"""A parameter, of what nodes of normal or of Laplacian differences send."""
 TILE_COMPONENTS = 4096
 CODEC_OVERHEAD = 1.02
 """Bytes of the code for places over their entropy (docs/performance.md)."""
@@ -88,9 +86,7 @@ def codec_of(name: str) -> CodecBytes:
     kind, _, kept = name.partition(":")
     for codec in CODECS:
         if codec.name == NAMES.get(kind, kind):
-            if kept:
-                return replace(codec, bytes_a_parameter=_topk_bytes(int(kept)))
-            return replace(codec, bytes_a_parameter=DEADZONE_BYTES) if kind == "deadzone" else codec
+            return replace(codec, bytes_a_parameter=_topk_bytes(int(kept))) if kept else codec
     raise ConfigError(f"planner: the bytes of the codec {name!r} are not known")
 
 

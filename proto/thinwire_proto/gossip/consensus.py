@@ -109,8 +109,8 @@ def ladder_of(codec: str, every: int) -> tuple[tuple[Level, ...], int]:
         codec = f"{TOPK}:{k}"
         levels = tuple(Level(codec, longer) for longer in (8, 4, 2)) + tuple(Level(f"{TOPK}:{size}") for size in sizes)
     else:
-        one_bit = kind if kind in ("dct-sign", "deadzone") else "sign"
-        levels = tuple(Level(one_bit if level.codec == "sign" else level.codec, level.every) for level in LEVELS)
+        signs = kind if kind == "dct-sign" else "sign"
+        levels = tuple(Level(signs if level.codec == "sign" else level.codec, level.every) for level in LEVELS)
     if Level(codec, every) not in levels:
         raise ConfigError(
             f"consensus_target: there is no level with codec {codec!r} and every {every}; there are "

@@ -52,7 +52,10 @@ def open_training(
         member = Member(layout, settings, _flat(layout, first), add)
     optimizer = make_own_steps(contract, layout)
     if kept is not None:
-        optimizer.load(kept.moments, kept.steps)
+        try:
+            optimizer.load(kept.moments, kept.steps)
+        except ValueError as error:
+            raise journal.unreadable(error) from None
     gradient = GradientSum(layout, data, compute, member.x)
     work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, archive)
     return GossipTraining(work, first, make_lines, record, options, clocks)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from thinwire_node.training.own_steps.own_steps import OWN_STEPS
+from thinwire_node.training.own_steps.own_steps import OWN_STEPS, check_saved
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.exact.tiles import TileLayout
@@ -46,6 +46,7 @@ class AdamW:
         return {"first moment": self.first, "second moment": self.second}
 
     def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        check_saved(tensors, self.tensors())
         self.first, self.second, self.steps = tensors["first moment"], tensors["second moment"], steps
 
 

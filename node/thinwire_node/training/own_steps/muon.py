@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from thinwire_node.training.own_steps.own_steps import OWN_STEPS
+from thinwire_node.training.own_steps.own_steps import OWN_STEPS, check_saved
 from thinwire_node.training.rules.adam_moments import AdamMoments
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -56,6 +56,8 @@ class Muon:
         return {"momentum": self._momentum} | self._moments.tensors()
 
     def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        for name, tensor in self.tensors().items():
+        own = self.tensors()
+        check_saved(tensors, own)
+        for name, tensor in own.items():
             tensor.copy_(tensors[name])
         self.steps = steps

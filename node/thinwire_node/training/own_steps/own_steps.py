@@ -27,7 +27,16 @@ class OwnSteps(Protocol):
         """The moments by name. Not copies."""
 
     def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Continue from what `tensors` returned, which may be this object's own from now on."""
+        """Continue from what `tensors` returned, which may be this object's own from now on. Raises ValueError for
+        tensors of other names or shapes."""
+
+
+def check_saved(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless saved moments have the names and shapes of one's own."""
+    for name in own.keys() | saved.keys():
+        shapes = [tuple(of[name].shape) if name in of else None for of in (saved, own)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{name!r} of its optimizer has the shape {shapes[0]}, not {shapes[1]}")
 
 
 OWN_STEPS: Kinds[Callable[[Contract, TileLayout], OwnSteps]] = Kinds("rule", __package__)

@@ -14,12 +14,12 @@ from thinwire_proto.contract.rules import RuleSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.contract.sections import unit
 
-CODEC = re.compile("dense|bf16|int8|sign|dct-sign|deadzone|topk:[1-9][0-9]{0,3}")
+CODEC = re.compile("dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3}")
 
 
 def _codec(text: str) -> str:
     if not CODEC.fullmatch(text):
-        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign, deadzone or topk:K, as in topk:64, not {text!r}")
+        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign or topk:K, as in topk:64, not {text!r}")
     return text
 
 
@@ -40,7 +40,7 @@ class GossipSpec(ExchangeSpec):
     ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
     codec: Annotated[str, AfterValidator(_codec)] = Field(
         "sign",
-        description="what a message carries: dense, bf16, int8, sign, dct-sign, deadzone or topk:K",
+        description="what a message carries: dense, bf16, int8, sign, dct-sign or topk:K",
     )
     gamma: float = Field(
         1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"

@@ -17,6 +17,7 @@ EMBEDDINGS_MAX = 2
 class MuonStepsSpec(RuleSpec):
     """Matrices take steps of Muon; embeddings, and tensors that are not matrices, take steps of AdamW."""
 
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment of tensors that take steps of AdamW")
     beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment of tensors that take steps of AdamW")
     momentum: float = Field(0.9, ge=0, lt=1, description="decay of the momentum of a matrix, in steps")
     adamw_rate: float = Field(
@@ -40,6 +41,12 @@ class MuonStepsSpec(RuleSpec):
         return 5 * cubes / (tokens * max(1, sum(prod(one.shape) for one in parameters)))
 
     def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
+        if not any(self.takes(one) for one in parameters):
+            yield (
+                "rule.kind",
+                "the model has no matrix for steps of Muon, so all tensors take those of AdamW, at rule.adamw_rate "
+                "times the rate",
+            )
         found = [one.name for one in parameters if vocabulary in one.shape and self.takes(one)]
         if found and len(found) <= EMBEDDINGS_MAX:  # else the model is as wide
             has = "have sides" if len(found) > 1 else "has a side"
