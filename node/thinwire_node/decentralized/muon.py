@@ -80,11 +80,12 @@ class Muon(Optimizer):
         return loss
 
     def _muon(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+        state, wide = self.state[parameter], torch.promote_types(parameter.dtype, torch.float32)
         if not state:
-            state["momentum"] = torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))
-        gradient = gradient.to(state["momentum"].dtype)  # a norm of float16 overflows
-        parameter.sub_(muon_step(state["momentum"], gradient, group["momentum"]), alpha=group["lr"])
+            state["momentum"] = torch.zeros_like(parameter, dtype=wide)
+        state["momentum"] = state["momentum"].to(wide)  # torch loads a state in the type of its parameter
+        step = muon_step(state["momentum"], gradient.to(wide), group["momentum"])  # a norm of float16 overflows
+        parameter.sub_(step, alpha=group["lr"])
 
     def _adamw(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]

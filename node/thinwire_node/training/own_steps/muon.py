@@ -1,7 +1,6 @@
 """Muon on flat parameters: matrices take its steps, and all other tensors those of AdamW.
 
-A matrix has a momentum and no second moment, so a node keeps 4 bytes a
-parameter for it, in place of AdamW's 8.
+A matrix has a momentum and no second moment, so a node keeps 4 bytes a parameter for it, in place of AdamW's 8.
 """
 
 from __future__ import annotations
