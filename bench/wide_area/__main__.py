@@ -167,7 +167,7 @@ def _cells(arguments: argparse.Namespace) -> list[Cell]:
         for rate, round_trip, percent in product(arguments.rates, arguments.round_trips, arguments.losses)
     ]
     deciding = [link for link in links if (link.rate_mbit, link.round_trip_ms) == WANTED_AT]
-    return [(link, 1.0) for link in links] + [(link, by) for by in arguments.dilations for link in deciding]
+    return [(link, by) for by in arguments.dilations for link in (links if by == 1 else deciding)]
 
 
 def _arguments() -> argparse.Namespace:
@@ -180,10 +180,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         *("--dilations", "-d"),
         type=_positive,
-        nargs="*",
-        default=[2, 4],
+        nargs="+",
+        default=[1, 2, 4],
         metavar="BY",
-        help="also measure 10 Mbit/s and 100 ms in dilated time, with more cores a node; default 2 4",
+        help="cores of a node, times those without dilated time; 10 Mbit/s and 100 ms are measured with each of them, "
+        "other links with 1; default 1 2 4",
     )
     parser.add_argument(
         "--seconds", type=_positive, default=60, help="length of a window, in the emulated world; default 60"

@@ -152,7 +152,7 @@ def test_a_resumed_run_that_is_stopped_again_keeps_all_cells(tmp_path: Path, mon
     machine = EmulationSupport(missing="", netem=True)
     monkeypatch.setattr(wide_area, "check_emulation", lambda: machine)
     monkeypatch.setattr(wide_area, "ENDING", ())  # the signals of the tests' own process
-    losses = ["--rates", "10", "--round-trips", "100", "--losses", "0", "1", "2", "--dilations"]
+    losses = ["--rates", "10", "--round-trips", "100", "--losses", "0", "1", "2", "--dilations", "1"]
     monkeypatch.setattr("sys.argv", ["bench-wan", *losses])
     earlier = [dataclasses.replace(cell_result(), link=LinkSpec(10, 100, loss)) for loss in (0.0, 0.02)]
     how = wide_area._how(machine, wide_area._arguments())
