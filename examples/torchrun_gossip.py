@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node 4 examples/torchrun_gossip.py
     torchrun --nproc-per-node 4 examples/torchrun_gossip.py --resume     continues from the newest checkpoint
+    torchrun --nproc-per-node 4 examples/torchrun_gossip.py --muon       steps of Muon in place of AdamW's
 
-Each rank steps by its own AdamW, and averages parameters with a few others while it computes. The data, the model and
-the way to start are those of torchrun_demo.py.
+Each rank steps by itself, and averages parameters with a few others while it computes. The data, the model and the
+way to start are those of torchrun_demo.py.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire_node import Gossip
+from thinwire_node.decentralized import Muon
 from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000
@@ -35,7 +37,7 @@ def main() -> None:
     spec = BYTE_PRESETS[arguments.preset]
     model = build_decoder(spec, device)
     model.initialise(torch.Generator().manual_seed(arguments.seed))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
+    optimizer = _optimizer(model, arguments)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, arguments.steps))
     gossip = Gossip(model, optimizer, topology=arguments.topology, slack=arguments.slack)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "gossip": gossip}
@@ -91,6 +93,16 @@ def _join() -> torch.device:
     return device
 
 
+def _optimizer(model: nn.Module, arguments: argparse.Namespace) -> torch.optim.Optimizer:
+    """AdamW; or Muon for the matrices, and AdamW for embeddings and all else."""
+    if not arguments.muon:
+        return torch.optim.AdamW(model.parameters(), lr=arguments.lr or 2e-3)
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[parameter.dim() == 2 and name not in ("embedding.weight", "head.weight")].append(parameter)
+    return Muon([{"params": some, "is_matrices": wanted} for wanted, some in groups.items()], lr=arguments.lr or 1.5e-2)
+
+
 def _rate_factor(step: int, steps: int) -> float:
     """Linear warm-up, then a cosine down to a tenth."""
     if step < WARMUP:
@@ -139,7 +151,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--preset", choices=BYTE_PRESETS, default="byte-1m", help="model size")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--samples", type=int, default=8, help="samples for each rank and step")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, help="default: 0.002, or 0.015 with --muon")
+    parser.add_argument("--muon", action="store_true", help="matrices take steps of Muon")
     parser.add_argument("--topology", default="auto", help="who averages with whom")
     parser.add_argument("--slack", type=int, default=0, help="iterations that a message may be late")
     parser.add_argument("--seed", type=int, default=1)

@@ -23,8 +23,8 @@ PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
 """Steps of the runs with own batches. Without a centre, only the sweep has so many."""
-CORRECTED = ("gossip-dense-noise", "gossip-sign-noise")
-"""The best arms without a centre. They need at least two samples a node."""
+BEST_GOSSIP = ("gossip-dense-noise", "gossip-dense-muon", "gossip-sign-noise", "gossip-sign-muon")
+"""The best arms without a centre. Two of them need at least two samples a node."""
 TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, without a centre"}
 """By the kind of scaling."""
 
@@ -59,7 +59,7 @@ def _fixed(nodes: int) -> Scaling:
 
 def _without_a_centre(nodes: int) -> Scaling:
     of_own = _own(nodes).study
-    study = replace(of_own, arms=(ADAMW, *CORRECTED), tokens=TOKENS)
+    study = replace(of_own, arms=(ADAMW, *BEST_GOSSIP), tokens=TOKENS)
     return Scaling("gossip", nodes, study, study)
 
 
