@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from thinwire_node import Gossip
-from thinwire_node.decentralized import Muon
+from thinwire_node.decentralized import Muon, muon_groups
 from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000
@@ -94,13 +94,10 @@ def _join() -> torch.device:
 
 
 def _optimizer(model: nn.Module, arguments: argparse.Namespace) -> torch.optim.Optimizer:
-    """AdamW; or Muon for the matrices, and AdamW for embeddings and all else."""
-    if not arguments.muon:
-        return torch.optim.AdamW(model.parameters(), lr=arguments.lr or 2e-3)
-    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for name, parameter in model.named_parameters():
-        groups[parameter.dim() == 2 and name not in ("embedding.weight", "head.weight")].append(parameter)
-    return Muon([{"params": some, "is_matrices": wanted} for wanted, some in groups.items()], lr=arguments.lr or 1.5e-2)
+    """AdamW, or Muon for the matrices and AdamW for embeddings and all else."""
+    if arguments.muon:
+        return Muon(muon_groups(model.named_parameters()), lr=arguments.lr or 1.5e-2)
+    return torch.optim.AdamW(model.parameters(), lr=arguments.lr or 2e-3)
 
 
 def _rate_factor(step: int, steps: int) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, RuleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
 
 Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip", "push"]
 WITHOUT_A_CENTRE: tuple[Kind, ...] = ("gossip", "push")
@@ -115,7 +116,7 @@ def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm, Arm]:
     return (
         adamw,
         replace(adamw, name=f"{name}-noise", what=f"{what}, v corrected for noise", is_noise_corrected=True),
-        replace(adamw, name=f"{name}-muon", what=f"{what}, Muon", rate=1.5e-2, momentum=LocalMuonSpec().momentum),
+        replace(adamw, name=f"{name}-muon", what=f"{what}, Muon", rate=1.5e-2, momentum=MuonSpec().momentum),
     )
 
 

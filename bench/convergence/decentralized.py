@@ -7,17 +7,15 @@ is a single one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire_node.decentralized import AccumAdamW, Muon
+from thinwire_node.decentralized import AccumAdamW, Muon, muon_groups
 from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
-from thinwire_proto.contract import LocalMuonSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
@@ -35,9 +33,8 @@ class GossipMethod:
         if arm.is_noise_corrected and swarm.share < 2:
             raise ValueError("the correction needs two samples a node")
         self._problem, self._schedule, self._swarm, self._arm = problem, schedule, swarm, arm
-        tensors = problem.parameters.items()
-        self._parameters = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in tensors]
-        self._layout = TileLayout(self._parameters)
+        shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
+        self._layout = TileLayout(shapes)
         self._codec = make_codec(arm.codec, self._layout)
         self._topology = make_topology(self.topology, Layout(swarm.nodes))
         self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
@@ -87,7 +84,7 @@ class GossipMethod:
         return torch.stack(self._x).mean(0)
 
     def _leaves_of(self, x: Tensor) -> list[torch.nn.Parameter]:
-        """What an optimizer steps on, in the manifest's order: it shares memory with the flat buffer."""
+        """The parameters that an optimizer steps on, in the manifest's order. They share the memory of x."""
         parameters = [torch.nn.Parameter(tensor) for tensor in tensors_of(x, self._layout)]
         for parameter, tensor in zip(parameters, tensors_of(x, self._layout), strict=True):
             parameter.data = tensor
@@ -100,13 +97,8 @@ class GossipMethod:
         if self._arm.window > 1:
             return AccumAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, accum_iter=self._arm.window)
         if self._arm.momentum:
-            takes = LocalMuonSpec().takes
-            named = list(zip(self._parameters, parameters, strict=True))
-            groups: list[dict[str, Any]] = [
-                {"params": [one for about, one in named if takes(about) == wanted], "is_matrices": wanted}
-                for wanted in (True, False)
-            ]
-            return Muon(groups, lr=0.0, momentum=self._arm.momentum, betas=betas)
+            named = zip(self._problem.parameters, parameters, strict=True)
+            return Muon(muon_groups(named), lr=0.0, momentum=self._arm.momentum, betas=betas)
         return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
 
     def _step(self, node: int, x: Tensor, step: int, first: int) -> float:

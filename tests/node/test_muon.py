@@ -12,18 +12,20 @@ from torch import nn
 from support.gossip_problem import Network
 from support.small import small_contract
 from thinwire_node import Gossip
-from thinwire_node.decentralized import Muon
+from thinwire_node.decentralized import Muon, muon_groups
 from thinwire_node.training.own_steps import make_own_steps
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.tiles import layout_of
 
 
-def groups_of(named: dict[str, nn.Parameter], matrices: set[str]) -> list[dict[str, Any]]:
-    return [
-        {"params": [named[name] for name in named if (name in matrices) == wanted], "is_matrices": wanted}
-        for wanted in (True, False)
-    ]
+def test_embeddings_heads_and_vectors_are_apart() -> None:
+    model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "hidden": nn.Linear(4, 3), "head": nn.Linear(3, 5)})
+    matrices, others = muon_groups(model.named_parameters())
+    assert [id(one) for one in matrices["params"]] == [id(model["hidden"].weight)]
+    assert (matrices["is_matrices"], others["is_matrices"], len(others["params"])) == (True, False, 4)
+    (only,) = muon_groups(nn.Linear(4, 3, bias=False).named_parameters())
+    assert only["is_matrices"]
 
 
 def test_its_steps_are_those_of_a_node() -> None:
@@ -32,9 +34,8 @@ def test_its_steps_are_those_of_a_node() -> None:
     assert isinstance(rule, MuonSpec)
     x = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(1))
     named = {name: nn.Parameter(tensor.clone()) for name, tensor in layout.unflattened(x).items()}
-    matrices = {one.name for one in contract.parameters if rule.takes(one)}
-    weight_decay = contract.schedule.weight_decay
-    optimizer, ours = Muon(groups_of(named, matrices), weight_decay=weight_decay), make_own_steps(contract, layout)
+    optimizer = Muon(muon_groups(named.items()), lr=0.02, weight_decay=contract.schedule.weight_decay)
+    ours = make_own_steps(contract, layout)
     for number in range(5):
         gradient = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(2 + number))
         for name, tensor in layout.unflattened(gradient.clone()).items():
@@ -56,8 +57,7 @@ def test_a_resumed_script_goes_on_to_the_bit() -> None:
     def made() -> tuple[nn.Module, Muon]:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
-        named = dict(model.named_parameters())
-        return model, Muon(groups_of(named, {"0.weight"}))
+        return model, Muon(muon_groups(model.named_parameters()))
 
     whole, resumed = made(), made()
     trained(*whole, range(8))
@@ -90,8 +90,7 @@ def test_matrices_of_other_types_take_the_same_step(dtype: torch.dtype) -> None:
 def test_it_is_one_optimizer_for_the_exchange() -> None:
     model = Network(seed=1)
     named = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    matrices = {name for name, one in named.items() if one.dim() == 2}
-    optimizer = Muon(groups_of(named, matrices))
+    optimizer = Muon(muon_groups(named.items()))
     gossip = Gossip(model, optimizer, topology="ring", codec="sign")
     for one in named.values():
         one.grad = torch.ones_like(one)
@@ -110,7 +109,7 @@ def test_what_it_cannot_train_is_refused() -> None:
     optimizer = Muon([matrix])
     with pytest.raises(ConfigError, match="does not take sparse gradients"):
         optimizer.step()
-    too_small: list[dict[str, Any]] = [{"lr": -1.0}, {"eps": 0.0}, {"adamw_factor": -0.1}, {"weight_decay": -0.1}]
+    too_small: list[dict[str, Any]] = [{"lr": -1.0}, {"eps": 0.0}, {"adamw_rate": -0.1}, {"weight_decay": -0.1}]
     for wrong in too_small:
         with pytest.raises(ConfigError, match="must be 0 or more"):
             Muon([matrix], **wrong)

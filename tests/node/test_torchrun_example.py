@@ -24,11 +24,15 @@ def test_the_example_keeps_ranks_equal_and_resumes_bit_for_bit(tmp_path: Path) -
 
 def test_without_a_centre_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     """The ranks differ; each one's held-out loss is the same in both runs, and so is that of their mean."""
-    whole = held_out(example("torchrun_gossip.py", tmp_path, "--muon", "--save-every", "2"))
+    whole = held_out(example("torchrun_gossip.py", tmp_path, "--save-every", "2"))
     assert len(whole) == RANKS + 1
     for path in (tmp_path / "step-00000004").iterdir():
         path.unlink()
-    assert held_out(example("torchrun_gossip.py", tmp_path, "--muon", "--resume")) == whole
+    assert held_out(example("torchrun_gossip.py", tmp_path, "--resume")) == whole
+
+
+def test_without_a_centre_matrices_can_take_steps_of_muon(tmp_path: Path) -> None:
+    assert len(held_out(example("torchrun_gossip.py", tmp_path, "--muon"))) == RANKS + 1
 
 
 def held_out(printed: str) -> set[str]:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from thinwire_node.decentralized.accum_adam import AccumAdam, AccumAdamW
     from thinwire_node.decentralized.data_parallel import DecentralizedDataParallel
     from thinwire_node.decentralized.gossip import Gossip
-    from thinwire_node.decentralized.muon import Muon
+    from thinwire_node.decentralized.muon import Muon, muon_groups
 
-__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip", "Muon"]
+__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip", "Muon", "muon_groups"]
 
 _MODULES = {
     "AccumAdam": "accum_adam",
@@ -19,6 +19,7 @@ _MODULES = {
     "DecentralizedDataParallel": "data_parallel",
     "Gossip": "gossip",
     "Muon": "muon",
+    "muon_groups": "muon",
 }
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex, refuse_sparse
 from thinwire_proto.errors import ConfigError
 
 STATE = ("exp_avg", "exp_avg_sq", "accum_grad")
@@ -69,10 +70,7 @@ class AccumAdam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step. closure: recomputes the loss and returns it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             for step, parameters in self._alike(group):
                 self._step(group, step, parameters)
@@ -84,8 +82,7 @@ class AccumAdam(Optimizer):
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
-            if parameter.grad.is_sparse:
-                raise ConfigError("AccumAdam does not take sparse gradients")
+            refuse_sparse(self, parameter.grad)
             state = self.state[parameter]
             if not state:
                 state["step"] = torch.zeros((), dtype=torch.int64)
@@ -126,11 +123,3 @@ class AccumAdamW(AccumAdam):
     """AccumAdam with decoupled weight decay, as in AdamW."""
 
     _decoupled = True
-
-
-def refuse_complex(optimizer: Optimizer) -> None:
-    """Raises ConfigError, and drops the newest param group, if it has a complex parameter. The square of a complex
-    number is no second moment, so steps would be wrong."""
-    if any(parameter.is_complex() for parameter in optimizer.param_groups[-1]["params"]):
-        optimizer.param_groups.pop()
-        raise ConfigError(f"{type(optimizer).__name__} takes no complex parameters; give it torch.view_as_real of them")

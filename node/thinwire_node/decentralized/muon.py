@@ -12,37 +12,49 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
-from thinwire_node.decentralized.accum_adam import refuse_complex
+from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex, refuse_sparse
+from thinwire_proto.contract import Parameter
+from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import muon_step
+
+ParamGroup = dict[str, Any]
+
+
+def muon_groups(named: Iterable[tuple[str, Tensor]]) -> list[ParamGroup]:
+    """The parameters in two groups for `Muon`, as the rule `muon` of a swarm has them: matrices, and embeddings, heads
+    and all else. named: `model.named_parameters()`."""
+    takes, groups = MuonSpec().takes, {wanted: ParamGroup(params=[], is_matrices=wanted) for wanted in (True, False)}
+    for name, parameter in named:
+        groups[takes(Parameter.model_construct(name=name, shape=tuple(parameter.shape)))]["params"].append(parameter)
+    return [group for group in groups.values() if group["params"]]
 
 
 class Muon(Optimizer):
     """Muon for training without a centre.
 
-        matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n and "head" not in n]
-        others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
-        optimizer = Muon([{"params": matrices}, {"params": others, "is_matrices": False}], lr=0.02)
+        optimizer = Muon(muon_groups(model.named_parameters()), lr=0.015)
 
-    is_matrices: whether a group takes steps of Muon; embeddings and heads learn better with AdamW. lr: of the matrices;
-    steps of others have `adamw_factor` times that. weight_decay: times lr, of all. Raises ConfigError for settings out
-    of range, and for tensors that are not matrices in a group of them.
+    is_matrices: whether a group takes steps of Muon. lr: of the matrices; steps of others have `adamw_rate` times that.
+    weight_decay: times lr, of all. Raises ConfigError for settings out of range, and for tensors that are not matrices
+    in a group of them.
     """
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.02,
+        lr: float = 0.015,
         momentum: float = 0.9,
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        adamw_factor: float = 0.2,
+        adamw_rate: float = 0.2,
         *,
         is_matrices: bool = True,
     ) -> None:
-        numbers = {"lr": lr, "weight_decay": weight_decay, "adamw_factor": adamw_factor}
+        numbers = {"lr": lr, "weight_decay": weight_decay, "adamw_rate": adamw_rate}
         if eps <= 0 or any(number < 0 for number in numbers.values()):
             raise ConfigError(f"{', '.join(numbers)} must be 0 or more, and eps above 0")
         if not all(0 <= decay < 1 for decay in (momentum, *betas)):
@@ -50,7 +62,7 @@ class Muon(Optimizer):
         more = {"momentum": momentum, "betas": betas, "eps": eps, "is_matrices": is_matrices}
         super().__init__(params, numbers | more)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         """As in torch. Raises ConfigError for complex parameters, and for a group of matrices with others in it."""
         super().add_param_group(param_group)
         refuse_complex(self)
@@ -60,26 +72,23 @@ class Muon(Optimizer):
             self.param_groups.pop()
             raise ConfigError(
                 f"Muon takes matrices, and a parameter has the shape {wrong[0]}: put it into a group of its own with "
-                "is_matrices=False"
+                "is_matrices=False, as muon_groups does"
             )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        """Take one step. closure: recomputes the loss and returns it."""
+        loss = evaluated(closure)
         for group in self.param_groups:
+            step = self._muon if group["is_matrices"] else self._adamw
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    if parameter.grad.is_sparse:
-                        raise ConfigError("Muon does not take sparse gradients")
+                    refuse_sparse(self, parameter.grad)
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    step = self._muon if group["is_matrices"] else self._adamw
                     step(parameter, parameter.grad, group)
         return loss
 
-    def _muon(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _muon(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         state, wide = self.state[parameter], torch.promote_types(parameter.dtype, torch.float32)
         if not state:
             state["momentum"] = torch.zeros_like(parameter, dtype=wide)
@@ -87,15 +96,19 @@ class Muon(Optimizer):
         step = muon_step(state["momentum"], gradient.to(wide), group["momentum"])  # a norm of float16 overflows
         parameter.sub_(step, alpha=group["lr"])
 
-    def _adamw(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _adamw(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         state = self.state[parameter]
         if not state:
-            state["step"] = 0
+            state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
         beta1, beta2 = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        start1, start2 = 1 - beta1 ** state["step"], 1 - beta2 ** state["step"]
-        root = (state["exp_avg_sq"] / start2).sqrt_().add_(group["eps"])
-        parameter.addcdiv_(state["exp_avg"], root, value=-group["lr"] * group["adamw_factor"] / start1)
+        adamw(
+            *([parameter], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]),
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"] * group["adamw_rate"],
+            weight_decay=0.0,  # applied already, at the whole rate
+            eps=group["eps"],
+            maximize=False,
+        )

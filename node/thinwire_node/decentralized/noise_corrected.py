@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from thinwire_node.decentralized.accum_adam import refuse_complex
+from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex
 from thinwire_proto.errors import ConfigError, LocalError
 
 
@@ -81,10 +81,7 @@ class NoiseCorrectedAdamW(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step. A closure may call `keep_half` itself."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         if not self._halves:
             raise LocalError("call keep_half() between the backward passes of the two halves of the batch")
         factor = self._clipped_by() if len(self._halves) == 2 else 1.0

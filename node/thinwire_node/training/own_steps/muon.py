@@ -43,7 +43,7 @@ class Muon:
         for name, one in self._layout.unflattened(gradient).items():
             step = self._step_of(name, one).mul_(rate)
             parameters[name].sub_(step)
-            square += float(step.square().sum())
+            square += float(step.norm()) ** 2
         return math.sqrt(square)
 
     def _step_of(self, name: str, gradient: Tensor) -> Tensor:

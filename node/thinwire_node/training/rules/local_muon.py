@@ -1,13 +1,10 @@
 """The rule `local_muon`: each micro-batch is a step of Muon on the node's own parameters (MuLoCo, arXiv 2505.23725).
 
-    m ← μ·m + g                                     of a matrix
-    step = orthogonal(g + μ·m) · 0.2·√max(rows, columns)
     M ← ν·M + (θ_base − θ_local)                    at the extraction: the outer momentum, with Nesterov's step
     e ← β·e + (θ_base − θ_local) + ν·M
 
-The factor makes a step as large as one of AdamW (arXiv 2502.16982). Embeddings and all tensors that are not matrices
-take steps of AdamW. The outer momentum lives on each node: the mean of the nodes' momenta is the momentum of their
-mean.
+`thinwire_proto.muon` has the step of a matrix. Embeddings and all tensors that are not matrices take steps of AdamW.
+The outer momentum lives on each node: the mean of the nodes' momenta is the momentum of their mean.
 """
 
 from __future__ import annotations
