@@ -94,7 +94,8 @@ def gossip_forecast(
         raise ConfigError(f"a run has at most {NODES_MAX:,} nodes (round.nodes_max), and there are {swarm.nodes:,}")
     setting = setting_of(facts, swarm, computing_s(rule, facts, swarm))
     variant = variant_of(exchange)
-    found, star = variant.forecast(setting), _star_s(setting)
+    of_star = setting_of(facts, swarm, rule.samples * facts.context / swarm.tokens_s)
+    found, star = variant.forecast(setting), _star_s(of_star)
     step_bytes = found.bytes_a_parameter * facts.trained
     tokens_a_step = float(rule.samples * facts.context * swarm.nodes)
     tokens, run_s = tokens_a_step * run.schedule.steps, found.seconds * run.schedule.steps
@@ -119,7 +120,7 @@ def gossip_forecast(
         relay_bits_s=8 * step_bytes / 2 * swarm.nodes / found.seconds,
         star_step_s=star[0],
         star_bytes_a_parameter=star[1],
-        star_below_bits_s=_star_below(setting, variant),
+        star_below_bits_s=_star_below(of_star, setting, variant),
     )
 
 
@@ -153,13 +154,14 @@ def _star_s(setting: Setting) -> tuple[float, float]:
     return found.seconds, found.bytes_a_parameter
 
 
-def _star_below(setting: Setting, variant: GossipVariant) -> float:
-    """The rate up, in bits a second, below which the star's step is shorter. 0: at no rate, inf: at each."""
+def _star_below(of_star: Setting, setting: Setting, variant: GossipVariant) -> float:
+    """The rate up, in bits a second, below which the star's step is shorter. 0: at no rate, inf: at each. of_star: the
+    setting with the star's computing."""
     rate = float(setting.network.up_bits_s.min())
 
     def is_shorter(factor: float) -> bool:
-        scaled = setting.with_network(setting.network.scaled(rate=factor))
-        return _star_s(scaled)[0] < variant.forecast(scaled).seconds
+        network = setting.network.scaled(rate=factor)
+        return _star_s(of_star.with_network(network))[0] < variant.forecast(setting.with_network(network)).seconds
 
     low, high = 1 / RATE_FACTOR_MAX, RATE_FACTOR_MAX
     if not is_shorter(low):

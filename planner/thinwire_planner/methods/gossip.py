@@ -60,7 +60,7 @@ CODECS = (
         0.126,
         30e-3 / MEASURED_PARAMETERS,
         "3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or 1.2% "
-        "there with steps of Muon",
+        "there with steps of Muon (docs/log/decentralized.md)",
     ),
     CodecBytes(
         "top-64",
