@@ -38,7 +38,8 @@ NODES_LEAST = 2
 ACTION_S = (0.5, 2.0)
 STANDSTILL_S = 30.0
 """Longer than a coordinator and a node take to start while all other processes start too."""
-END_S = 15.0
+END_S = 60.0
+"""All nodes leave at once."""
 ACTIONS = {"start": 6, "kill": 4, "leave": 2, "stop": 2, "wake": 3, "kill the coordinator": 1}
 """Actions with their weights."""
 

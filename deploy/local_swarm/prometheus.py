@@ -12,14 +12,14 @@ RULES = Path(__file__).resolve().parents[1] / "prometheus" / "rules.yml"
 SCRAPE_EVERY = "1s"
 
 
-def command(folder: Path, listen: str, targets: dict[str, list[str]]) -> list[str]:
+def command(folder: Path, listen: str, targets: dict[str, list[str]], *, scrape_every: str = SCRAPE_EVERY) -> list[str]:
     """Write Prometheus' configuration, and return the command that starts it.
 
     folder: for configuration and data. targets: addresses by job name.
     """
     jobs = [{"job_name": job, "static_configs": [{"targets": found}]} for job, found in targets.items()]
     configuration = {
-        "global": {"scrape_interval": SCRAPE_EVERY, "evaluation_interval": SCRAPE_EVERY},
+        "global": {"scrape_interval": scrape_every, "evaluation_interval": scrape_every},
         "rule_files": [str(RULES)] if RULES.exists() else [],
         "scrape_configs": jobs,
     }

@@ -2,7 +2,7 @@
 
 python dying_beats.py POINT N serve …
 
-POINT: of POINTS, at its N-th passing in this process.
+POINT: of POINTS, at its N-th passing in this process. Promises pass only with a report.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from thinwire_common import files
 from thinwire_coordinator import __main__
 from thinwire_coordinator.gossip import rows
+from thinwire_coordinator.gossip.unsealed import REPORT
 from thinwire_coordinator.ledger.ledger import Ledger
 
 BEAT_POINTS: dict[str, tuple[Any, str, bool]] = {
@@ -48,6 +49,8 @@ def arm(point: str, number: int) -> None:
     def is_counted(arguments: tuple[Any, ...]) -> bool:
         if name == "rename_synced":
             return bool(arguments[1].parent.name == "updates")
+        if name == "record_directory":
+            return any(key.startswith(REPORT) for key in arguments[2])
         return point != "its row is in" or arguments[1].extras == {"kind": "mean"}
 
     def dies(*arguments: Any, **named: Any) -> Any:

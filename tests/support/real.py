@@ -21,8 +21,10 @@ from thinwire_proto.identity.invite import Invite, parse_invite
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 END_S = 10.0
+LONG_MS = 60_000
+"""A round that ends when all have contributed, even where a node is paused for seconds."""
 RESTING = ("--compute-max", "10")
 """Options of a node that only has to be there, and leaves the processors to the other tests."""
 

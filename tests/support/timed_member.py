@@ -1,5 +1,7 @@
 """A node of a swarm without a centre that writes down when each of its iterations is in its journal.
 
+Its iterations take at least ITERATION_S, so that on a fast machine too a run lasts until others have joined.
+
 python timed_member.py FILE start …
 
 FILE: one line for each, with the seconds of a clock of this process and the iteration. See `gaps_s`.
@@ -7,6 +9,7 @@ FILE: one line for each, with the seconds of a clock of this process and the ite
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -16,6 +19,20 @@ from pathlib import Path
 from thinwire_node import __main__
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.training.gossip_work import Finished
+
+ITERATION_S = 0.1
+
+
+def slow_down() -> None:
+    real = GossipTraining._compute
+
+    async def compute(self: GossipTraining) -> bool:
+        began = time.monotonic()
+        done = await real(self)
+        await asyncio.sleep(max(0.0, began + ITERATION_S - time.monotonic()))
+        return done
+
+    GossipTraining._compute = compute  # type: ignore[method-assign]
 
 
 def record(file: Path) -> None:
@@ -37,5 +54,6 @@ def gaps_s(file: Path) -> list[float]:
 
 if __name__ == "__main__":
     record(Path(sys.argv[1]))
+    slow_down()
     sys.argv = ["thinwire-node", *sys.argv[2:]]
     __main__.main()

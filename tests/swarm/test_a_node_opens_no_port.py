@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RealSwarm, real_swarm, run_text, until, without_a_centre
 
 LISTENS = "0A"
 """The state of a listening TCP socket in /proc (include/net/tcp_states.h)."""
@@ -55,8 +55,7 @@ def test_a_node_listens_on_no_port_unless_metrics_are_asked_for(swarm: RealSwarm
 
 
 def test_a_node_listens_for_its_peers_where_it_is_told_to(tmp_path: Path) -> None:
-    run = run_text(1000, length_ms=500, rounds='pace = "clock"')
-    run += '[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\nsamples = 4\n'
+    run = run_text(100_000, length_ms=500, rounds='pace = "clock"') + without_a_centre(2, 4)
     with real_swarm(tmp_path) as swarm:
         swarm.coordinator(run)
         node, quiet = swarm.node("ada", "--peers", "127.0.0.1:0"), swarm.node("quiet")

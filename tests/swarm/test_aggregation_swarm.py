@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.real import RealSwarm, ended, last_fingerprint, run_text
+from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text
 
 STEPS = 40
 RULES = {
@@ -15,7 +15,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_three_nodes_train_under_the_rule(swarm: RealSwarm, rule: str) -> None:
-    swarm.coordinator(run_text(STEPS) + RULES[rule], "--wait-for", "3", "--evaluate-every", "10")
+    swarm.coordinator(run_text(STEPS, length_ms=LONG_MS) + RULES[rule], "--wait-for", "3", "--evaluate-every", "10")
     nodes = [swarm.node(f"node-{number}") for number in range(3)]
     assert [ended(node) for node in nodes] == [0, 0, 0]
     status = swarm.status(fingerprint=True)

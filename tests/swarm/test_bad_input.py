@@ -244,7 +244,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
     swarm.verify()
     # the node restores its momentum, and its parameters without fetching a snapshot
     swarm.coordinator()
-    again = swarm.node("a", "--rounds", "2")
+    again = swarm.node("b", "--rounds", "2")  # the last that left, so that no rounds have passed since
     assert ended(again) == 0
     assert again.events("node.momentum_taken_up")
     assert not again.events("node.fetching_snapshot")

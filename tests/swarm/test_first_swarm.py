@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from safetensors.torch import load_file
 
-from support.real import RealSwarm, ended, last_fingerprint, run_text, totals
+from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, totals
 
 STEPS = 40
 
 
 def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(STEPS), "--wait-for", "3", "--evaluate-every", "10")
+    swarm.coordinator(run_text(STEPS, length_ms=LONG_MS), "--wait-for", "3", "--evaluate-every", "10")
     nodes = [swarm.node(f"node-{number}") for number in range(3)]
     assert [ended(node) for node in nodes] == [0, 0, 0]
 
@@ -35,7 +35,7 @@ def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> 
 
 
 def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(1000))
+    swarm.coordinator(run_text(100_000))
     first = swarm.node("first")
     swarm.reached(20)
     late = swarm.node("late", "--rounds", "3")

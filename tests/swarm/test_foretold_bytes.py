@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.real import RealSwarm, ended, run_text
+from support.real import LONG_MS, RealSwarm, ended, run_text
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
 from thinwire_coordinator.planning.footprint import facts_of
@@ -19,7 +19,7 @@ TOLERANCE = 0.1
 
 def test_a_round_takes_the_foretold_bytes(swarm: RealSwarm) -> None:
     """At pace barrier, both nodes are in every round, so k is the same in each."""
-    swarm.coordinator(run_text(STEPS, width=256, hidden=256), "--wait-for", "2")
+    swarm.coordinator(run_text(STEPS, width=256, hidden=256, length_ms=LONG_MS), "--wait-for", "2")
     nodes = [swarm.node(name) for name in ("one", "two")]
     assert [ended(node) for node in nodes] == [0, 0]
     run = read_run(swarm.folder / "RUN.toml")

@@ -15,8 +15,8 @@ import pytest
 
 from deploy.local_swarm.processes import Process
 from support.dying_member import NEVER, POINTS, Record, kept_chain
-from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
-from support.swarm_parameters import journal_of
+from support.real import RESTING, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
+from support.swarm_parameters import journal_of, rows
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
 
@@ -65,6 +65,7 @@ def check_edge(one: list[Record], other: list[Record]) -> None:
         assert abs(len(these) - len(those)) <= UNACKNOWLEDGED_MAX
 
 
+@pytest.mark.timeout(600)
 def test_a_node_killed_at_each_point_mixes_each_turn_once_and_as_its_peer_does(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_of(100_000, BEAT_MS))
     peer = recording(swarm, "one")
@@ -114,10 +115,12 @@ def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
 
 def test_a_node_whose_disk_is_full_while_the_coordinator_is_away_says_so_and_ends(swarm: RealSwarm) -> None:
     full = swarm.folder / "full"
-    coordinator = swarm.coordinator(run_of(10_000, BEAT_MS, patience_ms=500))
-    node, other = swarm.node("one", through=("full_disk.py", "journal", str(full))), swarm.node("two")
+    coordinator = swarm.coordinator(run_of(100_000, 500, patience_ms=500))
+    nodes = [swarm.node("one", *RESTING, through=("full_disk.py", "journal", str(full))), swarm.node("two", *RESTING)]
+    node, other = nodes
     journal = swarm.folder / "one" / JOURNAL_FILE
-    until(journal.exists, "the first iteration", coordinator, node, other)
+    # only after some beats does the lease last for seconds at the pace of the node, however fast it is
+    until(lambda: journal.exists() and rows(swarm) > 3, "the first iterations", coordinator, node, other)
     coordinator.tell(signal.SIGKILL)
     coordinator.popen.wait()
     before = journal.stat().st_mtime_ns

@@ -18,7 +18,7 @@ from deploy.local_swarm.ports import free_addresses
 from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command
 from support.prometheus import Prometheus, parsed, read, value
-from support.real import RESTING, ended, real_swarm, run_text, until
+from support.real import LONG_MS, RESTING, ended, real_swarm, run_text, until
 from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
 from thinwire_node.observe.definitions import METRICS as NODE
 from thinwire_proto.wire.service_pb2 import StatusReply
@@ -62,9 +62,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletedRun]:
     here, first, second, listen = free_addresses(4)
     nodes = [first, second]
     with real_swarm(tmp_path_factory.mktemp("watched")) as swarm:
-        program = swarm.start("prometheus", *command(swarm.folder, listen, {"coordinator": [here], "node": nodes}))
+        targets = {"coordinator": [here], "node": nodes}
+        # on a fast machine the run takes half a second
+        program = swarm.start("prometheus", *command(swarm.folder, listen, targets, scrape_every="200ms"))
         prometheus = Prometheus(f"http://{listen}")
-        swarm.coordinator(run_text(STEPS), "--wait-for", "2", "--evaluate-every", "5", "--http", here)
+        swarm.coordinator(
+            run_text(STEPS, length_ms=LONG_MS), "--wait-for", "2", "--evaluate-every", "5", "--http", here
+        )
         one = swarm.node("one", "--metrics", first, *RESTING)
         # the first node waits for the second, so that the run cannot end before it was scraped
         until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is scraped", program, one)

@@ -124,6 +124,7 @@ def heads_on_disk(folder: Path) -> set[int]:
     return {json.loads(path.read_text())["step"] for path in folder.glob("*/head.json")}
 
 
+@pytest.mark.timeout(600)
 def test_a_coordinator_killed_at_any_point_of_sealing_counts_no_contribution_twice(swarm: RealSwarm) -> None:
     """Scenario 16: the coordinator is killed at each crash point in turn, while the same nodes run.
 

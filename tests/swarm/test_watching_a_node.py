@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local_swarm.processes import BIN
-from support.real import PATIENCE_S, RealSwarm, ended, run_text, until
+from support.real import PATIENCE_S, RESTING, RealSwarm, ended, run_text, until
 from support.screen import Screen
 from thinwire_common.ready_file import READY_FILE
 from thinwire_common.units import human_bytes
@@ -67,7 +67,8 @@ def test_log_metrics_terminal_and_status_agree_with_the_coordinator(swarm: RealS
     coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off")
     logged = swarm.node("logged", "--metrics", "0")
     command = [str(BIN / "thinwire-node"), "start", swarm.invitation, "--name", "shown", "--threads", "1"]
-    shown = screen.start(*command, "--state-dir", str(swarm.folder / "shown"))
+    # the view is drawn once a second; a node that did not rest could end the run before
+    shown = screen.start(*command, "--state-dir", str(swarm.folder / "shown"), *RESTING)
     try:
         screen.shows(lambda lines: re.search(r"^counted +[1-9]", "\n".join(lines), re.MULTILINE))
         text = "\n".join(screen.lines())
