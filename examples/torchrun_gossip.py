@@ -96,7 +96,7 @@ def _join() -> torch.device:
 def _optimizer(model: nn.Module, arguments: argparse.Namespace) -> torch.optim.Optimizer:
     """AdamW, or Muon for the matrices and AdamW for embeddings and all else."""
     if arguments.muon:
-        return Muon(muon_groups(model.named_parameters()), lr=arguments.lr or 1.5e-2)
+        return Muon(muon_groups(model), lr=arguments.lr or 1.5e-2)
     return torch.optim.AdamW(model.parameters(), lr=arguments.lr or 2e-3)
 
 

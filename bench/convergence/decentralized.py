@@ -13,9 +13,11 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire_node.decentralized import AccumAdamW, Muon, muon_groups
+from thinwire_node.decentralized import AccumAdamW, Muon
 from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
+from thinwire_node.decentralized.param_groups import grouped
 from thinwire_proto.contract import Parameter, ScheduleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
@@ -34,7 +36,7 @@ class GossipMethod:
             raise ValueError("the correction needs two samples a node")
         self._problem, self._schedule, self._swarm, self._arm = problem, schedule, swarm, arm
         shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
-        self._layout = TileLayout(shapes)
+        self._layout, self._shapes = TileLayout(shapes), shapes
         self._codec = make_codec(arm.codec, self._layout)
         self._topology = make_topology(self.topology, Layout(swarm.nodes))
         self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
@@ -97,8 +99,9 @@ class GossipMethod:
         if self._arm.window > 1:
             return AccumAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, accum_iter=self._arm.window)
         if self._arm.momentum:
-            named = zip(self._problem.parameters, parameters, strict=True)
-            return Muon(muon_groups(named), lr=0.0, momentum=self._arm.momentum, betas=betas)
+            of_muon = map(MuonSpec().takes, self._shapes)
+            groups = grouped(zip(parameters, of_muon, strict=True))
+            return Muon(groups, lr=0.0, momentum=self._arm.momentum, betas=betas)
         return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
 
     def _step(self, node: int, x: Tensor, step: int, first: int) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -289,7 +290,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         (state | {"exchange": {}}, "the state is damaged: exchange.number is missing"),
         (state | {"exchange": state["exchange"] | {"open": [{}]}}, "the state is damaged: exchange.open.iteration is"),
         (state | {"exchange": state["exchange"] | {"delta": torch.zeros(3)}}, r"exchange.delta is torch.float32 \[3\]"),
-        (state | {"rank": 1}, "rank was 1"),
+        (state | {"rank": 1}, "rank was 1 .* to go on with other ranks, load model and optimizer alone"),
         (state | {"settings": state["settings"] | {"every": 2}}, "every was 2"),
         (state | {"exchange": state["exchange"] | {"without": [2]}}, "when rank 2 was gone"),
     ]
@@ -301,6 +302,20 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     different = Network(seed=1)
     with pytest.raises(ConfigError, match="load the model's state of this rank"):
         Gossip(different, torch.optim.SGD(different.parameters())).load_state_dict(state)
+
+
+def test_after_the_end_there_is_no_state() -> None:
+    model = Network(seed=0)
+    gossip = Gossip(model, torch.optim.SGD(model.parameters()))
+    gossip.finish()
+    with pytest.raises(ConfigError, match="Gossip has finished, so nothing is under way: save model and optimizer"):
+        gossip.state_dict()
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    model = Network(seed=0)
+    settings = {"gamma": np.float32(0.5), "consensus_target": np.float32(3.0)}
+    Gossip(model, torch.optim.SGD(model.parameters()), codec="int8", **settings).finish()
 
 
 @pytest.mark.parametrize(

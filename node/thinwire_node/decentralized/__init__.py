@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from thinwire_node.decentralized.accum_adam import AccumAdam, AccumAdamW
     from thinwire_node.decentralized.data_parallel import DecentralizedDataParallel
     from thinwire_node.decentralized.gossip import Gossip
-    from thinwire_node.decentralized.muon import Muon, muon_groups
+    from thinwire_node.decentralized.muon import Muon
+    from thinwire_node.decentralized.param_groups import muon_groups
 
 __all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip", "Muon", "muon_groups"]
 
@@ -19,7 +20,7 @@ _MODULES = {
     "DecentralizedDataParallel": "data_parallel",
     "Gossip": "gossip",
     "Muon": "muon",
-    "muon_groups": "muon",
+    "muon_groups": "param_groups",
 }
 
 

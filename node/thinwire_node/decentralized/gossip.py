@@ -33,6 +33,8 @@ from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
 from thinwire_proto.limits import GOSSIP_PATIENCE_S
 
 DENSE = "dense"
+OF_RANKS = ("ranks", "rank")
+"""Settings that belong to a group of ranks, not to a choice of the script."""
 GAMMA = {"topk": 0.1}
 """By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
 most of a difference diverges with 1."""
@@ -119,11 +121,11 @@ class Gossip:
             "ranks": self._ranks.count,
             "per_host": per_host,
             "codec": codec,
-            "gamma": gamma,
+            "gamma": float(gamma),  # of any real type, and JSON knows few
             "every": every,
             "slack": slack,
             "seed": seed,
-            "consensus_target": consensus_target,
+            "consensus_target": None if consensus_target is None else float(consensus_target),
         }
         self._ranks.check_equal(self._settings | described(model, self._parameters))
         run = torch.tensor(secrets.randbits(RUN_BITS))
@@ -138,7 +140,7 @@ class Gossip:
         lines = self._ranks.lines
         self._exchange = Exchange(self._layout, turns, self.topology, lines, slack=slack, patience_s=patience_s)
         self.steps = 0
-        self.factor = gamma
+        self.factor = float(gamma)
         """The fraction of the way to its peers that mixing goes; one-way edges know none. If ranks differ in it, their
         mean moves."""
         self._averaging = False
@@ -216,9 +218,14 @@ class Gossip:
 
         All ranks call it equally often; it waits until this rank's peers have called it too. The states of one call fit
         together whatever the ranks do afterwards. Raises RemoteError if a rank is left out or does not call it within
-        the patience. Then there is no such state; training may go on.
+        the patience. Then there is no such state; training may go on. Raises ConfigError after `finish`.
         """
         self._leave_averaged("state_dict")
+        if not self._hooks:
+            raise ConfigError(
+                "Gossip has finished, so nothing is under way: save model and optimizer alone, and resume with a new "
+                "Gossip; or call state_dict before finish"
+            )
         exchange = self._exchange.state_dict()
         return {
             "version": STATE_VERSION,
@@ -286,7 +293,8 @@ class Gossip:
         for name, here in (self._settings | {"rank": self._ranks.rank}).items():
             there = state["rank"] if name == "rank" else state["settings"].get(name)
             if there != here:
-                return f"{name} was {there!r} when the state was saved, and is {here!r}"
+                mend = "; to go on with other ranks, load model and optimizer alone" if name in OF_RANKS else ""
+                return f"{name} was {there!r} when the state was saved, and is {here!r}{mend}"
         if lost := state["exchange"]["without"]:
             return (
                 f"the state was saved when rank {lost[0]} was gone, so it fits no state of that rank; load an older one"

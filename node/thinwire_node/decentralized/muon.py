@@ -14,28 +14,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from thinwire_node.decentralized.param_groups import ParamGroup
 from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex, refuse_sparse
-from thinwire_proto.contract import Parameter
-from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import muon_step
-
-ParamGroup = dict[str, Any]
-
-
-def muon_groups(named: Iterable[tuple[str, Tensor]]) -> list[ParamGroup]:
-    """The parameters in two groups for `Muon`, as the rule `muon` of a swarm has them: matrices, and embeddings, heads
-    and all else. named: `model.named_parameters()`."""
-    takes, groups = MuonSpec().takes, {wanted: ParamGroup(params=[], is_matrices=wanted) for wanted in (True, False)}
-    for name, parameter in named:
-        groups[takes(Parameter.model_construct(name=name, shape=tuple(parameter.shape)))]["params"].append(parameter)
-    return [group for group in groups.values() if group["params"]]
 
 
 class Muon(Optimizer):
     """Muon for training without a centre.
 
-        optimizer = Muon(muon_groups(model.named_parameters()), lr=0.015)
+        optimizer = Muon(muon_groups(model), lr=0.015)
 
     is_matrices: whether a group takes steps of Muon. lr: of the matrices; steps of others have `adamw_rate` times that.
     weight_decay: times lr, of all. Raises ConfigError for settings out of range, and for tensors that are not matrices
@@ -55,7 +43,7 @@ class Muon(Optimizer):
         is_matrices: bool = True,
     ) -> None:
         numbers = {"lr": lr, "weight_decay": weight_decay, "adamw_rate": adamw_rate}
-        if eps <= 0 or any(number < 0 for number in numbers.values()):
+        if not (eps > 0 and all(number >= 0 for number in numbers.values())):
             raise ConfigError(f"{', '.join(numbers)} must be 0 or more, and eps above 0")
         if not all(0 <= decay < 1 for decay in (momentum, *betas)):
             raise ConfigError("momentum and both betas must be in [0, 1)")
@@ -75,6 +63,22 @@ class Muon(Optimizer):
                 "is_matrices=False, as muon_groups does"
             )
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch. Raises ConfigError for the state of another optimizer, or of other groups."""
+        saved = state_dict["param_groups"]
+        for ours, theirs in zip(self.param_groups, saved, strict=False):  # torch refuses another number of groups
+            if theirs.get("is_matrices") != ours["is_matrices"]:
+                raise ConfigError(
+                    "the state is of another optimizer, or its groups are not those of this one: "
+                    f"is_matrices is {ours['is_matrices']} here, and {theirs.get('is_matrices', 'missing')} there"
+                )
+        super().load_state_dict(state_dict)
+        # torch has rounded the momentum to the type of its parameter
+        here = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, parameter in zip((at for group in saved for at in group["params"]), here, strict=True):
+            if "momentum" in (kept := state_dict["state"].get(number, {})):
+                self.state[parameter]["momentum"] = kept["momentum"].to(parameter.device, copy=True)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step. closure: recomputes the loss and returns it."""
@@ -92,7 +96,6 @@ class Muon(Optimizer):
         state, wide = self.state[parameter], torch.promote_types(parameter.dtype, torch.float32)
         if not state:
             state["momentum"] = torch.zeros_like(parameter, dtype=wide)
-        state["momentum"] = state["momentum"].to(wide)  # torch loads a state in the type of its parameter
         step = muon_step(state["momentum"], gradient.to(wide), group["momentum"])  # a norm of float16 overflows
         parameter.sub_(step, alpha=group["lr"])
 

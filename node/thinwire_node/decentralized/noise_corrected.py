@@ -71,7 +71,10 @@ class NoiseCorrectedAdamW(Optimizer):
     def keep_half(self) -> None:
         """Remember the gradients of the half that was just computed."""
         if len(self._halves) == 2:
-            raise LocalError("keep_half was called for two halves already; step comes next")
+            raise LocalError(
+                "keep_half was called for two halves already; step comes next, or optimizer.zero_grad() where a "
+                "GradScaler has skipped the step"
+            )
         whole = {parameter: parameter.grad.clone() for parameter in self._parameters() if parameter.grad is not None}
         for earlier in self._halves:
             for parameter, gradient in earlier.items():
