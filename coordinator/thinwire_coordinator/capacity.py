@@ -48,7 +48,7 @@ def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: boo
 def check_disks(state: RunState, keep: int | None) -> list[Need]:
     """Log how much disk space the run will take, and warn if there is too little. Return what each disk needs."""
     forecast, needs = measure(state, keep)
-    elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.location
+    elsewhere = None if state.bodies.folder == (state.folder / "updates").absolute() else state.bodies.location
     free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.location}" for need in needs)
     text = f"disk: {in_words(forecast, keep, elsewhere)}; {free}"
     tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
@@ -57,6 +57,6 @@ def check_disks(state: RunState, keep: int | None) -> list[Need]:
             may = "will" if forecast.measured else "may"
             short, location = need.short_bytes, need.location
             text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
-            text += ", or give --keep N" if keep is None else ""
+            text += ", or give --keep N" if keep is None and forecast.has_centre else ""
             tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=location, short_bytes=short)
     return needs

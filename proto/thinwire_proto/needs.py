@@ -37,6 +37,8 @@ STATE_BYTES_A_SENT_COMPONENT, STATE_BYTES_A_WHOLE_COMPONENT = 24, 2
 Twice that while it replaces them."""
 JOURNAL_BYTES_A_PARAMETER = 16
 """Without a centre, the journal in its place: x, the first parameters and both moments."""
+REPORT_BYTES = 512
+"""A node's report in the body and the row of a beat: session, head, figures, signature and two hashes."""
 JOURNAL_EDGE_BYTES_A_PARAMETER = 12
 """In it for each edge: two copies, and messages that are not confirmed or whose turn is open."""
 SNAPSHOT_BYTES_A_PARAMETER = 4

@@ -20,7 +20,14 @@ from support.sealed_run import make_run, verified
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
+from thinwire_coordinator.ledger.disk_forecast import (
+    ROW_BYTES,
+    Forecast,
+    in_words,
+    measure,
+    predict,
+    predict_beats,
+)
 from thinwire_coordinator.ledger.replay import replay, replica_at_head
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.signature_check import SignatureCheck
@@ -28,6 +35,8 @@ from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.gossip.consensus import SKETCH_BYTES
+from thinwire_proto.needs import REPORT_BYTES
 from thinwire_proto.wire.rows import Row
 
 STEPS = 10
@@ -274,6 +283,17 @@ def test_sizes_follow_the_sealed_updates_and_keep() -> None:
     assert "3.1 kB at s3://b (3 snapshots and the updates since the oldest of them)" in in_words(two, 2, "s3://b")
     few = predict(1000, 500, steps=10, sealed=10, sealed_bytes=200, keep=2)
     assert (few.snapshots, few.updates_bytes) == (2, 200)  # never more than the run has
+
+
+def test_without_a_centre_sizes_are_those_of_reports_and_sketches() -> None:
+    before = predict_beats(1000, nodes=4, steps=64, sealed=0, sealed_bytes=0)
+    assert (before.snapshots_bytes, before.updates_bytes) == (3000, 64 * 4 * REPORT_BYTES + 3 * 4 * SKETCH_BYTES)
+    text = in_words(before, None, None)
+    assert "the reports of a beat about 2.0 kB; the run will take about" in text
+    assert "(3 snapshots and every report)" in text
+    after = predict_beats(1000, nodes=4, steps=64, sealed=10, sealed_bytes=9000)
+    assert after.update_bytes == 900
+    assert "the reports of a beat 900 B on average so far" in in_words(after, None, None)
 
 
 @pytest.mark.parametrize("keep", [None, 2, 5])

@@ -12,7 +12,7 @@ import pytest
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.gain import gain_of
 from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan, three_digits
-from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes, finalists_of
+from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
 from thinwire_planner.choosing.to_loss import tokens_to
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
@@ -85,16 +85,25 @@ def test_a_gain_is_the_product_of_its_factors() -> None:
 
 
 def test_the_choice_differs_beyond_each_change() -> None:
+    """Also that of all variants, though only the best at the setting are compared along an axis."""
     where = setting(4, 1000, 1, variation=0.02)
     plan = make_plan(where)
     assert plan.changes
-    finalists = finalists_of(plan.by_time)
+    variants = [one.variant for one in plan.by_time]
     by_name = {axis.name: axis for axis in axes(replace(where, iterations_max=ITERATIONS))}  # as the search draws
     for change in plan.changes:
         axis = by_name[change.axis]
         assert (change.value > axis.value) == change.above
-        beyond = take(predict(finalists, axis.at(change.value)))
+        beyond = take(predict(variants, axis.at(change.value)))
         assert beyond.variant.family == change.taken != plan.taken.variant.family
+
+
+@pytest.mark.parametrize("rate", [48, 50, 51])
+def test_a_change_beside_the_setting_is_one_of_all_variants(rate: float) -> None:
+    """The plainest gossip within 3% of the fastest is not the fastest, which says what is within 3%."""
+    where = replace(setting(8, rate, 40, variation=0.1, compute_s=0.5), parameters=885_000)
+    found = [change for change in make_plan(where).changes if change.axis == "rate"]
+    assert all(not 0.8 < change.value / (1e6 * rate) < 1.25 for change in found)
 
 
 def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family() -> None:

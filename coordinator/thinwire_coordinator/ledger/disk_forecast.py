@@ -1,4 +1,7 @@
-"""Predicts the disk space of a run from its sealed updates or, before the first one, from the codec's bound."""
+"""Predicts the disk space of a run from its sealed bodies or, before the first one, from the codec's bound.
+
+A body is an update. Without a centre it has the reports of a beat, and before the first one its size is estimated.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.consensus import MEASURE_EVERY, SKETCH_BYTES
+from thinwire_proto.needs import REPORT_BYTES
 from thinwire_proto.wire.codec import update_bytes_max
 
 ROW_BYTES = 2688
 """Size of a row with ten contributions, including signatures and its share of the receipt index (measured: 2.6 kB)."""
+SNAPSHOTS_WITHOUT_A_CENTRE = 3
+"""The first state, the mean, and the mean as it is written."""
 COPIES_MAX = 3
 """Files of the replica that are measured by the coordinator, by nodes, or audited, and deleted afterwards."""
 
@@ -24,13 +31,14 @@ class Forecast:
     snapshot_bytes: int
     """Size of one snapshot."""
     update_bytes: int
-    """Size of one update's body: the mean of the sealed ones, or the codec's bound if there are none."""
+    """Size of one body: the mean of the sealed ones, or the bound or estimate if there are none."""
     measured: bool
-    """Whether update_bytes is a mean and not the bound."""
+    """Whether update_bytes is a mean."""
     snapshots: int
     snapshots_bytes: int
     updates_bytes: int
     rows_bytes: int
+    has_centre: bool = True
 
     @property
     def total_bytes(self) -> int:
@@ -65,13 +73,33 @@ def predict(
     )
 
 
+def predict_beats(snapshot_bytes: int, nodes: int, steps: int, sealed: int, sealed_bytes: int) -> Forecast:
+    """Predict the disk usage of a run without a centre, whose nodes take so many steps.
+
+    How many beats it takes depends on the nodes' pace. Each is as long as a step or longer, so there is at most one row
+    a step. nodes: that it begins with; for the size of a row before the first, and for the sketches of all nodes.
+    """
+    row_bytes = -(-sealed_bytes // sealed) if sealed else nodes * REPORT_BYTES
+    return Forecast(
+        snapshot_bytes=snapshot_bytes,
+        update_bytes=row_bytes,
+        measured=sealed > 0,
+        snapshots=SNAPSHOTS_WITHOUT_A_CENTRE,
+        snapshots_bytes=SNAPSHOTS_WITHOUT_A_CENTRE * snapshot_bytes,
+        updates_bytes=row_bytes * steps + nodes * SKETCH_BYTES * (1 + steps // MEASURE_EVERY),
+        rows_bytes=ROW_BYTES * steps,
+        has_centre=False,
+    )
+
+
 def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str:
     """Describe a forecast. elsewhere: the address of the bodies, if they are not in the state directory."""
-    most = "" if forecast.measured else "at most "
+    most = "" if forecast.measured else "at most " if forecast.has_centre else "about "
     update = f"{most}{human_bytes(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
     updates = "every update" if keep is None else "the updates since the oldest of them"
-    kept = f"{forecast.snapshots} snapshots and {updates}"
-    text = f"a snapshot is {human_bytes(forecast.snapshot_bytes)}, an update {update}; the run will take {most}"
+    body, bodies = ("an update", updates) if forecast.has_centre else ("the reports of a beat", "every report")
+    kept = f"{forecast.snapshots} snapshots and {bodies}"
+    text = f"a snapshot is {human_bytes(forecast.snapshot_bytes)}, {body} {update}; the run will take {most}"
     if elsewhere is None:
         return f"{text}{human_bytes(forecast.total_bytes)} ({kept})"
     here_bytes = forecast.snapshots_bytes + forecast.rows_bytes
@@ -97,10 +125,13 @@ def measure(state: RunState, keep: int | None) -> tuple[Forecast, list[Need]]:
     """Return the forecast of a run and what each of its local disks needs."""
     ledger, steps = state.watch_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size
-    demo = state.contract.demo
-    bound = update_bytes_max(TileLayout(state.contract.parameters), demo.magnitude, demo.update_levels)
-    sealed = ledger.step
-    forecast = predict(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
+    demo, planned, sealed = state.contract.demo, state.contract.schedule.steps, ledger.step
+    if state.contract.exchange.kind == "gossip":
+        nodes = state.contract.round.min_contributions
+        forecast = predict_beats(snapshot_bytes, nodes, planned, sealed, ledger.body_bytes_since(0))
+    else:
+        bound = update_bytes_max(TileLayout(state.contract.parameters), demo.magnitude, demo.update_levels)
+        forecast = predict(snapshot_bytes, bound, planned, sealed, ledger.body_bytes_since(0), keep)
     here = Need(
         str(state.folder),
         forecast.snapshots_bytes + forecast.rows_bytes + COPIES_MAX * snapshot_bytes,

@@ -9,6 +9,7 @@ from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
 from thinwire_coordinator.planning import memory
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import MONTH_SECONDS
+from thinwire_coordinator.planning.rule_choice import ROUND_S_MIN
 from thinwire_planner.methods.gossip import GossipVariant, codec_of
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -17,7 +18,7 @@ from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, PROGRAM_BYTES
+from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, PROGRAM_BYTES, REPORT_BYTES
 
 VARIATION = 0.1
 """Coefficient of variation of the computing of a node, as of `thinwire plan`."""
@@ -27,8 +28,6 @@ COORDINATOR_BYTES_A_PARAMETER = 16
 """Measured peak without the sums of votes, which it has none of (docs/performance.md)."""
 SNAPSHOTS = 2
 """The first state, and the mean."""
-REPORT_BYTES = 512
-"""A report in the body and the row of a beat: session, head, figures, signature and two hashes."""
 NODES_MAX = 8192
 """The most that a contract allows."""
 ITERATIONS = 400
@@ -148,10 +147,10 @@ def variant_of(exchange: GossipSpec) -> GossipVariant:
 
 
 def _star_s(setting: Setting) -> tuple[float, float]:
-    """Seconds of a step of the star, and bytes a parameter that a node sends and receives in it."""
+    """Seconds of a step of the star as `init` writes it, and bytes a parameter that a node sends and receives in it."""
     (star,) = [one for one in all_variants(setting) if one.name == STAR]
     found = star.forecast(setting)
-    return found.seconds, found.bytes_a_parameter
+    return max(found.seconds, ROUND_S_MIN), found.bytes_a_parameter
 
 
 def _star_below(of_star: Setting, setting: Setting, variant: GossipVariant) -> float:

@@ -70,12 +70,12 @@ class Tasks:
 
     def fail(self, error: BaseException) -> None:
         if self._logs_failures:
-            text = "failed while the coordinator stops: %r"
-            if isinstance(error, ThinwireError | OSError):
+            text = "failed while the coordinator stops: %s"
+            if not isinstance(error, ThinwireError | OSError):
+                log.error(text, repr(error), exc_info=error)
+            elif str(error) != str(self.failed_late):  # a full disk fails several tasks
                 self.failed_late = self.failed_late or error
                 log.error(text, error)
-            else:
-                log.error(text, error, exc_info=error)
         elif not self.failed.done():
             self.failed.set_exception(error)
 

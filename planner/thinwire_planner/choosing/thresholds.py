@@ -1,7 +1,7 @@
 """Finds where the choice would change: at which rate of the lines, round trip and number of nodes.
 
 Along each axis the setting is doubled, or halved, until another family is taken, and the place is found by bisection.
-Only the best variants at the setting itself take part, which keeps it fast.
+Only variants take part that no other beats at the setting in every way, which keeps it fast.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ ITERATIONS = 100
 """Of a simulation of gossip: fewer than for the figures themselves."""
 NODES_MAX = 256
 """Largest number of nodes that is looked at: making the topologies of more takes seconds each."""
-FINALISTS = 2
-"""Variants of a family that are compared along an axis, the best of all and of each kind of overlap."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,13 @@ def axes(setting: Setting) -> tuple[Axis, ...]:
 
 
 def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
-    """The nearest change in both directions of each axis."""
+    """The nearest change in both directions of each axis. None where the finalists alone take another family than all
+    variants do, because then a change next to the setting would be theirs."""
     setting = replace(setting, iterations_max=ITERATIONS)
     finalists = finalists_of(candidates)
-    if MIRRORED not in finalists:
-        finalists.append(MIRRORED)  # with more nodes it may be the star to take, though it is not here
     now = take(candidates).variant.family
+    if take(predict(finalists, setting)).variant.family != now:
+        return []
     found = []
     for axis in axes(setting):
         for factor in (2.0, 0.5):
@@ -82,20 +81,27 @@ def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
 
 
 def finalists_of(candidates: Sequence[Predicted]) -> list[Variant]:
-    """The best variants of each family, with and without overlap, and for each amount of bytes."""
-    groups: dict[tuple[str, bool, float], list[Predicted]] = {}
+    """The variants that may be taken somewhere along an axis: those that no other of the same family, overlap and slack
+    equals in time, bytes and looseness, and beats in one. With more nodes mirrors may be the star to take, though they
+    are not here."""
+    kinds: dict[tuple[str, bool, int], list[Predicted]] = {}
     for one in candidates:
         if not one.variant.caution:
-            key = (one.variant.family, one.variant.is_overlapped, one.forecast.bytes_a_parameter)
-            groups.setdefault(key, []).append(one)
-    best = sorted((take(members) for members in groups.values()), key=lambda one: one.seconds)
-    kept: dict[tuple[str, bool], list[Variant]] = {}
-    for one in best:
-        members = kept.setdefault((one.variant.family, one.variant.is_overlapped), [])
-        if len(members) < FINALISTS:
-            members.append(one.variant)
-    dense = [one.variant for one in best if one.variant.is_overlapped][-1:]
-    return list({variant.name: variant for members in (*kept.values(), dense) for variant in members}.values())
+            kinds.setdefault((one.variant.family, one.variant.is_overlapped, one.variant.slack), []).append(one)
+    found = [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
+    return found if MIRRORED in found else [*found, MIRRORED]
+
+
+def _is_beaten(one: Predicted, others: Sequence[Predicted]) -> bool:
+    costs = _costs(one)
+    return any(
+        theirs != costs and all(their <= own for their, own in zip(theirs, costs, strict=True))
+        for theirs in map(_costs, others)
+    )
+
+
+def _costs(one: Predicted) -> tuple[float, float, float]:
+    return one.seconds, one.forecast.bytes_a_parameter, one.variant.looseness
 
 
 def _along(axis: Axis, factor: float, finalists: Sequence[Variant], now: str) -> Change | None:

@@ -39,6 +39,7 @@ class ClusteredVariant:
     family: str = FAMILY
     is_overlapped: bool = True
     without_overlap: str = ""
+    slack: int = 0
     looseness: float = 3.5
     arm: str = ""
 

@@ -134,7 +134,8 @@ class Forecast:
 class Variant(Protocol):
     """One way to run a method.
 
-    name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does.
+    name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
+    iterations that a message may be late.
     looseness: how far it is from averaging fresh gradients of all nodes exactly; of two that are equally fast, the
     smaller is taken. arm: the arm of `make science` with its convergence, or empty. caution: why it is not recommended,
     or empty. without_overlap: the name of the same variant that computes and exchanges in turn.
@@ -146,6 +147,8 @@ class Variant(Protocol):
     def family(self) -> str: ...
     @property
     def is_overlapped(self) -> bool: ...
+    @property
+    def slack(self) -> int: ...
     @property
     def looseness(self) -> float: ...
     @property
@@ -169,6 +172,7 @@ class FormulaVariant:
     without_overlap: str = ""
     arm: str = ""
     caution: str = ""
+    slack: int = 0
 
     def forecast(self, setting: Setting) -> Forecast:
         return self.formula(setting)
