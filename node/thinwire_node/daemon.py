@@ -44,6 +44,9 @@ log = logging.getLogger("thinwire.node")
 OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
 PING_UNANSWERED = "ping timeout"
 """gRPC's words for the end of a connection whose ping was not answered in time."""
+CONNECTION_CUT = "Connection reset by peer"
+"""And for one that the other end has ended."""
+LOST_ON_A_THIN_LINE = 2
 NAME_DIGITS = 8
 """Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
@@ -84,7 +87,7 @@ class Node:
         self._replaced_in_a_row = 0
         self._joined = False
         self._is_fetching = False
-        self._thin_line = False  # a ping was not answered while the node fetched, which may have filled the line up
+        self._lost_while_fetching = 0
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
 
@@ -184,7 +187,7 @@ class Node:
             what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
             text = f"{what}: {error}"
             tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
-            self._thin_line = self._thin_line or (self._is_fetching and PING_UNANSWERED in text)
+            self._note_thin_line(text)
             self._count_replaced(error)
             return False
         except NotGenuine as error:
@@ -244,10 +247,19 @@ class Node:
             log.debug("%s", told)
             await self._connect_and_take_part()
 
+    def _note_thin_line(self, why_lost: str) -> None:
+        """Fetching may have filled the line, so that a ping was not answered in time: the node's own, or after several
+        such ends, perhaps the coordinator's, which then cuts the connection. So does a restart, but hardly twice."""
+        if self._is_fetching and PING_UNANSWERED in why_lost:
+            self._lost_while_fetching = LOST_ON_A_THIN_LINE
+        elif self._is_fetching and CONNECTION_CUT in why_lost:
+            self._lost_while_fetching += 1
+
     async def _connect_and_take_part(self) -> None:
         """Connect, join and take part until the session ends."""
         assert self.machine is not None
-        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic, thin_line=self._thin_line)
+        thin_line = self._lost_while_fetching >= LOST_ON_A_THIN_LINE
+        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic, thin_line=thin_line)
         self._joined = False
         self.doing = "connecting"
         try:

@@ -15,6 +15,7 @@ from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.ledger.gossip_consensus import NODES_MAX as SKETCHED_MAX
+from thinwire_coordinator.rpc.file_parts import FILE_PART_BYTES
 from thinwire_coordinator.rpc.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
 from thinwire_coordinator.swarm.checking import UNMERGED_MAX
@@ -60,7 +61,6 @@ CONNECTION_BYTES = 128 << 10
 """gRPC's state of a connection with TLS, and a window of 64 KiB that nobody has read."""
 CALL_BYTES = 32 << 10
 """An open call, in gRPC and as a task."""
-FILE_PART_BYTES = 256 << 10
 FILE_PARTS_MAX = 256
 """Parts of files that are on their way to nodes at the same time."""
 COPIES = 3

@@ -34,8 +34,9 @@ from thinwire_coordinator.rpc.calls import (
     refuse,
     session_of,
 )
+from thinwire_coordinator.rpc.file_parts import PartSizes
 from thinwire_coordinator.rpc.gossip_calls import GossipCalls
-from thinwire_coordinator.rpc.memory_bound import FILE_PART_BYTES, FILE_PARTS_MAX
+from thinwire_coordinator.rpc.memory_bound import FILE_PARTS_MAX
 from thinwire_coordinator.rpc.other_run import other_run
 from thinwire_coordinator.rpc.relay import Relay, relay_parcels
 from thinwire_coordinator.rpc.request_bounds import join_too_large
@@ -253,13 +254,16 @@ class Service(GossipCalls):
             size = (await asyncio.to_thread(path.stat)).st_size
             file.seek(offset)
             part = pb.FilePart(size=size, step=step, offset=offset)
+            sizes, now = PartSizes(), asyncio.get_running_loop().time
             while member.expelled is None:
                 async with self._file_parts:
-                    part.data = await asyncio.to_thread(file.read, FILE_PART_BYTES)
+                    part.data = await asyncio.to_thread(file.read, sizes.bytes)
                     if not part.data and not part.size:
                         return
                     self._counts(member).bytes_fetched += part.ByteSize()
+                    began = now()
                     yield part
+                    sizes.took(now() - began)
                     part = pb.FilePart()
 
     async def Relay(
