@@ -56,9 +56,9 @@ CHANNEL_OPTIONS = (
 )
 THIN_LINE_BYTES = 32 << 10
 THIN_LINE_OPTIONS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", THIN_LINE_BYTES))
-"""For a node whose line is thin. The answer to a ping waits behind a download, or its acknowledgements on the way up, for
-so long that the connection counts as lost, and gRPC's window would grow with that delay. So many bytes take 4 s at 64
-kbit/s."""
+"""For a node whose line is thin. The answer to a ping waits behind a download, or its acknowledgements on the way up,
+for so long that the connection counts as lost, and gRPC's window would grow with that delay. So many bytes take 4 s at
+64 kbit/s."""
 LOST = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
