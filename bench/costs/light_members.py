@@ -36,7 +36,7 @@ from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, encode_votes
-from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_upload
 from thinwire_proto.wire.rows import contribution_hash, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -199,7 +199,7 @@ class LightMember:
 
         async def parts() -> AsyncIterator[pb.ContributionPart]:
             first: pb.ContributionHeader | None = header
-            for data in split(body):
+            for data in split_for_upload(body):
                 yield pb.ContributionPart(header=first, data=data)
                 first = None
 

@@ -29,7 +29,7 @@ from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
-from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_download
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -53,7 +53,7 @@ def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
     """
     if bytes * updates > CACHE_BYTES_MAX:
         raise ValueError("the updates do not fit the cache, so this would measure the disk")
-    messages = updates * len(list(split(b"x" * bytes)))
+    messages = updates * len(list(split_for_download(b"x" * bytes)))
     shares = [len(range(first, subscribers, CLIENT_PROCESSES)) for first in range(CLIENT_PROCESSES)]
     rates: tuple[list[float], list[float]] = ([], [])
     with started(serve_updates, bytes) as ours, started(serve_raw, bytes) as raw:
@@ -169,7 +169,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
 
 async def serve_raw(pipe: Connection, size: int) -> None:
     """Serve the same bytes with gRPC alone."""
-    parts, sealed, moved = list(split(os.urandom(size))), 0, asyncio.Condition()
+    parts, sealed, moved = list(split_for_download(os.urandom(size))), 0, asyncio.Condition()
 
     async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
         yield b"there"

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import uvloop
 
-from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_download
 
 METHOD = "/raw/Stream"
 EVERY_S = 0.5
@@ -66,7 +66,7 @@ class _RawStream(grpc.GenericRpcHandler):
             await asyncio.sleep(EVERY_S)
             if self._missing <= 0:
                 async with self._sent:
-                    self._parts = list(split(SENT_AT.pack(time.monotonic()) + content))
+                    self._parts = list(split_for_download(SENT_AT.pack(time.monotonic()) + content))
                     self._number += 1
                     self._sent.notify_all()
 

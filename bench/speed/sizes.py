@@ -23,7 +23,7 @@ from thinwire_proto.identity.keys import SIGNATURE_BYTES
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.parts import split
+from thinwire_proto.wire.parts import split_for_download, split_for_upload
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.rows import Row as LedgerRow
 from thinwire_proto.wire.sign_form import encode_smaller
@@ -65,7 +65,7 @@ def contribution_bytes(payload: bytes) -> int:
         signature=bytes(SIGNATURE_BYTES),
     )
     whole = 0
-    for data in split(payload):
+    for data in split_for_upload(payload):
         whole += pb.ContributionPart(header=header, data=data).ByteSize()
         header = None
     return whole
@@ -76,7 +76,7 @@ def update_bytes(body: bytes, nodes: int) -> int:
     counted = tuple(Counted(f"{node:032x}", hashlib.sha256(b"%d" % node).digest(), 8, 8) for node in range(nodes))
     row = LedgerRow(1000, 1000, 3, 1 << 63, 1 << 63, hashlib.sha256(body).digest(), len(body), counted, bytes(32))
     row_bytes, head_step, signature, whole = row.canonical(), 1001, bytes(SIGNATURE_BYTES), 0
-    for data in split(body):
+    for data in split_for_download(body):
         whole += pb.UpdatePart(row=row_bytes, head_step=head_step, signature=signature, data=data).ByteSize()
         row_bytes, head_step, signature = b"", 0, b""
     return whole

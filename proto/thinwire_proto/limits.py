@@ -17,7 +17,10 @@ HEARTBEAT_S = 5 * ROUND_TRIP_MAX_S
 HEARTBEAT_LEAST_S = HEARTBEAT_S / 2
 """The coordinator closes a connection whose pings are closer together."""
 HEARTBEAT_ANSWER_S = 2.5 * ROUND_TRIP_MAX_S
-"""A peer that has not answered a ping for so long is gone."""
+"""A machine that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT, which gRPC sets from it)."""
+PING_ANSWER_S = 10 * ROUND_TRIP_MAX_S
+"""A program that has not answered a ping for so long is gone, although its machine acknowledges. The answer comes
+behind all that is under way, for which a thin line takes many seconds."""
 LOST_AFTER_S = HEARTBEAT_S + HEARTBEAT_ANSWER_S
 """Longest time until the loss of a machine is noticed. It follows from the two heartbeats that gRPC is given, on both
 ends; changing this sum alone changes nothing."""

@@ -19,7 +19,7 @@ from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.wire.parts import PART_BYTES_MAX, split
+from thinwire_proto.wire.parts import PART_BYTES_MAX, split_for_download
 from thinwire_proto.wire.service_pb2 import UpdatePart
 
 PATIENCE_S = 60.0
@@ -124,9 +124,9 @@ def test_protobuf_reads_update_messages_with_each_followers_head(step: int, head
     for head_step in heads:
         first, *rest = map(UpdatePart.FromString, sealed.parts(head_step))
         assert first == UpdatePart(
-            row=b"row", data=next(split(body)), head_step=head_step, signature=b"by the coordinator"
+            row=b"row", data=body[:PART_BYTES_MAX], head_step=head_step, signature=b"by the coordinator"
         )
-        assert rest == [UpdatePart(data=data) for data in list(split(body))[1:]]
+        assert rest == [UpdatePart(data=data) for data in list(split_for_download(body))[1:]]
         assert len(next(sealed.parts(head_step))) == first.ByteSize()
 
 

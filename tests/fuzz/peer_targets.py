@@ -10,7 +10,6 @@ from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
 from thinwire_node.exchange.peers.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
 from thinwire_node.exchange.peers.framing import Framing
-from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
@@ -25,7 +24,7 @@ from thinwire_proto.gossip.peer_wire import (
 from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports, sketch_hash
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.parts import PART_BYTES_MAX
+from thinwire_proto.wire.parts import FIRST_PART_BYTES, PART_BYTES_MAX
 
 HASH = bytes(range(32))
 NODE = "0123456789abcdef" * 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES, KEPT, SHORT_BYTES, MessageTimes
+from thinwire_node.exchange.peers.message_times import KEPT, SHORT_BYTES, MessageTimes
 from thinwire_proto.gossip.seen_lines import MESSAGE_MS_MAX
+from thinwire_proto.wire.parts import FIRST_PART_BYTES
 
 
 def arrives(times: MessageTimes, size_bytes: int, seconds: float, first_bytes: int = FIRST_PART_BYTES) -> None:

@@ -20,6 +20,6 @@ def half(data: bytes) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    link.split = half  # type: ignore[attr-defined, assignment]
+    link.split_for_upload = half  # type: ignore[attr-defined]
     sys.argv = ["thinwire-node", *sys.argv[1:]]
     __main__.main()

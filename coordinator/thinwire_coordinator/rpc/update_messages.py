@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from thinwire_proto.wire.parts import split
+from thinwire_proto.wire.parts import split_for_download
 from thinwire_proto.wire.service_pb2 import UpdatePart
 
 
@@ -42,7 +42,7 @@ def _head(head_step: int) -> bytes:
 
 def encode_update_parts(step: int, row: bytes, body: bytes, signature: bytes) -> UpdateMessages:
     """Serialize the update of a step from its canonical row. This copies the body, so run it off the event loop."""
-    first, *rest = split(body)
+    first, *rest = split_for_download(body)
     # protobuf reads the fields of a message in any order, so `head_step` may stand at the end
     begins = UpdatePart(row=row, signature=signature, data=first).SerializeToString() + _head(step + 1)
     others = tuple(UpdatePart(data=data).SerializeToString() for data in rest)

@@ -37,7 +37,7 @@ from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
 from thinwire_proto.wire.metadata import REASON, REPLACED, SESSION
 from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SPOKEN, PROTOCOL, check_chosen
-from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split_for_upload
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -50,7 +50,7 @@ CHANNEL_OPTIONS = (
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # gRPC's default is one minute
+    ("grpc.http2.ping_timeout_ms", round(limits.PING_ANSWER_S * 1000)),  # gRPC's default is one minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )
@@ -142,7 +142,7 @@ class Link:
 
         async def parts() -> AsyncIterator[pb.ContributionPart]:
             first: pb.ContributionHeader | None = header
-            for data in split(payload):
+            for data in split_for_upload(payload):
                 yield pb.ContributionPart(header=first, data=data)
                 first = None
             if sent is not None:
@@ -187,7 +187,7 @@ class Link:
 
         async def parts() -> AsyncIterator[pb.DepositPart]:
             first: pb.DepositHeader | None = header
-            for data in split(body):
+            for data in split_for_upload(body):
                 yield pb.DepositPart(header=first, data=data)
                 first = None
 

@@ -28,7 +28,7 @@ CHANNEL_OPTIONS = (
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # gRPC's default is one minute
+    ("grpc.http2.ping_timeout_ms", round(limits.PING_ANSWER_S * 1000)),  # gRPC's default is one minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a line has a connection of its own
 )

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.peer_wire import check_header, header_of, message_of, statement_of
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.parts import Assembly, split
+from thinwire_proto.wire.parts import Assembly, split_for_upload
 
 
 class Framing:
@@ -33,7 +32,7 @@ class Framing:
         assert header is not None
         own = self._key.public.node_id
         header.signature = self._key.sign(statement_of(self._contract_hash, own, self._peer.node_id, message))
-        for data in split(message.body, FIRST_PART_BYTES):
+        for data in split_for_upload(message.body):
             yield pb.Parcel(header=header, data=data)
             header = None
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 from thinwire_proto.gossip.seen_lines import MESSAGE_MS_MAX
+from thinwire_proto.wire.parts import FIRST_PART_BYTES
 
-FIRST_PART_BYTES = 16 << 10
-"""Of the first part of a message that this node sends."""
 SHORT_BYTES = 4 * FIRST_PART_BYTES
 """A message of fewer bytes arrives at once, as far as placing nodes is concerned."""
 KEPT = 5

@@ -187,7 +187,7 @@ def _options(connections_max: int, handshake_s: float) -> list[tuple[str, int]]:
         # HTTP/2 pings are the heartbeat
         ("grpc.keepalive_time_ms", _ms(limits.HEARTBEAT_S)),
         ("grpc.keepalive_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),
-        ("grpc.http2.ping_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),
+        ("grpc.http2.ping_timeout_ms", _ms(limits.PING_ANSWER_S)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)),
     ]
