@@ -19,7 +19,7 @@ from support.dying_coordinator import POINTS, SENT
 from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_node.observe import status
-from thinwire_proto.limits import LOST_AFTER_S
+from thinwire_proto.limits import HEARTBEAT_S, PING_ANSWER_S
 
 CLOCK = 'pace = "clock"\n'
 
@@ -90,7 +90,7 @@ def test_the_heartbeat_detects_a_stopped_node_which_returns_when_resumed(swarm: 
     nodes[1].tell(signal.SIGSTOP)
     before = swarm.status().step
     until(lambda: swarm.active() == ["a"], "the heartbeat notices", *nodes)
-    assert swarm.status().step - before <= LOST_AFTER_S + 5  # one round per second
+    assert swarm.status().step - before <= HEARTBEAT_S + PING_ANSWER_S + 5  # one round per second
     nodes[1].tell(signal.SIGCONT)
     counted = swarm.counted("b")
     until(lambda: swarm.counted("b") >= counted + 3, "the node is counted again", *nodes)
