@@ -14,8 +14,16 @@ import torch
 
 from bench.speed.timing import threads
 from support.copying import LAYOUT, CopyingWorld
+from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
-from thinwire_proto.gossip.copies import HELD_MAX, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Edge
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.copies import (
+    HELD_MAX,
+    SNAPSHOT,
+    UNACKNOWLEDGED_MAX,
+    Copies,
+    Edge,
+)
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.public_copy import FINGERPRINT_PARTS
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
@@ -230,19 +238,20 @@ def test_ends_with_nothing_in_common_begin_with_snapshots() -> None:
     other.receive(message)
     assert other.difference((0, 0)) is not None
     assert torch.equal(other.theirs.flat, parameters(1))
-    assert one.send((0, 1), parameters(3), "sign").codec == "sign"
+    sent = [one.send((0, iteration), parameters(3), "sign").codec for iteration in range(1, 4)]
+    assert sent == [SNAPSHOT, "sign", "sign"]
 
 
-def test_each_end_sends_one_snapshot_even_if_both_begin_at_once() -> None:
+def test_each_end_sends_two_snapshots_even_if_both_begin_at_once() -> None:
     ends = [Edge(LAYOUT, None, CPU) for _ in range(2)]
     sent = []
-    for iteration in range(3):
+    for iteration in range(4):
         messages = [end.send((0, iteration), parameters(iteration), "sign") for end in ends]
         for end, message in zip(ends, reversed(messages), strict=True):
             end.receive(message)
             assert end.difference((0, iteration)) is not None
         sent.append([message.codec for message in messages])
-    assert sent == [[SNAPSHOT, SNAPSHOT], ["sign", "sign"], ["sign", "sign"]]
+    assert sent == [[SNAPSHOT, SNAPSHOT]] * 2 + [["sign", "sign"]] * 2
 
 
 def test_what_no_peer_can_have_sent_is_refused_and_changes_nothing() -> None:
@@ -311,3 +320,55 @@ def test_mixing_moves_both_ends_by_opposite_amounts() -> None:
 def test_gamma_is_a_fraction(gamma: float) -> None:
     with pytest.raises(ConfigError, match="gamma"):
         Copies(LAYOUT, gamma)
+
+
+STEP = 0.003
+WIDE = TileLayout([Parameter(name="m", shape=(64, 64))])
+
+
+class Apart:
+    """Two nodes whose steps are much larger for some parameters than for most, as those of rarely used embeddings are.
+    Each mixes with the other by one bit."""
+
+    def __init__(self) -> None:
+        self._random = torch.Generator().manual_seed(0)
+        scale = torch.exp(2 * self._normal())
+        self._scale = STEP * scale / scale.square().mean().sqrt()
+        self.x = [torch.zeros(WIDE.parameters) for _ in range(2)]
+        self.edges = [Edge(WIDE, self.x[0], CPU) for _ in range(2)]
+        self.iteration = 0
+
+    def steps(self, iterations: int, *, mixing: bool = True) -> float:
+        """The distance of each from their mean afterwards, in steps."""
+        for _ in range(iterations):
+            self.iteration += 1
+            for x in self.x:
+                x.add_(self._scale * self._normal())
+            if mixing:
+                self._mix()
+        return float((self.x[0] - self.x[1]).square().mean().sqrt()) / 2 / STEP
+
+    def _mix(self) -> None:
+        when = (0, self.iteration)
+        one, other = (edge.send(when, x, "sign") for edge, x in zip(self.edges, self.x, strict=True))
+        for edge, message in zip(self.edges, (other, one), strict=True):
+            edge.receive(message)
+        for edge, x in zip(self.edges, self.x, strict=True):
+            difference = edge.difference(when)
+            assert difference is not None
+            x.add_(difference.mul_(0.5))
+            edge.acknowledge(edge.own.sequence)
+
+    def _normal(self) -> torch.Tensor:
+        return torch.randn(WIDE.parameters, generator=self._random)
+
+
+@pytest.mark.parametrize("edge_is_new", [False, True])
+def test_nodes_that_were_apart_come_together_again_by_one_bit(edge_is_new: bool) -> None:
+    """In the first turn of a new edge, each takes half of a distance that no signs can carry, so a snapshot follows."""
+    pair = Apart()
+    before = pair.steps(400)
+    assert pair.steps(80, mixing=False) > 0.5 * before
+    if edge_is_new:
+        pair.edges = [Edge(WIDE, None, CPU) for _ in range(2)]
+    assert max(pair.steps(10) for _ in range(100)) < 2.5 * before

@@ -67,7 +67,7 @@ class Phase(Enum):
 @dataclass(frozen=True)
 class DirectorySettings:
     """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node.
-    snapshot_messages: messages that a snapshot is as long as; 0: members do not move to faster places."""
+    snapshot_messages: messages that the snapshots of a new edge are as long as; 0: members do not move to others."""
 
     topology: str
     nodes_least: int

@@ -26,7 +26,7 @@ kind `matching` with sixteen nodes."""
 class Moving:
     """The facts by which better places are found. message_s: seconds of a message by sender and receiver,
     [n, n], and computing_s: of an iteration, [n], in the order of the plan's members. snapshot_messages: messages that
-    a snapshot is as long as. iterations_left: from the start of the topology."""
+    the snapshots of a new edge are as long as. iterations_left: from the start of the topology."""
 
     message_s: Floats
     computing_s: Floats

@@ -1,6 +1,6 @@
 """Moves the members of a topology to places where an iteration is shorter, if that pays. Pure.
 
-A new edge costs a snapshot in each direction. So members move only if the iterations that are left gain more than the
+A new edge costs two snapshots in each direction. So members move only if the iterations that are left gain more than
 snapshots take, and if an iteration becomes a good deal shorter: times are measured, and vary.
 
 It takes up to a second, so it runs on a worker.

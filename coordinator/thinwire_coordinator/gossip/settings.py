@@ -11,6 +11,7 @@ from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
 
 LEASE_BEATS = 4
 """A lease lasts so long, at the node's own pace: so long iterations go on without the coordinator."""
@@ -70,9 +71,9 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
 
 
 def _snapshot_messages(contract: Contract, exchange: GossipSpec) -> float:
-    """Messages that a snapshot is as long as. 0 where the time of an iteration is not that of its messages: with slack,
-    and where the coordinator chooses codec and iterations of the exchange."""
+    """Messages that the snapshots of a new edge are as long as. 0 where the time of an iteration is not that of its
+    messages: with slack, and where the coordinator chooses codec and iterations of the exchange."""
     if exchange.slack or exchange.is_controlled:
         return 0.0
     layout = layout_of(contract.parameters)
-    return make_codec("dense", layout).bytes_max / make_codec(exchange.codec, layout).bytes_max
+    return SNAPSHOTS_FIRST * make_codec("dense", layout).bytes_max / make_codec(exchange.codec, layout).bytes_max

@@ -18,6 +18,11 @@ is certain that the turn never will be; until then its messages wait. `own` has 
 later turns meanwhile. Then a second copy follows behind, by the messages that were sent.
 
 Fingerprints find copies that differ nevertheless, because of a broken memory. The direction then gets a snapshot.
+
+An edge of nodes that have been apart begins with two snapshots in each direction. Mixing the first moves each node by
+half of a large distance. If the next message were a difference, it would have to carry that, and until it has, each
+turn would mix the same distance again. By `sign`, which carries little of a few large numbers, such nodes drifted apart
+for good (docs/log/decentralized.md).
 """
 
 from __future__ import annotations
@@ -46,6 +51,8 @@ UNACKNOWLEDGED_MAX = 2 * AHEAD_MAX
 HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
 """Messages of a peer that wait for their turn or their order. `IterationMachine.accepts` leaves more than AHEAD_MAX in
 the line."""
+SNAPSHOTS_FIRST = 2
+"""An edge between nodes with nothing in common begins with so many in each direction."""
 CODECS_MAX = 16
 """Codecs that are kept ready. A peer may name another one in each message."""
 
@@ -86,7 +93,7 @@ _fields_of = attrgetter(*(field.name for field in fields(Message)))
 
 class Edge:
     """Both directions of an edge. start: the parameters that both ends began with, float32 [layout.parameters]; None if
-    the ends have nothing in common, so that each sends a snapshot first. base: messages count from the next number on,
+    the ends have nothing in common, so that each sends snapshots first. base: messages count from the next number on,
     so that a number of an edge that these ends had before is not taken for one of this."""
 
     def __init__(self, layout: TileLayout, start: Tensor | None, device: torch.device, base: int = 0) -> None:
@@ -106,7 +113,7 @@ class Edge:
         self._early: dict[int, Message] = {}  # ahead of their order
         self._held: deque[Message] = deque()  # in order, not in `theirs` yet
         self._newest: When = (-1, -1)
-        self._must_send_snapshot = start is None
+        self._snapshots_due = SNAPSHOTS_FIRST if start is None else 0
         self._awaits_snapshot = start is None  # the first, which the peer sends unasked
         self._wants_snapshot = False
 
@@ -128,11 +135,11 @@ class Edge:
         """
         self._check_may_send(when)
         self._take_passed(before=when)
-        name = SNAPSHOT if self._must_send_snapshot else codec
+        name = SNAPSHOT if self._snapshots_due else codec
         body = self._codec(name).encode(x if name == SNAPSHOT else x - self.own.flat)
         self._keep_behind()
         self._advance(self.own, name, body)
-        self._must_send_snapshot = False
+        self._snapshots_due = max(0, self._snapshots_due - 1)
         if when > self._newest or any(held.when == when and held.codec != SKIP for held in self._held):
             self._open[when] = self.own.sequence
         else:
@@ -172,7 +179,8 @@ class Edge:
                 raise PayloadError(f"the message for turn {following.when} came after that for {self._newest}")
             self._received, self._newest = following.sequence, following.when
             self.acknowledge(following.acknowledged)
-            self._must_send_snapshot |= following.wants_snapshot
+            if following.wants_snapshot:
+                self._snapshots_due = max(1, self._snapshots_due)
             ready = {held.when for held in [*self._held, following] if held.codec != SKIP}
             for when in [when for when in self._open if when <= following.when and when not in ready]:
                 if self._open.pop(when) > self._acknowledged:  # the peer has gone on without it
@@ -242,7 +250,7 @@ class Edge:
             self._acknowledged,
             self._received,
             list(self._newest),
-            self._must_send_snapshot,
+            self._snapshots_due,
             self._awaits_snapshot,
             self._wants_snapshot,
             sorted(self._void),
@@ -253,13 +261,13 @@ class Edge:
 
     def load(self, state: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Continue from `state`."""
-        sent, held, open_, last_sent, *numbers, newest, must_send, awaits, wants, void, sequences = state
+        sent, held, open_, last_sent, *numbers, newest, due, awaits, wants, void, sequences = state
         self._sent = deque(Message(*message) for message in sent)
         self._held = deque(Message(*message) for message in held)
         self._open = {(topology, iteration): sequence for topology, iteration, sequence in open_}
         self._last_sent, self._newest = (last_sent[0], last_sent[1]), (newest[0], newest[1])
         self._acknowledged, self._received = numbers
-        self._must_send_snapshot, self._awaits_snapshot, self._wants_snapshot = must_send, awaits, wants
+        self._snapshots_due, self._awaits_snapshot, self._wants_snapshot = due, awaits, wants
         self._void = {(topology, iteration) for topology, iteration in void}
         self._early.clear()
         copies = {name: PublicCopy(self._layout, tensors[name]) for name in sequences}
