@@ -54,7 +54,7 @@ def check_disks(state: RunState, keep: int | None) -> list[Need]:
     tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
     for need in needs:
         if need.short_bytes > 0:
-            may = "will" if forecast.measured else "may"
+            may = "will" if forecast.measured and forecast.has_centre else "may"
             short, location = need.short_bytes, need.location
             text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
             text += ", or give --keep N" if keep is None and forecast.has_centre else ""

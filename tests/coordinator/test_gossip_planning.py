@@ -22,7 +22,6 @@ from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip,
 from thinwire_coordinator.planning.gossip_words import beside_the_star
 from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.rule_choice import ROUND_S_MIN
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
 from thinwire_proto.contract import CorpusSpec, Parameter, RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -123,13 +122,6 @@ def test_the_star_is_better_below_the_rate_that_the_sentence_names() -> None:
         there = gossip_plan_of(plan.run, facts(), DATA, swarm, 16e9)
         assert ("the star is better here" in beside_the_star(there)) is is_better
         assert ("exchange.kind" in {advice.key for advice in advise_gossip(there)}) is is_better
-
-
-def test_a_step_of_the_star_is_no_shorter_than_the_rounds_that_init_writes() -> None:
-    swarm = replace(a_swarm(up=10e6), tokens_s=100 * a_swarm().tokens_s)
-    plan = a_plan(swarm)
-    assert plan.figures.star_step_s == ROUND_S_MIN > plan.figures.step_s
-    assert "the star is better here" not in beside_the_star(plan)
 
 
 def test_the_sentence_compares_the_bytes_of_todays_defaults() -> None:

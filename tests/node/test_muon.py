@@ -59,6 +59,8 @@ def test_a_tied_head_is_an_embedding_and_a_model_as_wide_as_its_vocabulary_has_n
 def test_groups_of_what_is_no_model_or_of_an_unknown_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="takes a model, because it looks for embeddings; this is generator"):
         muon_groups(Words().parameters())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"adamw_for takes names, for example \['out'\]"):
+        muon_groups(Words(), "out")
     with pytest.raises(ConfigError, match="adamw_for: the model has no module or parameter 'heads'"):
         muon_groups(Words(), ["heads"])
 

@@ -40,6 +40,7 @@ def test_a_node_that_does_not_dial_waits_or_uses_the_relay() -> None:
         ("relay", PeerSettings(dials=False)),
         ("7710", PeerSettings(7710)),
         ("node.example:7710", PeerSettings(7710, "node.example")),
+        ("my_node:7710", PeerSettings(7710, "my_node")),
         ("[2001:db8::1]:7710", PeerSettings(7710, "[2001:db8::1]")),
     ],
 )
@@ -47,9 +48,12 @@ def test_the_option_is_a_port_an_address_or_the_relay(text: str | None, settings
     assert read_peers(text) == settings
 
 
-@pytest.mark.parametrize("text", ["", "host", ":7710", "host:", "host:70000", "2001:db8::1:7710", "direct"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", ":7710", "host:", "host:70000", "2001:db8::1:7710", "direct", "a b:7710", "h" * 300 + ":7", "h:٧٧١٠"],
+)
 def test_what_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not \[HOST:\]PORT|needs brackets"):
+    with pytest.raises(ValueError, match=r"is not \[HOST:\]PORT|needs brackets|neither an address nor a name"):
         read_peers(text)
 
 

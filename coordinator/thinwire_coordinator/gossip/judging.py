@@ -10,10 +10,11 @@ from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.round.leases import Leases
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.chain import GENESIS
+from thinwire_proto.gossip.hosts import HOST
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.identity.keys import PublicKey
 
-ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9A-Za-z.-]+|):[0-9]{1,5}")
+ADDRESS = re.compile(rf"({HOST.pattern}|):[0-9]{{1,5}}")
 ADDRESS_LENGTH_MAX = 263
 """A host name of 255 letters, brackets and a port."""
 

@@ -96,6 +96,7 @@ def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str
     """Describe a forecast. elsewhere: the address of the bodies, if they are not in the state directory."""
     most = "" if forecast.measured else "at most " if forecast.has_centre else "about "
     update = f"{most}{human_bytes(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
+    most = most if forecast.has_centre else "at most about "  # how many beats a run takes is not known
     updates = "every update" if keep is None else "the updates since the oldest of them"
     body, bodies = ("an update", updates) if forecast.has_centre else ("the reports of a beat", "every report")
     kept = f"{forecast.snapshots} snapshots and {bodies}"

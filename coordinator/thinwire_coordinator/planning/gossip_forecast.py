@@ -9,7 +9,6 @@ from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
 from thinwire_coordinator.planning import memory
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import MONTH_SECONDS
-from thinwire_coordinator.planning.rule_choice import ROUND_S_MIN
 from thinwire_planner.methods.gossip import GossipVariant, codec_of
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -147,10 +146,10 @@ def variant_of(exchange: GossipSpec) -> GossipVariant:
 
 
 def _star_s(setting: Setting) -> tuple[float, float]:
-    """Seconds of a step of the star as `init` writes it, and bytes a parameter that a node sends and receives in it."""
+    """Seconds of a step of the star, and bytes a parameter that a node sends and receives in it."""
     (star,) = [one for one in all_variants(setting) if one.name == STAR]
     found = star.forecast(setting)
-    return max(found.seconds, ROUND_S_MIN), found.bytes_a_parameter
+    return found.seconds, found.bytes_a_parameter
 
 
 def _star_below(of_star: Setting, setting: Setting, variant: GossipVariant) -> float:

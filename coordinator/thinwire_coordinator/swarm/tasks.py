@@ -73,11 +73,14 @@ class Tasks:
             text = "failed while the coordinator stops: %s"
             if not isinstance(error, ThinwireError | OSError):
                 log.error(text, repr(error), exc_info=error)
-            elif str(error) != str(self.failed_late):  # a full disk fails several tasks
+            elif str(error) not in (str(self.failed_late), str(self._why_failed())):  # a full disk fails several tasks
                 self.failed_late = self.failed_late or error
                 log.error(text, error)
         elif not self.failed.done():
             self.failed.set_exception(error)
+
+    def _why_failed(self) -> BaseException | None:
+        return self.failed.exception() if self.failed.done() and not self.failed.cancelled() else None
 
     def _look(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

@@ -24,6 +24,8 @@ def muon_groups(model: nn.Module, adamw_for: Iterable[str] = ()) -> list[ParamGr
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"muon_groups takes a model, because it looks for embeddings; this is {type(model).__name__}")
+    if isinstance(adamw_for, str):
+        raise ConfigError(f"adamw_for takes names, for example [{adamw_for!r}]")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     others = _embeddings_and_head(model, trained) | _named(model, adamw_for)
     return grouped((one, one.dim() == 2 and one not in others) for one in trained)
