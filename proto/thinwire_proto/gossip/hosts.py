@@ -1,4 +1,4 @@
-"""How a node may name the host at which its peers reach it. The node checks its option by it, the coordinator a report."""
+"""How a node may name the host at which its peers reach it. Both the node and the coordinator check it by this."""
 
 from __future__ import annotations
 
