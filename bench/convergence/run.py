@@ -222,8 +222,10 @@ def write(result: Result, folder: Path) -> None:
 
 
 def read(path: Path) -> Result:
+    """A result. Its rate has the three digits of swept rates, also if the run was started with more."""
     document = json.loads(path.read_text())
     run = document.pop("run")
+    run["rate"] = float(f"{run['rate']:.3g}")
     size = Size(**run.pop("size"))
     curve = [(int(tokens), float(loss)) for tokens, loss in document.pop("curve")]
     return Result(run=Run(**run, size=size), curve=curve, **document)
