@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bench.speed.row import BenchRow
-from bench.speed.timing import on_shared_cores
+from bench.speed.timing import typical_turns
 
 BUSY = "beside a busy process on each core"
 PROGRAM = "while True: pass"
@@ -23,7 +23,7 @@ def busy_cores() -> Iterator[int]:
     """Keep as many processes busy as there are cores, at this process's priority. Yields their number."""
     processes = [subprocess.Popen([sys.executable, "-c", PROGRAM]) for _ in range(os.cpu_count() or 1)]
     try:
-        with on_shared_cores():
+        with typical_turns():
             yield len(processes)
     finally:
         for process in processes:

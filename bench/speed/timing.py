@@ -13,16 +13,16 @@ import torch
 TURNS_MIN, TURNS_MAX = 7, 200
 ENOUGH_S = 1.0
 """Short functions are repeated for so long."""
-TURNS_SHARED_MIN = 25
-_shared = False
+TURNS_TYPICAL_MIN = 15
+_typical = False
 
 
 def interleaved(*works: Callable[[], object]) -> list[float]:
     """Seconds of each function, after one warm-up: the minimum of several turns, which other load disturbs least.
 
-    Inside `on_shared_cores`, the mean."""
+    Inside `typical_turns`, the median."""
     taken: list[list[float]] = [[] for _ in works]
-    turns_min = TURNS_SHARED_MIN if _shared else TURNS_MIN
+    turns_min = TURNS_TYPICAL_MIN if _typical else TURNS_MIN
     for work in works:
         work()
     began, turn, order = seconds(), 0, random.Random(1)
@@ -33,23 +33,20 @@ def interleaved(*works: Callable[[], object]) -> list[float]:
             works[index]()
             taken[index].append(seconds() - start)
         turn += 1
-    statistic: Callable[[Sequence[float]], float] = statistics.fmean if _shared else min
+    statistic: Callable[[Sequence[float]], float] = statistics.median if _typical else min
     return [statistic(times) for times in taken]
 
 
 @contextmanager
-def on_shared_cores() -> Iterator[None]:
-    """Have `interleaved` return means inside the block.
-
-    Beside busy neighbours, the minimum would be a turn that by chance none of them disturbed. A median would favour
-    long work: most turns of a few milliseconds share their core from start to end, while long ones move to a free one
-    meanwhile."""
-    global _shared  # noqa: PLW0603
-    before, _shared = _shared, True
+def typical_turns() -> Iterator[None]:
+    """Have `interleaved` return medians inside the block. Beside busy neighbours, the minimum would be a turn that by
+    chance none of them disturbed."""
+    global _typical  # noqa: PLW0603
+    before, _typical = _typical, True
     try:
         yield
     finally:
-        _shared = before
+        _typical = before
 
 
 @contextmanager

@@ -186,10 +186,10 @@ def busy_children() -> list[int]:
     return found
 
 
-def test_the_fastest_turn_counts_and_beside_busy_processes_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_turn_counts_and_beside_busy_processes_a_typical_one(monkeypatch: pytest.MonkeyPatch) -> None:
     turns_s = [5.0, 1.0, 3.0, 4.0, 3.0]
     monkeypatch.setattr(timing, "TURNS_MIN", len(turns_s))
-    monkeypatch.setattr(timing, "TURNS_SHARED_MIN", len(turns_s))
+    monkeypatch.setattr(timing, "TURNS_TYPICAL_MIN", len(turns_s))
 
     def measured() -> list[float]:
         now_s, turn = 0.0, iter([0.0, *turns_s])  # the first is the warm-up
@@ -202,8 +202,8 @@ def test_the_fastest_turn_counts_and_beside_busy_processes_the_mean(monkeypatch:
         return timing.interleaved(work)
 
     assert measured() == [1.0]
-    with timing.on_shared_cores():
-        assert measured() == pytest.approx([3.2])
+    with timing.typical_turns():
+        assert measured() == [3.0]
     assert measured() == [1.0]
 
 
