@@ -163,8 +163,8 @@ def test_it_does_not_look_with_slack_or_where_the_codec_changes() -> None:
     assert isinstance(directory_of(MEASURED_ITERATIONS, snapshot_messages=0.0).decide(110.0), Wait)
     assert settings_with(slack=1).snapshot_messages == 0
     assert settings_with(consensus_target=3.0).snapshot_messages == 0
-    assert settings_with(codec="sign").snapshot_messages == pytest.approx(32, rel=0.1)
-    assert settings_with(codec="dense").snapshot_messages == pytest.approx(1, rel=0.1)
+    assert settings_with(codec="sign").snapshot_messages == pytest.approx(64, rel=0.1)
+    assert settings_with(codec="dense").snapshot_messages == pytest.approx(2, rel=0.1)
 
 
 def test_it_does_not_look_while_a_line_is_unknown() -> None:

@@ -24,7 +24,7 @@ from thinwire_proto.gossip.peer_wire import (
 from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports, sketch_hash
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.parts import FIRST_PART_BYTES, PART_BYTES_MAX
+from thinwire_proto.wire.parts import FIRST_PART_BYTES, PART_BYTES
 
 HASH = bytes(range(32))
 NODE = "0123456789abcdef" * 2
@@ -83,7 +83,7 @@ def _proof_target() -> Target:
 def _parcels_target() -> Target:
     """A parcel of a peer on a direct line, after one that began a message."""
     key, peer = SecretKey(HASH), SecretKey(HASH[::-1])
-    message = Message(1, 0, 1, 0, "int8", 7, False, bytes(FIRST_PART_BYTES + PART_BYTES_MAX))
+    message = Message(1, 0, 1, 0, "int8", 7, False, bytes(FIRST_PART_BYTES + PART_BYTES))
     first, second = Framing(peer, key.public, HASH, 1 << 22).parcels(message)
     (small,) = Framing(peer, key.public, HASH, 1 << 22).parcels(Message(1, 0, 1, 0, "int8", 7, False, bytes(9)))
 
