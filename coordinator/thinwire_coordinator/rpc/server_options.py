@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from thinwire_common import heartbeat
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.rpc.request_bounds import REQUEST_BYTES_MAX
 from thinwire_proto import limits
@@ -25,12 +26,7 @@ def server_options(bounds: Bounds) -> Options:
         ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-        # HTTP/2 pings are the heartbeat
-        ("grpc.keepalive_time_ms", _ms(limits.HEARTBEAT_S)),
-        ("grpc.keepalive_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),
-        ("grpc.http2.ping_timeout_ms", _ms(limits.PING_ANSWER_S)),  # gRPC's default is a minute
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)),
+        *heartbeat.SERVER_OPTIONS,
     )
 
 

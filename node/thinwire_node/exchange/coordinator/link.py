@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from thinwire_common import heartbeat
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
@@ -47,11 +48,7 @@ Metadata = tuple[tuple[str, str], ...]
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # HTTP/2 pings are the heartbeat
-    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.PING_ANSWER_S * 1000)),  # gRPC's default is one minute
-    ("grpc.http2.max_pings_without_data", 0),
+    *heartbeat.CLIENT_OPTIONS,
     ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )
 THIN_LINE_BYTES = 32 << 10

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 
+from thinwire_common import heartbeat
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.grpc_target import grpc_target
 from thinwire_common.reach.happy_eyeballs import Refusal
@@ -25,11 +26,7 @@ from thinwire_proto.wire import service_pb2 as pb
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Peer'].full_name}/Exchange"
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", PARCEL_BYTES_MAX),
-    # HTTP/2 pings are the heartbeat
-    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.PING_ANSWER_S * 1000)),  # gRPC's default is one minute
-    ("grpc.http2.max_pings_without_data", 0),
+    *heartbeat.CLIENT_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),  # a line has a connection of its own
 )
 Opened = Callable[[Wire, pb.Parcel], Awaitable[str]]

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from grpc.aio import ServicerContext
 
+from thinwire_common import heartbeat
 from thinwire_common.logs import tell
 from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.serving.credentials import following
@@ -184,12 +185,7 @@ def _options(connections_max: int, handshake_s: float) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", PARCEL_BYTES_MAX),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-        # HTTP/2 pings are the heartbeat
-        ("grpc.keepalive_time_ms", _ms(limits.HEARTBEAT_S)),
-        ("grpc.keepalive_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),
-        ("grpc.http2.ping_timeout_ms", _ms(limits.PING_ANSWER_S)),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)),
+        *heartbeat.SERVER_OPTIONS,
     ]
 
 
