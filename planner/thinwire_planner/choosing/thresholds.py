@@ -17,7 +17,7 @@ from thinwire_planner.methods.mirrors import MIRRORED
 DOUBLINGS = 12
 BISECTIONS = 6
 ITERATIONS = 100
-"""Of a simulation of gossip: fewer than for the figures themselves."""
+"""Of a simulation of gossip: fewer than for the figures themselves, where they suffice."""
 NODES_MAX = 256
 """Largest number of nodes that is looked at: making the topologies of more takes seconds each."""
 
@@ -64,13 +64,11 @@ def axes(setting: Setting) -> tuple[Axis, ...]:
 
 
 def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
-    """The nearest change in both directions of each axis. None where the finalists alone take another family than all
-    variants do, because then a change next to the setting would be theirs."""
-    setting = replace(setting, iterations_max=ITERATIONS)
-    finalists = finalists_of(candidates)
-    now = take(candidates).variant.family
-    if take(predict(finalists, setting)).variant.family != now:
-        return []
+    """The nearest change in both directions of each axis."""
+    finalists, now = finalists_of(candidates), take(candidates).variant.family
+    shorter = replace(setting, iterations_max=ITERATIONS)
+    if take(predict(finalists, shorter)).variant.family == now:
+        setting = shorter  # otherwise the choice is so close that a shorter simulation would find a change right here
     found = []
     for axis in axes(setting):
         for factor in (2.0, 0.5):

@@ -135,10 +135,10 @@ class Variant(Protocol):
     """One way to run a method.
 
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
-    iterations that a message may be late.
-    looseness: how far it is from averaging fresh gradients of all nodes exactly; of two that are equally fast, the
-    smaller is taken. arm: the arm of `make science` with its convergence, or empty. caution: why it is not recommended,
-    or empty. without_overlap: the name of the same variant that computes and exchanges in turn.
+    iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
+    of two that are equally fast, the smaller is taken. arm: the arm of `make science` with its convergence, or empty.
+    caution: why it is not recommended, or empty. without_overlap: the name of the same variant that computes and
+    exchanges in turn.
     """
 
     @property
