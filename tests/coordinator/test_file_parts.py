@@ -7,7 +7,7 @@ from thinwire_node.session.download import BYTES_LEAST
 from thinwire_proto.limits import FETCH_SILENT_S
 
 WINDOW_BYTES = 64 << 10
-"""What a line takes at once, before anything has arrived."""
+"""A line takes so many bytes at once, before any of them has arrived."""
 
 
 def sent_over(bytes_s: float, total: int) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from deploy.local_swarm.ports import free_addresses
+from deploy.local_swarm.processes import Process
 from support.prometheus import parsed, read, value
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import counted_samples, journal_of, parameters_of
@@ -34,6 +35,14 @@ def distance_of(parameters: Iterable[torch.Tensor]) -> float:
     """The root mean square distance of nodes from their mean."""
     nodes = torch.stack([x.double() for x in parameters])
     return float(((nodes - nodes.mean(0)) ** 2).sum(1).mean().sqrt())
+
+
+def check_foretold_disk(swarm: RealSwarm, coordinator: Process) -> None:
+    """The coordinator foretold the bytes of the run before its first row."""
+    files = [path for folder in ("snapshots", "updates") for path in (swarm.state / folder).iterdir()]
+    taken = sum(path.stat().st_size for path in files)
+    (foretold,) = coordinator.events("coordinator.disk_forecast")
+    assert taken < foretold["total_bytes"] < 3 * taken
 
 
 def history_at(address: str) -> dict[str, Any]:
@@ -89,6 +98,7 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         check_what_is_shown(swarm, here)
         series = history_at(here)
         coordinator.end(END_S)
+        check_foretold_disk(swarm, coordinator)
         swarm.coordinator(None, "--http", here)
         until(lambda: history_at(here)["complete"], "the history of the earlier term", *swarm.processes[-1:])
         again = history_at(here)
@@ -101,11 +111,10 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert value(told, "thinwire_coordinator_topology") >= 1
         assert value(told, "thinwire_coordinator_iterations", of="least") == STEPS
         contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
-        path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
+        (path,) = (path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
         model = load_replica(contract, path)
-        mean = final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes)
         flat = torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()])
-        assert torch.equal(flat, mean)
+        assert torch.equal(flat, final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes))
         done = swarm.command("export", "--out", str(tmp_path / "model"))
         assert done.returncode == 0, done.stderr
         samples = {name: journal_of(tmp_path / name).samples for name in nodes}

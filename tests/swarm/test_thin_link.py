@@ -17,6 +17,7 @@ from thinwire_proto.limits import FIRST_MESSAGE_S
 
 MACHINE = check_emulation()
 THIN_MBIT = 0.04
+"""The rate of the thin line up."""
 INVITE = "invite"
 BEHIND = 20
 """Minimum number of updates that the newcomer must catch up with."""
@@ -85,7 +86,7 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
 def test_a_contribution_that_takes_longer_than_a_call_s_first_message_may_is_counted(tmp_path: Path) -> None:
-    """And the answers to pings come behind it."""
+    """The answers to pings come behind the contribution."""
     text = run_text(1_000_000, width=256, hidden=512, samples=1, length_ms=LONG_MS)
     thin = LineQuality(rate_mbit=THIN_MBIT, delay_ms=25, loss=0.0, queue_bytes=32_000)
     link = LinkSpec(10, 100, 0.0)

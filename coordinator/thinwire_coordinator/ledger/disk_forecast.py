@@ -76,8 +76,8 @@ def predict(
 def predict_beats(snapshot_bytes: int, nodes: int, steps: int, sealed: int, sealed_bytes: int) -> Forecast:
     """Predict the disk usage of a run without a centre, whose nodes take so many steps.
 
-    How many beats it takes depends on the nodes' pace. Each is as long as a step or longer, so there is at most one row
-    a step. nodes: that it begins with; for the size of a row before the first, and for the sketches of all nodes.
+    How many beats it takes depends on the nodes' pace. A beat is usually longer than a step, so one row a step is more
+    than most runs have. nodes: that it begins with; for the size of a row before the first, and for the sketches.
     """
     row_bytes = -(-sealed_bytes // sealed) if sealed else nodes * REPORT_BYTES
     return Forecast(
@@ -94,13 +94,16 @@ def predict_beats(snapshot_bytes: int, nodes: int, steps: int, sealed: int, seal
 
 def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str:
     """Describe a forecast. elsewhere: the address of the bodies, if they are not in the state directory."""
-    most = "" if forecast.measured else "at most " if forecast.has_centre else "about "
-    update = f"{most}{human_bytes(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
-    most = most if forecast.has_centre else "at most about "  # how many beats a run takes is not known
-    updates = "every update" if keep is None else "the updates since the oldest of them"
-    body, bodies = ("an update", updates) if forecast.has_centre else ("the reports of a beat", "every report")
+    bound = "at most " if forecast.has_centre else "about "
+    size = human_bytes(forecast.update_bytes)
+    size = f"{size} on average so far" if forecast.measured else f"{bound}{size}"
+    if forecast.has_centre:
+        body, bodies = "an update", "every update" if keep is None else "the updates since the oldest of them"
+        most = "" if forecast.measured else bound
+    else:
+        body, bodies, most = "the reports of a beat", "every report", "at most about "
     kept = f"{forecast.snapshots} snapshots and {bodies}"
-    text = f"a snapshot is {human_bytes(forecast.snapshot_bytes)}, {body} {update}; the run will take {most}"
+    text = f"a snapshot is {human_bytes(forecast.snapshot_bytes)}, {body} {size}; the run will take {most}"
     if elsewhere is None:
         return f"{text}{human_bytes(forecast.total_bytes)} ({kept})"
     here_bytes = forecast.snapshots_bytes + forecast.rows_bytes
