@@ -191,7 +191,7 @@ class Coordinator:
         settings, contract = self._settings, swarm.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         frozen = await self._start_worker.run(frozen_parameters, contract)
-        audits = settings.audit_every > 0
+        audits = settings.audit_every > 0 and self._gossip is None
         activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
         memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
         door, whole_run = door_of(swarm, swarm.state.key, access), self._monitoring.whole_run

@@ -241,9 +241,13 @@ async def test_a_dropped_connection_gives_its_memory_back(monkeypatch: pytest.Mo
 
 def test_the_memory_of_the_relay_is_in_the_printed_bound() -> None:
     star = small_contract()
-    assert memory_bound(star, Bounds(16)).relay == 0
-    gossip = star.model_copy(update={"exchange": GossipSpec(), "rule": AdamWSpec()})
-    assert memory_bound(gossip, Bounds(16)).relay > RELAY_BYTES_MAX + 16 * PART_BYTES_MAX
+    assert "relay" not in memory_bound(star, Bounds(16)).in_words()
+    bound = memory_bound(star.model_copy(update={"exchange": GossipSpec(), "rule": AdamWSpec()}), Bounds(16))
+    assert bound.relay > RELAY_BYTES_MAX + 16 * PART_BYTES_MAX
+    assert "relay" in bound.in_words()
+    for of_votes in ("merging", "decoding", "contributions", "updates", "trust", "audits"):
+        assert getattr(bound, of_votes) == 0
+        assert of_votes not in bound.in_words()
 
 
 async def test_nodes_that_take_nothing_cannot_keep_the_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.gain import gain_of
-from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan, three_digits
+from thinwire_planner.choosing.plan import NO_CHANGE, NOT_LOOKED_FOR, Goal, change_in_words, make_plan, three_digits
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
 from thinwire_planner.choosing.to_loss import tokens_to
 from thinwire_planner.cli.curves import read_curves
@@ -143,6 +143,15 @@ def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host
     assert bool(found) == (per_host == 8)  # from 16 nodes, take star
 
 
+@pytest.mark.parametrize(("rate", "is_changed"), [(1e4, False), (1e5, True)])
+def test_a_choice_that_nothing_changes_is_said_to_be_one(rate: float, is_changed: bool) -> None:
+    """The rates that are looked at end 4,096 times above the line's, and gossip is taken from 176 Mbit/s on."""
+    network = Network.uniform(8, rate, 0.05)
+    plan = make_plan(Setting(10**8, ComputeTimes.around(0.1, 0.2), network, (1.0,) * 8, 1e9, 1e9))
+    assert bool(plan.changes) is is_changed
+    assert (NO_CHANGE in plan.reasons) is not is_changed
+
+
 def test_changes_are_sentences() -> None:
     assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
     assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"
@@ -163,6 +172,8 @@ def test_with_curves_the_time_to_the_loss_decides() -> None:
     plan = make_plan(where, Goal(2.0, 10.0, curves))
     assert plan.taken.name == "all-reduce, DDP"
     assert plan.taken.to_loss_s == pytest.approx(100 * plan.taken.seconds)
+    assert NOT_LOOKED_FOR in plan.reasons
+    assert not plan.changes
     assert make_plan(where).taken.variant.family != "all-reduce"
 
 

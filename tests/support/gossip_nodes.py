@@ -76,7 +76,7 @@ class GossipNodes:
         )
         fetcher = BlobFetcher(state.blobs, (), _nowhere, random.Random(0), record)
         coordinator: Any = self
-        evaluation = Evaluation(coordinator, training.work, data, fetcher.fetch, training.wake)
+        evaluation = Evaluation(coordinator, training.work, data, fetcher.fetch, training.wake, own=True)
         self._evaluations[member] = evaluation
         training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
         return training

@@ -2,7 +2,8 @@
 
 There is no mean model before the end. So each node measures the parameters with which it begins an iteration, on its
 own part of the samples, and the loss is the mean over the samples: that of single nodes. Two nodes have different
-parameters, so no answer can be checked by another one. Nothing is decided by this loss.
+parameters, so no answer can be checked by another one. Nothing is decided by this loss. It is not finite once a node's
+is not, or is absurdly large: then that node's training has diverged.
 """
 
 from __future__ import annotations
@@ -102,10 +103,8 @@ class HeldOutLosses:
         """A node reports the loss of a part. Returns why it is refused, in words, or nothing."""
         if part not in self.open_to(node):
             return "this part is not wanted of this node, or not any longer"
-        if not math.isfinite(loss) or abs(loss) > LOSS_MAX:
-            return f"a loss must be finite and at most {LOSS_MAX:g}; this one is {loss}"
         progress = self._current[part.name]
-        progress.losses[part] = loss
+        progress.losses[part] = loss if abs(loss) <= LOSS_MAX else math.nan
         if len(progress.losses) == len(progress.parts):
             del self._current[part.name]
             self.results.put_nowait(SetMeasured(part.step, part.name, progress.loss, "nodes"))

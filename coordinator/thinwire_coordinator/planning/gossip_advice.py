@@ -39,7 +39,7 @@ def without_effect(given: Iterable[tuple[str, ...]]) -> Iterator[Advice]:
 
 
 def _star(plan: GossipPlan) -> Iterator[Advice]:
-    if plan.figures.star_step_s <= plan.figures.step_s:
+    if plan.star.is_shorter:
         yield Advice("exchange.kind", beside_the_star(plan))
 
 

@@ -1,8 +1,7 @@
-"""Foretells a run without a centre, and the star beside it, by the models of the planner."""
+"""Foretells a run without a centre by the model of the planner."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
@@ -10,7 +9,7 @@ from thinwire_coordinator.planning import memory
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import MONTH_SECONDS
 from thinwire_planner.methods.gossip import GossipVariant, codec_of
-from thinwire_planner.methods.method import Setting, all_variants
+from thinwire_planner.methods.method import Setting
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 from thinwire_proto.contract import RunSpec
@@ -31,10 +30,6 @@ NODES_MAX = 8192
 """The most that a contract allows."""
 ITERATIONS = 400
 """Of the simulation behind a forecast."""
-STAR = "star, base age 1, by the clock"
-RATE_FACTOR_MAX = 1e4
-"""Rates of the lines up to so many times lower or higher are looked at."""
-BISECTIONS = 12
 
 
 @dataclass(frozen=True)
@@ -42,8 +37,7 @@ class GossipForecast:
     """The figures of a run. A step is one iteration of each node.
 
     message_s: the longest message of a step. bytes_a_parameter, step_bytes: sent and received by a node in a step.
-    relay_bits_s: that the coordinator sends if it hands on all messages. star_*: of the star, on the same lines and for
-    the same gradients. star_below_bits_s: rate up below which its step is shorter; 0: at none, inf: at each.
+    relay_bits_s: that the coordinator sends if it hands on all messages.
     """
 
     computing_s: float
@@ -61,9 +55,6 @@ class GossipForecast:
     coordinator_memory_bytes: float
     coordinator_disk_bytes: float
     relay_bits_s: float
-    star_step_s: float
-    star_bytes_a_parameter: float
-    star_below_bits_s: float
 
     @property
     def bytes_a_month(self) -> float:
@@ -91,9 +82,7 @@ def gossip_forecast(
     if swarm.nodes > NODES_MAX:
         raise ConfigError(f"a run has at most {NODES_MAX:,} nodes (round.nodes_max), and there are {swarm.nodes:,}")
     setting = setting_of(facts, swarm, computing_s(rule, facts, swarm))
-    variant = variant_of(exchange)
-    of_star = setting_of(facts, swarm, rule.samples * facts.context / swarm.tokens_s)
-    found, star = variant.forecast(setting), _star_s(of_star)
+    found = variant_of(exchange).forecast(setting)
     step_bytes = found.bytes_a_parameter * facts.trained
     tokens_a_step = float(rule.samples * facts.context * swarm.nodes)
     tokens, run_s = tokens_a_step * run.schedule.steps, found.seconds * run.schedule.steps
@@ -116,9 +105,6 @@ def gossip_forecast(
         coordinator_memory_bytes=PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         coordinator_disk_bytes=SNAPSHOTS * 4.0 * facts.trained + beats * swarm.nodes * REPORT_BYTES + data.bytes,
         relay_bits_s=8 * step_bytes / 2 * swarm.nodes / found.seconds,
-        star_step_s=star[0],
-        star_bytes_a_parameter=star[1],
-        star_below_bits_s=_star_below(of_star, setting, variant),
     )
 
 
@@ -143,30 +129,3 @@ def setting_of(facts: ModelFacts, swarm: SwarmFacts, computing_s: float) -> Sett
 
 def variant_of(exchange: GossipSpec) -> GossipVariant:
     return GossipVariant(exchange.topology, codec_of(exchange.codec), slack=exchange.slack)
-
-
-def _star_s(setting: Setting) -> tuple[float, float]:
-    """Seconds of a step of the star, and bytes a parameter that a node sends and receives in it."""
-    (star,) = [one for one in all_variants(setting) if one.name == STAR]
-    found = star.forecast(setting)
-    return found.seconds, found.bytes_a_parameter
-
-
-def _star_below(of_star: Setting, setting: Setting, variant: GossipVariant) -> float:
-    """The rate up, in bits a second, below which the star's step is shorter. 0: at no rate, inf: at each. of_star: the
-    setting with the star's computing."""
-    rate = float(setting.network.up_bits_s.min())
-
-    def is_shorter(factor: float) -> bool:
-        network = setting.network.scaled(rate=factor)
-        return _star_s(of_star.with_network(network))[0] < variant.forecast(setting.with_network(network)).seconds
-
-    low, high = 1 / RATE_FACTOR_MAX, RATE_FACTOR_MAX
-    if not is_shorter(low):
-        return 0.0
-    if is_shorter(high):
-        return math.inf
-    for _ in range(BISECTIONS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if is_shorter(middle) else (low, middle)
-    return rate * low

@@ -17,6 +17,7 @@ from thinwire_coordinator.planning.gossip_forecast import (
 from thinwire_coordinator.planning.memory import micro_batch_for
 from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.settings import known_batch, warmup_steps
+from thinwire_coordinator.planning.star_beside import StarBeside, star_beside
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.errors import ConfigError
@@ -43,6 +44,7 @@ class GossipPlan:
     data: DataFacts
     swarm: SwarmFacts
     figures: GossipForecast
+    star: StarBeside
     memory_bytes: float
     micro_batch: int
 
@@ -53,9 +55,9 @@ def gossip_plan_of(
     """The plan of a run, with the largest micro-batch that fits into a node's memory. Raises ConfigError if its
     topology cannot join so many nodes."""
     micro_batch = micro_batch_for(run, model, memory_bytes)
-    return GossipPlan(
-        run, model, data, swarm, gossip_forecast(run, model, data, swarm, micro_batch), memory_bytes, micro_batch
-    )
+    figures = gossip_forecast(run, model, data, swarm, micro_batch)
+    star = star_beside(run, model, data, swarm, memory_bytes, figures)
+    return GossipPlan(run, model, data, swarm, figures, star, memory_bytes, micro_batch)
 
 
 def choose_gossip(

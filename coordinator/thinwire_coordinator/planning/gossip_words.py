@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
@@ -19,18 +18,17 @@ STEPS = {ADAMW: "AdamW", MUON: "Muon"}
 
 def beside_the_star(plan: GossipPlan) -> str:
     """One sentence that says when the star would be better."""
-    figures = plan.figures
-    bytes_ = (
-        f"and each node sends and receives {figures.star_bytes_a_parameter:.2g} bytes a parameter in it, in place of "
-        f"{figures.bytes_a_parameter:.2g}"
+    figures, star = plan.figures, plan.star
+    takes = (
+        f"its run of as many tokens takes {human_seconds(star.run_s)} in place of {human_seconds(figures.run_s)}, and "
+        f"{human_bytes(star.run_bytes)} of each node in place of {human_bytes(figures.run_bytes)}"
     )
-    star, own = seconds_in_words(figures.star_step_s), seconds_in_words(figures.step_s)
-    if figures.star_step_s <= figures.step_s:
-        return f"the star is better here: a step takes {star} in place of {own}, {bytes_}"
-    times = f"at {plan.swarm.up_bits_s / 1e6:g} Mbit/s its step takes {star} in place of {own}, {bytes_}"
-    if 0 < figures.star_below_bits_s < math.inf:
-        return f"the star is better below {figures.star_below_bits_s / 1e6:.3g} Mbit/s up: {times}"
-    return f"by the time of a step, the star is better at no rate of the lines: {times}"
+    if star.is_shorter:
+        return f"the star is better here: {takes}"
+    at = f"at {plan.swarm.up_bits_s / 1e6:g} Mbit/s {takes}"
+    if star.shorter_below_bits_s:
+        return f"the star is better below {star.shorter_below_bits_s / 1e6:.3g} Mbit/s up: {at}"
+    return f"by the time of a run, the star is better at no lower rate of the lines: {at}"
 
 
 def run_rows(plan: GossipPlan) -> list[Row]:
@@ -48,7 +46,7 @@ def run_rows(plan: GossipPlan) -> list[Row]:
         ("", f"computing {seconds_in_words(figures.computing_s)}, and a message beside it {message}"),
         ("run", f"{run.schedule.steps:,} steps, {human_count(figures.tokens)} tokens{passes}"),
         ("until the end", human_seconds(figures.run_s)),
-        ("or the star", f"{beside_the_star(plan)}. What a step learns differs: docs/convergence"),
+        ("or the star", f"{beside_the_star(plan)}. What a token teaches differs: docs/convergence"),
     ]
 
 

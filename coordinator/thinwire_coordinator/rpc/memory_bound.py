@@ -15,6 +15,7 @@ from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.ledger.gossip_consensus import NODES_MAX as SKETCHED_MAX
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre
 from thinwire_coordinator.rpc.file_parts import FILE_PART_BYTES
 from thinwire_coordinator.rpc.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
@@ -97,23 +98,24 @@ ALLOCATOR = 1.25
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """In bytes. The fields add up to `total_bytes`, before the allocator's share."""
+    """In bytes. The fields add up to `total_bytes`, before the allocator's share. A run has either those of the votes
+    that a coordinator merges or those of its nodes' own parameters, from `relay` on; the others are 0."""
 
     program: int
     model: int
-    merging: int
-    decoding: int
-    contributions: int
     requests: int
-    updates: int
     files: int
-    relay: int
-    trust: int
-    audits: int
-    deposits: int
-    sketches: int
     connections: int
     tables: int
+    merging: int = 0
+    decoding: int = 0
+    contributions: int = 0
+    updates: int = 0
+    trust: int = 0
+    audits: int = 0
+    relay: int = 0
+    deposits: int = 0
+    sketches: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -121,8 +123,9 @@ class MemoryBound:
         return self.program + round(ALLOCATOR * held)
 
     def in_words(self) -> str:
-        parts = [f"{field.name} {human_bytes(getattr(self, field.name))}" for field in fields(self)]
-        return f"at most {human_bytes(self.total_bytes)} whatever arrives: {', '.join(parts)}"
+        named = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        parts = ", ".join(f"{name} {human_bytes(bytes_)}" for name, bytes_ in named if bytes_)
+        return f"at most {human_bytes(self.total_bytes)} whatever arrives: {parts}"
 
 
 def machine_bytes() -> int:
@@ -135,35 +138,51 @@ def machine_bytes() -> int:
 def memory_bound(
     contract: Contract, bounds: Bounds, frozen: int = 0, *, audits: bool = True, activations: int = 0
 ) -> MemoryBound:
-    """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited.
-    activations: bytes that the samples of an audit take at a time, beside parameters and gradients."""
-    demo, layout, nodes = contract.demo, TileLayout(contract.parameters), contract.round.nodes_max
-    payload = contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+    """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited, if it has
+    any. activations: bytes that the samples of an audit take at a time, beside parameters and gradients."""
+    layout, nodes, has_centre = TileLayout(contract.parameters), contract.round.nodes_max, not has_no_centre(contract)
+    held_frozen = FROZEN_BYTES_A_PARAMETER * frozen
+    part = (min(_payload_bytes(contract, layout), PART_BYTES_MAX) if has_centre else PART_BYTES_MAX) + HEADER_BYTES_MAX
+    votes = _votes_bytes(contract, layout) if has_centre else {}
+    if audits and has_centre:
+        votes["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + held_frozen + activations
+    return MemoryBound(
+        program=PROGRAM_BYTES,
+        model=MODEL_BYTES_A_PARAMETER * layout.parameters + held_frozen + (sums_bytes(contract) if has_centre else 0),
+        requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
+        files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
+        connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
+        tables=TABLES_BYTES,
+        relay=0 if has_centre else relay_bytes(nodes),
+        deposits=0 if has_centre else deposit_bytes(layout.parameters),
+        sketches=0 if has_centre else sketches_bytes(nodes),
+        **votes,
+    )
+
+
+def _payload_bytes(contract: Contract, layout: TileLayout) -> int:
+    """The largest contribution."""
+    demo = contract.demo
+    return contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+
+
+def _votes_bytes(contract: Contract, layout: TileLayout) -> dict[str, int]:
+    """What merged votes take, without audits, by field of the bound."""
+    demo, nodes = contract.demo, contract.round.nodes_max
+    payload, selected = _payload_bytes(contract, layout), layout.selected_max(demo.k)
     update = update_bytes_max(layout, demo.magnitude, demo.update_levels)
-    selected = layout.selected_max(demo.k)
     merged = min(layout.components, nodes * selected)
     if demo.update_topk:
         merged = min(merged, layout.selected_max(demo.update_topk))
     if not demo.update_levels:
         update = min(update, update * merged // layout.components + PART_BYTES_MAX)
-    part = min(payload, PART_BYTES_MAX) + HEADER_BYTES_MAX
-    return MemoryBound(
-        program=PROGRAM_BYTES,
-        model=MODEL_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen + sums_bytes(contract),
-        merging=_merging_bytes(demo, layout, merged),
-        decoding=UNMERGED_MAX * _decoding_bytes(demo, layout),
-        contributions=arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
-        requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
-        updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
-        files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
-        relay=relay_bytes(nodes) if contract.exchange.kind == "gossip" else 0,
-        trust=_trust_bytes(nodes, selected),
-        audits=audit_bytes(layout, selected) + FROZEN_BYTES_A_PARAMETER * frozen + activations if audits else 0,
-        deposits=deposit_bytes(layout.parameters) if contract.exchange.kind == "gossip" else 0,
-        sketches=sketches_bytes(nodes) if contract.exchange.kind == "gossip" else 0,
-        connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
-        tables=TABLES_BYTES,
-    )
+    return {
+        "merging": _merging_bytes(demo, layout, merged),
+        "decoding": UNMERGED_MAX * _decoding_bytes(demo, layout),
+        "contributions": arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
+        "updates": max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
+        "trust": _trust_bytes(nodes, selected),
+    }
 
 
 def _merging_bytes(demo: DemoSpec, layout: TileLayout, merged: int) -> int:

@@ -17,6 +17,8 @@ AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
 OVERLAP_MOST = 0.5
 ALIKE = 0.1
 """A star this close to the fastest gossip has its gain too."""
+NO_CHANGE = "no other rate of the lines, round trip or number of nodes that was looked at changes the choice"
+NOT_LOOKED_FOR = "at which rate, round trip or number of nodes this would change is looked for without --loss only"
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,19 @@ def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
     families = best_of_families(found) | {taken.variant.family: taken}
     gain = gain_of(taken, {one.name: one for one in found})
     ordered = sorted(found, key=lambda one: (one.seconds, one.name))
+    by_loss = cost_s is not None
+    elsewhere = changes(setting, found) if not by_loss and setting.nodes > 1 else []
+    reasons = _reasons(setting, families, taken, gain, _to_the_loss(goal, found, taken), by_loss=by_loss)
+    if not elsewhere and setting.nodes > 1:
+        reasons.append(NOT_LOOKED_FOR if by_loss else NO_CHANGE)
     return Plan(
         setting,
         tuple(ordered),
         tuple(families.values()),
         taken,
         gain,
-        tuple(_reasons(setting, families, taken, gain, _to_the_loss(goal, found, taken), by_loss=cost_s is not None)),
-        tuple(changes(setting, found)) if cost_s is None and setting.nodes > 1 else (),
+        tuple(reasons),
+        tuple(elsewhere),
     )
 
 

@@ -60,7 +60,7 @@ class GossipSession:
         self._training = training
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
         fetch = self._prefetch.fetch_held_out
-        self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake)
+        self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake, own=True)
         self._beat_s_max = training.work.contract.round.length_s
         self._answer: BeatAnswer | None = None
         self._deposits_left = DEPOSITS_MAX
