@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support.gossip_problem import Network
+from support.gossip_problem import Network, train
 from support.gossip_ranks import run_scenes
 from thinwire_node import Gossip
 from thinwire_node.decentralized.compressed import CompressedCodec
@@ -81,6 +81,17 @@ def test_one_rank_alone_measures_nothing(codec: str) -> None:
     gossip.finish()
 
 
+def test_a_target_that_cannot_be_reached_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsensusControl, "is_unmet", True)
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer, codec="sign", consensus_target=1.0)
+    with pytest.warns(RuntimeWarning, match="consensus_target cannot be reached: .*smaller learning rate") as caught:
+        train(model, optimizer, 0, 0, 3)
+    assert len(caught) == 1
+    gossip.finish()
+
+
 def controls(store: Any, ranks: int, target: float) -> list[ConsensusControl]:
     return [ConsensusControl(target, "sign", 1, store, "run", rank, ranks) for rank in range(ranks)]
 
@@ -93,6 +104,8 @@ def test_a_rank_that_died_only_misses_in_the_mean_and_the_store_stays_small() ->
             if rank < 2 or iteration <= MEASURE_EVERY:
                 control.begin(iteration, torch.full((10,), float(rank)), 1.0 if control.measures(iteration) else None)
     assert [control.level.codec for control in three] == ["dense", "dense", "int8"]
+    assert [control.is_unmet for control in three] == [True, True, False]
+    assert "no codec sends more" in three[0].reason
     found = [control.stats()["disagreement"] for control in three]
     assert found[:2] == pytest.approx([(10 / 4) ** 0.5] * 2)
     assert found[2] == pytest.approx((10 * 2 / 3) ** 0.5)

@@ -77,6 +77,17 @@ class ConsensusControl:
     def level(self) -> Level:
         return self.levels[self._decision.level]
 
+    @property
+    def reason(self) -> str:
+        """Of the newest decision."""
+        return self._decision.reason
+
+    @property
+    def is_unmet(self) -> bool:
+        """Whether the ranks are above the target, and no codec sends more."""
+        ratio = self._measured.get("disagreement_in_steps", 0.0)
+        return self._decision.level + 1 == len(self.levels) and not ratio <= self._target * (1 + ERROR)
+
     @staticmethod
     def measures(iteration: int) -> bool:
         """Whether `begin` needs the step of this iteration."""

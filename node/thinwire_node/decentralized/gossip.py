@@ -35,6 +35,7 @@ from thinwire_proto.limits import GOSSIP_PATIENCE_S
 DENSE = "dense"
 OF_RANKS = ("ranks", "rank")
 """Settings that belong to a group of ranks, not to a choice of the script."""
+WITHOUT_STATE = "to go on with other ranks, load model and optimizer alone"
 GAMMA = {"topk": 0.1}
 """By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
 most of a difference diverges with 1."""
@@ -136,6 +137,7 @@ class Gossip:
         turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else self._one_way(codec)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
+        self._has_told_unmet = self._has_told_useless = False
         self._before: Tensor | None = None  # the parameters before a step that is measured
         lines = self._ranks.lines
         self._exchange = Exchange(self._layout, turns, self.topology, lines, slack=slack, patience_s=patience_s)
@@ -227,6 +229,9 @@ class Gossip:
                 "Gossip; or call state_dict before finish"
             )
         exchange = self._exchange.state_dict()
+        if exchange["without"] and not self._has_told_useless:
+            self._has_told_useless = True
+            warn_script(f"rank {exchange['without'][0]} is gone, so no run can load this state; {WITHOUT_STATE}")
         return {
             "version": STATE_VERSION,
             "settings": dict(self._settings),
@@ -290,15 +295,16 @@ class Gossip:
             return unreadable
         if self.steps or self._exchange.iteration >= 0:
             return "load the state before the first step; create a new Gossip to go back"
-        for name, here in (self._settings | {"rank": self._ranks.rank}).items():
-            there = state["rank"] if name == "rank" else state["settings"].get(name)
-            if there != here:
-                mend = "; to go on with other ranks, load model and optimizer alone" if name in OF_RANKS else ""
-                return f"{name} was {there!r} when the state was saved, and is {here!r}{mend}"
         if lost := state["exchange"]["without"]:
             return (
-                f"the state was saved when rank {lost[0]} was gone, so it fits no state of that rank; load an older one"
+                f"the state was saved when rank {lost[0]} was gone, so it fits no state of that rank; {WITHOUT_STATE}"
             )
+        settings = self._settings | {"rank": self._ranks.rank}
+        for name, here in sorted(settings.items(), key=lambda setting: setting[0] not in OF_RANKS):  # others may follow
+            there = state["rank"] if name == "rank" else state["settings"].get(name)
+            if there != here:
+                mend = f"; {WITHOUT_STATE}" if name in OF_RANKS else ""
+                return f"{name} was {there!r} when the state was saved, and is {here!r}{mend}"
         if state["parameters"] != checksum(self._trained()):
             return (
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
@@ -348,7 +354,13 @@ class Gossip:
             step = None if before is None else float((after - before).double().norm())
             self._control.begin(iteration, after, step)
             self._use(self._control)
+            self._tell_unmet(self._control)
         self._exchange.launch(iteration)
+
+    def _tell_unmet(self, control: ConsensusControl) -> None:
+        if control.is_unmet and not self._has_told_unmet:
+            warn_script(f"consensus_target cannot be reached: {control.reason}; take a smaller learning rate")
+        self._has_told_unmet = control.is_unmet
 
     def _use(self, control: ConsensusControl) -> None:
         """Take the codec and `every` that all ranks have agreed on."""

@@ -16,11 +16,13 @@ BYTES_DEAR = 1e-9
 
 @dataclass(frozen=True)
 class Predicted:
-    """A variant with its forecast. to_loss_s: seconds to the wanted loss; None if no curve is known."""
+    """A variant with its forecast. to_loss_s: seconds to the wanted loss; None if no curve is known. arm: whose curve
+    that is."""
 
     variant: Variant
     forecast: Forecast
     to_loss_s: float | None = None
+    arm: str = ""
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from thinwire_planner.choosing.choice import Predicted, best_of_families, predic
 from thinwire_planner.choosing.gain import ALL_REDUCE, Gain, gain_of
 from thinwire_planner.choosing.thresholds import Change, changes
 from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
+from thinwire_planner.methods import gossip
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
 
@@ -103,6 +104,8 @@ def _reasons(
     if gain is not None:
         reasons.append(_gain_in_words(gain))
     reasons += _against_the_star(setting, families, taken)
+    if taken.variant.family == gossip.FAMILY:
+        reasons.append(gossip.MEASURED)
     if not by_loss:
         reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
     return reasons
@@ -122,7 +125,8 @@ def _to_the_loss(goal: Goal | None, found: Sequence[Predicted], taken: Predicted
     assert taken.to_loss_s is not None
     among = "recommended methods" if any(one.variant.caution for one in with_curve) else "methods"
     seconds = seconds_in_words(taken.to_loss_s)
-    return [f"{taken.name} reaches a loss of {goal.loss:g} in {seconds}, the least of all {among} with a curve"]
+    least = f"the least of all {among} with a curve; its own is that of {taken.arm}"
+    return [f"{taken.name} reaches a loss of {goal.loss:g} in {seconds}, {least}"]
 
 
 def _gain_in_words(gain: Gain) -> str:

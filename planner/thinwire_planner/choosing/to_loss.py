@@ -29,11 +29,14 @@ def tokens_to(curve: Curve, loss: float) -> float | None:
 def with_times(
     candidates: Sequence[Predicted], curves: Mapping[str, Curve], loss: float, tokens_a_step: float
 ) -> list[Predicted]:
-    """The same forecasts, with the seconds to the loss where a curve of the variant's arm reaches it."""
+    """The same forecasts, with the seconds to the loss where a curve of the variant's arms reaches it: the first one
+    that does."""
     found = []
     for one in candidates:
-        tokens = tokens_to(curves[one.variant.arm], loss) if one.variant.arm in curves else None
-        found.append(replace(one, to_loss_s=None if tokens is None else tokens / tokens_a_step * one.seconds))
+        needed = {arm: tokens_to(curves[arm], loss) for arm in one.variant.arms if arm in curves}
+        reached = [(tokens / tokens_a_step * one.seconds, arm) for arm, tokens in needed.items() if tokens is not None]
+        to_loss_s, arm = min(reached, default=(None, ""))
+        found.append(replace(one, to_loss_s=to_loss_s, arm=arm))
     return found
 
 

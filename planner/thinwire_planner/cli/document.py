@@ -39,5 +39,6 @@ def _predicted(one: Predicted) -> dict[str, Any]:
         "parts": dict(one.forecast.parts),
         "order": list(one.forecast.order),
         "to_loss_s": one.to_loss_s,
+        "arm": one.arm,
         "caution": one.variant.caution,
     }

@@ -56,4 +56,4 @@ def _forecast(setting: Setting) -> Forecast:
 
 @register_method("all-reduce")
 def all_reduce(setting: Setting) -> Iterator[Variant]:
-    yield FormulaVariant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False, arm="adamw")
+    yield FormulaVariant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False, arms=("adamw",))

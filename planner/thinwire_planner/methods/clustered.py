@@ -41,7 +41,7 @@ class ClusteredVariant:
     without_overlap: str = ""
     slack: int = 0
     looseness: float = 3.5
-    arm: str = ""
+    arms: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -60,6 +60,6 @@ def local_steps(setting: Setting) -> Iterator[Variant]:
             partial(_forecast, steps=steps),
             is_overlapped=False,
             looseness=4.0 + steps,
-            arm=f"diloco-{steps}",
+            arms=(f"diloco-{steps}",),
             caution="learns least in a step: 28% above AdamW's loss with H = 16, 52% with H = 4 (docs/convergence)",
         )

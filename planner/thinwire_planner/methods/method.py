@@ -136,7 +136,7 @@ class Variant(Protocol):
 
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
-    of two that are equally fast, the smaller is taken. arm: the arm of `make science` with its convergence, or empty.
+    of two that are equally fast, the smaller is taken. arms: of `make science` with its convergence, by optimizer.
     caution: why it is not recommended, or empty. without_overlap: the name of the same variant that computes and
     exchanges in turn.
     """
@@ -154,7 +154,7 @@ class Variant(Protocol):
     @property
     def without_overlap(self) -> str: ...
     @property
-    def arm(self) -> str: ...
+    def arms(self) -> tuple[str, ...]: ...
     @property
     def caution(self) -> str: ...
     def forecast(self, setting: Setting) -> Forecast: ...
@@ -170,7 +170,7 @@ class FormulaVariant:
     is_overlapped: bool
     looseness: float = 0.0
     without_overlap: str = ""
-    arm: str = ""
+    arms: tuple[str, ...] = ()
     caution: str = ""
     slack: int = 0
 

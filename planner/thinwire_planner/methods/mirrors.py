@@ -54,7 +54,7 @@ MIRRORED = FormulaVariant(
     is_overlapped=True,
     looseness=1.3,
     without_overlap="star, base age 0",
-    arm=ARM,
+    arms=(ARM,),
 )
 """With so few nodes that they need no mirror, it takes as long as the star at base age 1."""
 

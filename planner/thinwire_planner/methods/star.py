@@ -92,8 +92,8 @@ def star(setting: Setting) -> Iterator[Variant]:
     age_1 = partial(_forecast, base_age=1, waits=True)
     by_clock = partial(_forecast, base_age=1, waits=False)
     names = ("star, base age 0", "star, base age 1", BY_THE_CLOCK)
-    yield FormulaVariant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0, arm=ARM)
+    yield FormulaVariant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0, arms=(ARM,))
     for name, formula, looseness in ((names[1], age_1, 1.1), (names[2], by_clock, 1.2)):
         yield FormulaVariant(
-            name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0], arm=ARM
+            name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0], arms=(ARM,)
         )
