@@ -15,6 +15,7 @@ from thinwire_coordinator.gossip import directory
 from thinwire_coordinator.gossip.answers import BeatAnswer, ReportRefused
 from thinwire_coordinator.gossip.directory import FORGOTTEN_FACTOR
 from thinwire_coordinator.gossip.store import Store
+from thinwire_proto.gossip.seen_lines import SeenLines
 
 NODES_MAX = 3
 CONTRACT = small_contract(
@@ -139,5 +140,18 @@ def test_only_a_node_that_has_mixed_nothing_may_begin_anew(tmp_path: Path) -> No
             await coordinator.beat(node)
         node.head = genesis
         await coordinator.beat(node)
+
+    played(tmp_path, scene)
+
+
+def test_bytes_of_direct_lines_before_a_restart_of_the_coordinator_are_not_counted_again(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        await training(coordinator)
+        node, beats = coordinator.nodes[0], coordinator.run.beats
+        beats.directory.by_node[node.node_id].is_restored = True  # as after a restart, until it reports
+        for sent in (1000, 1010):
+            await beats.beat(node.member, node.report(), b"", lines=SeenLines(sent, sent))
+        found = coordinator.swarm.view.counts.of(node.node_id)
+        assert (found.direct_up, found.direct_down) == (10, 10)
 
     played(tmp_path, scene)

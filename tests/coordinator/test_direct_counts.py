@@ -22,6 +22,13 @@ def test_a_smaller_sum_is_that_of_a_new_process() -> None:
     assert (counts.of("a").direct_up, counts.of("a").direct_down) == (140, 110)
 
 
+def test_what_a_node_sent_before_the_coordinator_started_counts_nothing() -> None:
+    counts = Counts(parameters=1)
+    counts.direct_is("a", 1000, 500, is_older=True)
+    counts.direct_is("a", 1010, 505)
+    assert (counts.of("a").direct_up, counts.of("a").direct_down) == (10, 5)
+
+
 def test_nodes_count_apart_and_together() -> None:
     counts = Counts(parameters=1)
     counts.direct_is("a", 100, 50)

@@ -21,7 +21,7 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect
 from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
-from thinwire_coordinator.planning.gossip_words import beside_the_star
+from thinwire_coordinator.planning.gossip_words import beside_the_star, volunteer_rows
 from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
@@ -105,6 +105,15 @@ def test_the_foretold_bytes_are_those_of_the_codec(codec: str) -> None:
     assert a_plan(exchange={"codec": codec}).figures.bytes_a_parameter == pytest.approx(
         2 * len(body) / layout.parameters, rel=0.02
     )
+
+
+@pytest.mark.parametrize(("topology", "peers"), [("one-peer-exponential", 3), ("ring", 2), ("complete", 7)])
+def test_a_late_node_is_told_of_its_snapshots(topology: str, peers: int) -> None:
+    plan = a_plan(a_swarm(8), exchange={"topology": topology})
+    assert plan.figures.peers == peers
+    assert plan.figures.new_peer_bytes == 16 * facts().trained
+    said = dict(volunteer_rows(plan))["a new peer"]
+    assert said == f"14.2 MB up and down, once; a node that joins late, or was away, has {peers} of them"
 
 
 def test_the_forecast_adds_up() -> None:

@@ -39,6 +39,7 @@ class ReportingNode:
     number: int = 0
     trained_through: int | None = None
     samples: int = 0
+    compute_ms: int = 0
     head: bytes = GENESIS
 
     @property
@@ -53,6 +54,7 @@ class ReportingNode:
             iteration=self.iteration,
             head=self.head,
             samples=self.samples,
+            compute_ms=self.compute_ms,
             trained_through=self.trained_through,
         )
         sign_report(request, self.number, self.key, session)

@@ -112,6 +112,7 @@ class Beats:
         address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch,
         and to place members by."""
         node, before = member.node_id, self._answered.get(member.node_id)
+        was_there = (known := self.directory.by_node.get(node)) is not None and known.is_restored
         if before is not None and before.session == signed.session and signed.number <= before.number:
             if signed.hash != before.hash:
                 text = f"report {signed.number} of this session came already, with another content"
@@ -120,7 +121,7 @@ class Beats:
             self._take(member, signed, sketch, address)
             self._answered[node] = _Answered(signed.session, signed.number, signed.hash)
         if lines is not None:
-            self._see(node, lines)
+            self._see(node, lines, was_there=was_there)
         await self.decide()
         answer = self._answer(self.directory.by_node[node], signed.report.topology)
         await self._store.keep()
@@ -155,10 +156,11 @@ class Beats:
             self._sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
 
-    def _see(self, node: str, lines: SeenLines) -> None:
-        """Take the lines of a node, and show them with the ids of its peers."""
+    def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
+        """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
+        and it has not reported since."""
         self.directory.see(node, lines)
-        self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received)
+        self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
         self.figures.edges[node] = edges
@@ -213,15 +215,17 @@ class Beats:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)
         leases, measure_at = self._swarm.registry.leases, self._sketches.measure_at
-        wanted = self._settings.lease_samples(known.pace, known.iteration)
+        wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
+        is_done = known.iteration >= self._settings.steps  # its parameters are wanted once the others are
+        next_s = soon_s if known.computing_s is None or is_done else beat_s
         leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
-            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at, level=self._given(), evaluate=parts)
+            return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, level=self._given(), evaluate=parts)
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
-        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at, self._given(), parts)
+        return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, self._given(), parts)
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)

@@ -160,6 +160,15 @@ class Directory:
                 self._missed(self._by_member.get(missed), known.member, now)
         return known
 
+    def pace_of(self, known: Participant) -> float | None:
+        """Iterations a second of a node: measured, or at most that, by its computing or by the others; None if nothing
+        is known."""
+        if known.pace:
+            return known.pace
+        if known.computing_s:
+            return 1 / known.computing_s
+        return max((one.pace for one in self.running if one.pace), default=None)
+
     def see(self, node: str, lines: SeenLines) -> None:
         """Take the lines to other members, as a member reports them."""
         member, topology = self.by_node[node].member, self.topology

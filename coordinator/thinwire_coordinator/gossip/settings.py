@@ -15,8 +15,8 @@ from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
 
 LEASE_BEATS = 4
 """A lease lasts so long, at the node's own pace: so long iterations go on without the coordinator."""
-LEASE_FIRST = 16
-"""Iterations of a lease while the node's pace is unknown."""
+LEASE_FIRST = 64
+"""Iterations of a lease while no pace is known. The node reports soon, and then its computing tells one."""
 LEASE_SAMPLES_MAX = 1 << 20
 LEASE_RUNS_MAX = 24
 """Ranges of a lease that an answer names; the rest follows in later ones. Bounds the answer's size."""
@@ -46,7 +46,8 @@ class GossipSettings:
         return self.directory.beat_s
 
     def lease_samples(self, pace: float | None, iteration: int) -> int:
-        """Samples that a node shall have, at its pace, in iterations a second; None while unknown."""
+        """Samples that a node shall have, at its pace, in iterations a second; None while unknown. Too many are only
+        kept from others for a while, and too few make the node, and then its peers, wait."""
         iterations = max(2, math.ceil(LEASE_BEATS * self.beat_s * pace)) if pace else LEASE_FIRST
         return min(min(iterations, max(0, self.steps - iteration)) * self.samples, LEASE_SAMPLES_MAX)
 

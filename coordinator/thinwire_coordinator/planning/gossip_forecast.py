@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
 from thinwire_coordinator.planning import memory
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import MONTH_SECONDS
-from thinwire_planner.methods.gossip import GossipVariant, codec_of
+from thinwire_planner.methods.gossip import GossipVariant, arcs_of, codec_of
 from thinwire_planner.methods.method import Setting
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
@@ -16,6 +17,7 @@ from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
 from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, PROGRAM_BYTES, REPORT_BYTES
 
 VARIATION = 0.1
@@ -37,7 +39,8 @@ class GossipForecast:
     """The figures of a run. A step is one iteration of each node.
 
     message_s: the longest message of a step. bytes_a_parameter, step_bytes: sent and received by a node in a step.
-    relay_bits_s: that the coordinator sends if it hands on all messages.
+    peers: of a node, at most. new_peer_bytes: sent and received before the first difference to a peer that a node has
+    nothing in common with. relay_bits_s: that the coordinator sends if it hands on all messages.
     """
 
     computing_s: float
@@ -54,6 +57,8 @@ class GossipForecast:
     node_disk_bytes: float
     coordinator_memory_bytes: float
     coordinator_disk_bytes: float
+    peers: int
+    new_peer_bytes: float
     relay_bits_s: float
 
     @property
@@ -104,8 +109,17 @@ def gossip_forecast(
         node_disk_bytes=memory.node_disk_bytes(run, facts, data),
         coordinator_memory_bytes=PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         coordinator_disk_bytes=SNAPSHOTS * 4.0 * facts.trained + beats * swarm.nodes * REPORT_BYTES + data.bytes,
+        peers=_peers_of(exchange, swarm),
+        new_peer_bytes=2 * SNAPSHOTS_FIRST * 4.0 * facts.trained,
         relay_bits_s=8 * step_bytes / 2 * swarm.nodes / found.seconds,
     )
+
+
+def _peers_of(exchange: GossipSpec, swarm: SwarmFacts) -> int:
+    """The most peers that a node has in a cycle of the topology."""
+    cycle = arcs_of(exchange.topology, swarm.nodes, 1, 0)
+    ends = {pair for arcs in cycle for pair in zip(arcs.senders.tolist(), arcs.receivers.tolist(), strict=True)}
+    return max(Counter(sender for sender, _ in ends).values(), default=0)
 
 
 def computing_s(rule: OwnStepsSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:

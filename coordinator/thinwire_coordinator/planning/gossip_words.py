@@ -58,6 +58,11 @@ def volunteer_rows(plan: GossipPlan) -> list[Row]:
         ("disk", f"{human_bytes(figures.node_disk_bytes)} at most"),
         ("to begin", f"{human_bytes(figures.first_download_bytes)} down, and the data as they are needed"),
         ("a step", f"{human_bytes(figures.step_bytes / 2)} up, {human_bytes(figures.step_bytes / 2)} down"),
+        (
+            "a new peer",
+            f"{human_bytes(figures.new_peer_bytes)} up and down, once; a node that joins late, or was away, has "
+            f"{figures.peers} of them",
+        ),
         ("a month", f"{human_bytes(figures.bytes_a_month)} up and down, day and night"),
         ("the whole run", f"{human_bytes(figures.run_bytes)} up and down"),
     ]

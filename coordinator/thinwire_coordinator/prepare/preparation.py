@@ -24,7 +24,7 @@ from thinwire_coordinator.prepare.shards import BlobWriter, cut
 from thinwire_coordinator.prepare.sources import NamedSource
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
-from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer
+from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer, training_library
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
 from thinwire_proto.errors import ThinwireError
@@ -215,6 +215,7 @@ def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, sho
     path = work / "tokenizer.json"
     if path.exists():
         return TokenizerFiles(path, 0)
+    training_library()  # before minutes of reading
     shown.begin("read a sample for the tokenizer", None)
     texts = list(sample_of(list(contents.values()), settings.text_key, settings.held_out, settings.stall_s))
     shown.begin(f"train a tokenizer on {sum(len(text) for text in texts):,} characters", None)

@@ -32,7 +32,7 @@ def train_tokenizer(
     texts: their order does not matter; at most SAMPLE_BYTES are used. say: told if the texts have too few pairs.
     Raises ConfigError.
     """
-    library = _library()
+    library = training_library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -95,7 +95,8 @@ def _bounded(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _library() -> Any:
+def training_library() -> Any:
+    """The library that trains a tokenizer. Raises ConfigError if it is missing."""
     try:
         import tokenizers  # noqa: PLC0415 - an extra
         import tokenizers.trainers  # noqa: PLC0415

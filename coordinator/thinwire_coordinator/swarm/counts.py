@@ -156,10 +156,12 @@ class Counts:
             found = self.nodes[node_id] = NodeCounts()
         return found
 
-    def direct_is(self, node_id: str, sent: int, received: int) -> None:
+    def direct_is(self, node_id: str, sent: int, received: int, *, is_older: bool = False) -> None:
         """Count what a node reports of its direct lines: sums since its process started, so that smaller ones are those
-        of a new process."""
+        of a new process. is_older: they are of the time before this coordinator's process, and count nothing."""
         node = self.of(node_id)
+        if is_older:
+            node.direct_seen = (sent, received)
         before_up, before_down = node.direct_seen
         is_new = sent < before_up or received < before_down
         up, down = (sent, received) if is_new else (sent - before_up, received - before_down)
