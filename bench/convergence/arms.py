@@ -23,8 +23,8 @@ class Arm:
 
     kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
     inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma,
-    is_noise_corrected, window and momentum: without a centre. window: iterations of AccumAdamW; 1: AdamW. momentum: of
-    Muon; 0: AdamW.
+    is_noise_corrected, window, momentum and pull: without a centre. window: iterations of AccumAdamW; 1: AdamW.
+    momentum: of Muon; 0: AdamW. pull: `exchange.gradient_pull`.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Arm:
     is_noise_corrected: bool = False
     window: int = 1
     momentum: float = 0.0
+    pull: float = 0.0
 
     def can_have(self, nodes: int, samples: int) -> bool:
         """Whether the arm makes sense with so many nodes, and samples of all of them together."""
@@ -68,6 +69,8 @@ GOSSIP_ARMS = (
     "gossip-sign",
     "gossip-sign-noise",
     "gossip-sign-muon",
+    "gossip-sign-pull",
+    "gossip-sign-muon-pull",
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",
@@ -109,15 +112,18 @@ def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
 
-def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm, Arm]:
-    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon."""
+def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, ...]:
+    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon; and
+    all of them with gradients pulled towards the peers."""
     what = f"gossip on the one-peer exponential graph, {codec}, γ {gamma:g}"
     adamw = Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma)
-    return (
+    own = (
         adamw,
         replace(adamw, name=f"{name}-noise", what=f"{what}, v corrected for noise", is_noise_corrected=True),
         replace(adamw, name=f"{name}-muon", what=f"{what}, Muon", rate=1.5e-2, momentum=MuonSpec().momentum),
     )
+    pulled = (replace(arm, name=f"{arm.name}-pull", what=f"{arm.what}, pull {PULL:g}", pull=PULL) for arm in own)
+    return *own, *pulled
 
 
 def _sent_and_kept(sent: int, kept: int) -> Arm:
@@ -132,6 +138,8 @@ def _shared(k: int, **fields: object) -> DemoSpec:
     return _demo(k=k, k_policy="total", update_topk=0, **fields)
 
 
+PULL = 0.4
+"""Of the first runs at one rate, the best (docs/log/decentralized.md)."""
 PUBLISHED: dict[str, object] = {
     "k_policy": "fixed",
     "update_topk": 0,

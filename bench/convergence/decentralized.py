@@ -23,6 +23,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
 from thinwire_proto.gossip.mixing import Mixing
 from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.pull import pull
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 
@@ -49,8 +50,9 @@ class GossipMethod:
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         mixing, share = self._topology.at(step), self._swarm.share
+        pulled = [self._pulled(node) for node in range(self._swarm.nodes)] if self._arm.pull else self._x
         sent = self._send(mixing)
-        losses = [self._step(node, x, step, first + node * share) for node, x in enumerate(self._x)]
+        losses = [self._step(node, at, step, first + node * share) for node, at in enumerate(pulled)]
         self._mix(mixing)
         self._mean.copy_(self._mean_model())
         self._problem.put(self._named(self._mean))
@@ -75,6 +77,11 @@ class GossipMethod:
             copy.advance(self._codec.decode(body, copy.flat.device))
             sent += len(body)
         return sent
+
+    def _pulled(self, node: int) -> Tensor:
+        """Where a node computes its gradient: before the messages of this iteration come."""
+        x, copies = self._x[node], sorted(self._copies.items())
+        return pull(x, [copy.flat for (_, to), copy in copies if to == node], self._arm.pull, torch.empty_like(x))
 
     def _mix(self, mixing: Mixing) -> None:
         """Mix what was sent, into parameters that have stepped since."""
@@ -104,9 +111,10 @@ class GossipMethod:
             return Muon(groups, lr=0.0, momentum=self._arm.momentum, betas=betas)
         return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
 
-    def _step(self, node: int, x: Tensor, step: int, first: int) -> float:
+    def _step(self, node: int, at: Tensor, step: int, first: int) -> float:
+        """A step on a node's parameters. at: where its gradient is computed."""
         optimizer, share = self._optimizers[node], self._swarm.share
-        self._problem.put(self._named(x))
+        self._problem.put(self._named(at))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(self._schedule, step)
         optimizer.zero_grad()

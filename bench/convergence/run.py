@@ -201,6 +201,7 @@ def settings_of(arm: Arm) -> dict[str, object]:
     if arm.kind in WITHOUT_A_CENTRE:
         settings |= {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
         settings |= {"window": arm.window} if arm.window > 1 else {}
+        settings |= {"pull": arm.pull} if arm.pull else {}
         return settings | ({"momentum": arm.momentum} if arm.momentum else {})
     unused = {name for name in ("update_topk", "update_levels") if not getattr(arm.demo, name)}
     settings["demo"] = arm.demo.model_dump(exclude=unused)

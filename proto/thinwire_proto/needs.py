@@ -27,6 +27,8 @@ LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 GOSSIP_BYTES_A_PARAMETER = 60
 """Without a centre: x, the first parameters twice, gradient and its sum, moments, and the journal's tensors again."""
+PULLED_BYTES_A_PARAMETER = 4
+"""Where gradients are computed, with `exchange.gradient_pull`."""
 EDGE_BYTES_A_PARAMETER = 24
 """An edge's two copies, a third while turns are open, and the same in the journal while it is written."""
 FROZEN_BYTES_A_PARAMETER = 4
@@ -66,7 +68,9 @@ class Trained:
 def trained_bytes(run: RunSpec, trained: Trained) -> int:
     """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them."""
     if run.exchange.kind == "gossip":
-        return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained.parameters
+        own = GOSSIP_BYTES_A_PARAMETER
+        own += PULLED_BYTES_A_PARAMETER if getattr(run.exchange, "gradient_pull", 0) else 0
+        return (own + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained.parameters
     each = NODE_BYTES_A_PARAMETER + run.rule.MORE_BYTES_A_PARAMETER
     each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
     travelling = sent_bytes(run, trained) + update_bytes(run, trained)

@@ -26,7 +26,10 @@ from bench.convergence.arms import (
     rate_at,
 )
 from bench.convergence.checkpoint import Checkpoint, RunState
+from bench.convergence.decentralized import GossipMethod
+from bench.convergence.method import SwarmSize
 from bench.convergence.plan import Study, best_rate, next_runs, runs_at_least, sweep_of
+from bench.convergence.problem import Problem
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, checkpoint_of, read, settings_of, train, write
 from bench.convergence.scaling import SCALINGS
@@ -34,7 +37,9 @@ from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 from bench.convergence.summaries import ArmSummary, front_of, summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
+from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.data.corpus import windows
+from thinwire_proto.gossip.copies import Copies
 from thinwire_proto.models import BYTE_PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
@@ -231,6 +236,7 @@ ONE_OF_EACH_KIND = {arm.kind: name for name, arm in ARMS.items()} | {
     "gossip, corrected": "gossip-sign-noise",
     "gossip, windows": "gossip-accum",
     "gossip, Muon": "gossip-sign-muon",
+    "gossip, pulled": "gossip-sign-muon-pull",
 }
 
 
@@ -350,8 +356,30 @@ def test_without_a_centre_a_node_that_drifts_away_shows_in_its_own_loss() -> Non
     assert "| 3.0800 |" not in pages[0]
 
 
+def test_the_study_pulls_gradients_as_a_node_does(small: Size) -> None:
+    arm, nodes = ARMS["gossip-sign-pull"], 4
+    problem = Problem(small.spec, text_of("stdlib"), 1, torch.device("cpu"))
+    method = GossipMethod(problem, arm, ScheduleSpec(learning_rate=1e-2, warmup_steps=1, steps=9), SwarmSize(nodes, 4))
+    for step in range(3):
+        method.round(step, step * 4)
+    copies, out = Copies(method._layout), torch.empty(method._layout.parameters)
+    for peer in {source for source, target in method._copies if target == 0}:
+        copies.join(peer, method._copies[peer, 0].flat)
+    copies.pull(method._x[0], arm.pull, 3, out)
+    assert len(copies.edges) == 2
+    assert torch.equal(method._pulled(0), out)
+    assert not torch.equal(method._pulled(0), method._x[0])
+
+
 @pytest.mark.parametrize(
-    ("arm", "bits"), [("gossip-sign", 1), ("gossip-sign-noise", 1), ("gossip-accum", 32), ("gossip-sign-muon", 1)]
+    ("arm", "bits"),
+    [
+        ("gossip-sign", 1),
+        ("gossip-sign-noise", 1),
+        ("gossip-accum", 32),
+        ("gossip-sign-muon", 1),
+        ("gossip-sign-pull", 1),
+    ],
 )
 def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str, bits: int) -> None:
     size = Size("byte-1m", 8, 8)

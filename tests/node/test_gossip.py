@@ -67,6 +67,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(ranks: Found) -> N
         assert not all(without_pending for _, _, without_pending in found["resuming"])
 
 
+def test_pulled_gradients_move_no_mean_and_resume_to_the_bit(ranks: Found) -> None:
+    for found in ranks:
+        equal_runs, between, mean, is_as_before, end = found["pulled"]
+        assert equal_runs == [(True, False)] * 2  # and they are not those of a run without it
+        assert mean == pytest.approx(1.5, abs=1e-5)  # that of the ranks' own parameters
+        assert is_as_before
+        assert 0.2 < abs(between - 1.5) / abs(end - 1.5) < 0.8  # between two steps, half of the way to the mean
+    assert sum(found["pulled"][-1] for found in ranks) / RANKS == pytest.approx(1.5, abs=1e-5)
+
+
 def test_states_of_ranks_that_are_behind_fit_together_without_a_barrier(ranks: Found) -> None:
     """Both ranks that skipped have sent less than the others, whose turns with them are open in the states."""
     for number in range(3):
@@ -197,6 +207,8 @@ def test_one_rank_alone_trains_as_without_gossip() -> None:
         ({"every": "2"}, "every must be a whole number, 1 or more; it is '2'"),
         ({"per_host": "a"}, "per_host must be a whole number, 1 or more; it is 'a'"),
         ({"seed": 1.5}, "seed must be a whole number; it is 1.5"),
+        ({"gradient_pull": 1.5, "codec": "sign"}, "gradient_pull must be 0 to 1; it is 1.5"),
+        ({"gradient_pull": 0.4}, "gradient_pull needs copies of the peers, .* take bf16, int8, sign"),
         ({"consensus_target": "a"}, "consensus_target must be above 0 steps; it is 'a'"),
         ({"topology": "mesh"}, "there is no 'mesh'"),
         ({"per_host": 2}, "cannot be divided"),
@@ -288,6 +300,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         ({"version": state["version"]}, "the state is damaged: settings is missing"),
         (state | {"steps": "1"}, "the state is damaged: steps is a str"),
         (state | {"exchange": {}}, "the state is damaged: exchange.number is missing"),
+        (state | {"own": torch.zeros(3)}, r"the state is damaged: own is torch.float32 \[3\], not torch.uint8"),
         (state | {"exchange": state["exchange"] | {"open": [{}]}}, "the state is damaged: exchange.open.iteration is"),
         (state | {"exchange": state["exchange"] | {"delta": torch.zeros(3)}}, r"exchange.delta is torch.float32 \[3\]"),
         (state | {"rank": 1}, "rank was 1 .* to go on with other ranks, load model and optimizer alone"),

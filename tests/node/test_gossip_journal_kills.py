@@ -22,11 +22,16 @@ NODES, ITERATIONS, SAMPLES = 3, 6, 3
 POINTS = ("before", "written", "renamed")
 
 
+PULLED = "pulled"
+"""AdamW, with gradients pulled towards the peers."""
+
+
 def contract_with(kind: str) -> Contract:
-    """kind: of the rule."""
+    """kind: of the rule, or PULLED."""
+    exchange = {"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000}
     return small_contract(
-        exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
-        rule={"kind": kind, "samples": SAMPLES},
+        exchange=exchange | ({"gradient_pull": 0.4} if kind == PULLED else {}),
+        rule={"kind": "adamw" if kind == PULLED else kind, "samples": SAMPLES},
         schedule={"steps": ITERATIONS, "warmup_steps": 1, "learning_rate": 1e-3},
         round={"pace": "clock"},
     )
@@ -35,9 +40,9 @@ def contract_with(kind: str) -> Contract:
 CONTRACT = contract_with("adamw")
 KILLS = (
     *(("adamw", write, point) for write in range(1, ITERATIONS + 2) for point in POINTS),
-    *(("muon", write, "written") for write in (2, ITERATIONS)),
+    *((kind, write, "written") for kind in ("muon", PULLED) for write in (2, ITERATIONS)),
 )
-"""Rule, number of the write, and the point."""
+"""Kind of the contract, number of the write, and the point."""
 
 
 class Killed(Exception):
@@ -110,11 +115,11 @@ async def run(folder: Path, kind: str, dies: tuple[int, str] | None = None) -> d
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, JournalEntry]]:
-    """By rule, the journals of a run in which nobody dies."""
-    return {kind: asyncio.run(run(tmp_path_factory.mktemp(kind), kind)) for kind in ("adamw", "muon")}
+    """By kind, the journals of a run in which nobody dies."""
+    return {kind: asyncio.run(run(tmp_path_factory.mktemp(kind), kind)) for kind in ("adamw", "muon", PULLED)}
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", PULLED])
 def test_all_iterations_are_trained_and_mixed(kind: str, whole: dict[str, dict[int, JournalEntry]]) -> None:
     journals = whole[kind]
     assert [entry.finished for entry in journals.values()] == [ITERATIONS] * NODES
@@ -125,6 +130,11 @@ def test_all_iterations_are_trained_and_mixed(kind: str, whole: dict[str, dict[i
     x = torch.stack([entry.member.tensors["x"] for entry in journals.values()])
     first = journals[0].member.tensors["first"]
     assert 0 < (x - x.mean(0)).norm() < 0.3 * (x - first).norm()  # they stepped, and agree
+
+
+def test_pulled_gradients_are_others(whole: dict[str, dict[int, JournalEntry]]) -> None:
+    own, pulled = (whole[kind][0].member.tensors["x"] for kind in ("adamw", PULLED))
+    assert not torch.equal(own, pulled)
 
 
 @pytest.mark.parametrize(("kind", "write", "point"), KILLS)

@@ -19,6 +19,7 @@ from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.copies import (
     HELD_MAX,
+    RECENT_ITERATIONS,
     SNAPSHOT,
     UNACKNOWLEDGED_MAX,
     Copies,
@@ -314,6 +315,26 @@ def test_mixing_moves_both_ends_by_opposite_amounts() -> None:
         assert copies[one].mix(x[one], [Turn(0, 0, 1 - one)], lambda turn: 0.5) == 1
     for found, wanted in zip(x, expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+def test_a_gradient_is_pulled_towards_the_mean_of_what_is_known_of_the_peers() -> None:
+    """Peer 3 has not sent its snapshot yet, and peer 4 was not heard of for long."""
+    x, known = parameters(1), {peer: parameters(peer) for peer in (2, 4, 5)}
+    copies, out = Copies(LAYOUT), torch.empty(LAYOUT.parameters)
+    for peer in (5, 4, 3, 2):  # the order does not matter
+        copies.join(peer, None if peer == 3 else torch.zeros(LAYOUT.parameters))
+    for peer, theirs in known.items():
+        there = Edge(LAYOUT, torch.zeros(LAYOUT.parameters), CPU)
+        when = (0, 0 if peer == 4 else 20)
+        copies.edges[peer].send(when, x, "dense")
+        copies.edges[peer].receive(there.send(when, theirs, "dense"))
+        copies.edges[peer].difference(when)
+    copies.pull(x, 0.4, RECENT_ITERATIONS + 1, out)
+    torch.testing.assert_close(out, x + 0.4 * ((x + known[2] + known[5]) / 3 - x))
+    copies.pull(x, 0.4, RECENT_ITERATIONS, out)
+    torch.testing.assert_close(out, x + 0.4 * ((x + known[2] + known[4] + known[5]) / 4 - x))
+    copies.pull(x, 0.4, 10 * RECENT_ITERATIONS, out)
+    assert torch.equal(out, x)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.1, 1.01, float("nan")])

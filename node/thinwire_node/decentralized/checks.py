@@ -42,6 +42,7 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer) -> None:
 def check_settings(
     *,
     gamma: float,
+    gradient_pull: float,
     every: int,
     slack: int,
     patience_s: float,
@@ -52,6 +53,8 @@ def check_settings(
     """Raises ConfigError for an argument of `Gossip` that cannot be."""
     if not (isinstance(gamma, Real) and 0 < gamma <= 1):
         raise ConfigError(f"gamma must be above 0, and at most 1; it is {gamma!r}")
+    if not (isinstance(gradient_pull, Real) and 0 <= gradient_pull <= 1):
+        raise ConfigError(f"gradient_pull must be 0 to 1; it is {gradient_pull!r}")
     if not (isinstance(every, int) and every >= 1):
         raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
     if not (isinstance(slack, int) and 0 <= slack <= SLACK_MAX):

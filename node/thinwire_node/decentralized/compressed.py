@@ -15,7 +15,7 @@ a copy that differs is a reason to stop. And an edge keeps the messages since it
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -75,6 +75,10 @@ class CompressedCodec:
                 "a device computes otherwise. Find out which, and start again from a checkpoint"
             )
         return self._buffer(copy)
+
+    def copies_of_peers(self, left_out: Collection[int]) -> list[Tensor]:
+        """What this rank knows of its peers, float32 [parameters] each, by rank, without a copy."""
+        return [copy.flat for peer, copy in sorted(self._copies["theirs"].items()) if peer not in left_out]
 
     def state_dict(self) -> Mapping[str, Any]:
         state: dict[str, Any] = {"sequences": {}}

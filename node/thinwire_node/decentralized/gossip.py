@@ -22,6 +22,7 @@ from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.pending import PendingTurns
+from thinwire_node.decentralized.pulled import Pulled
 from thinwire_node.decentralized.pushed import PushedTurns
 from thinwire_node.decentralized.ranks import Averaged, Ranks
 from thinwire_node.decentralized.saved_form import STATE_VERSION, why_damaged, why_unreadable
@@ -60,6 +61,9 @@ class Gossip:
         codec            what an edge carries: "dense", the parameters themselves; or of the difference from a public
                          copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
         gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
+        gradient_pull    part of the way from this rank's parameters to the mean of them and of its copies of its peers.
+                         Gradients are computed there, so between two steps the model has those parameters. Costs no
+                         byte, and needs a codec of differences. See docs/decentralized.md
         every            steps from one exchange to the next
         slack            iterations that a message may be late before the step waits for it, at most 4. Both ends mix
                          the same difference later, so the mean of all ranks does not move
@@ -86,6 +90,7 @@ class Gossip:
         topology: str = AUTO,
         codec: str = DENSE,
         gamma: float | None = None,
+        gradient_pull: float = 0.0,
         every: int = 1,
         slack: int = 0,
         patience_s: float = GOSSIP_PATIENCE_S,
@@ -99,6 +104,7 @@ class Gossip:
         gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
         check_settings(
             gamma=gamma,
+            gradient_pull=gradient_pull,
             every=every,
             slack=slack,
             patience_s=patience_s,
@@ -123,6 +129,7 @@ class Gossip:
             "per_host": per_host,
             "codec": codec,
             "gamma": float(gamma),  # of any real type, and JSON knows few
+            "gradient_pull": float(gradient_pull),
             "every": every,
             "slack": slack,
             "seed": seed,
@@ -135,6 +142,7 @@ class Gossip:
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
         self._codec = None if self.topology.is_directed else _codec(codec, self._layout, self._control)
         turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else self._one_way(codec)
+        self._pulled = Pulled(self._layout, self._with_copies(float(gradient_pull)), float(gradient_pull))
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
         self._has_told_unmet = self._has_told_useless = False
@@ -159,6 +167,16 @@ class Gossip:
         sources = {peer for mixing in mixings for peer in mixing.sources(rank)}
         return PushedTurns(self._layout, codec, targets=targets, sources=sources)
 
+    def _with_copies(self, gradient_pull: float) -> CompressedCodec | None:
+        if isinstance(self._codec, CompressedCodec):
+            return self._codec
+        if gradient_pull:
+            raise ConfigError(
+                "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8, sign, "
+                "dct-sign or topk, and edges with both ends"
+            )
+        return None
+
     def _controlled(self, target: float, codec: str, every: int) -> ConsensusControl:
         ranks, name = self._ranks, f"thinwire.gossip.{self._run:016x}"
         return ConsensusControl(target, codec, every, ranks.store, name, ranks.rank, ranks.count)
@@ -173,6 +191,8 @@ class Gossip:
         backup = [tensor.detach().clone() for tensor in held]
         self._averaging = True
         try:
+            with torch.no_grad():
+                self._pulled.show_own()
             yield self._average(buffers).present
         finally:
             self._averaging = False
@@ -185,6 +205,8 @@ class Gossip:
         rank that was behind is no longer. Returns the ranks that took part. Raises RemoteError if one dies meanwhile;
         some tensors may then be the mean already, so go back to a checkpoint."""
         self._leave_averaged("average")
+        with torch.no_grad():
+            self._pulled.end()
         present, newest = self._average(buffers)
         with torch.inference_mode(False):  # what is made here takes part in later steps
             self._exchange.drop(newest)
@@ -242,6 +264,7 @@ class Gossip:
             "since": self._since,
             "consensus": self._control.state_dict() if self._control else None,
             "parameters": checksum(self._trained()),
+            "own": None if self._pulled.own is None else self._pulled.own.clone(),
             "exchange": exchange,
         }
 
@@ -268,6 +291,7 @@ class Gossip:
         self.steps = state["steps"]
         self.factor = state["factor"]
         self._since = state["since"]
+        self._pulled.load(state["own"])
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -276,6 +300,7 @@ class Gossip:
         Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean.
         """
         self._leave_averaged("finish")
+        self._pulled.end()
         self._exchange.finish(self.factor)
         self._tell_news()
         if self._hooks:
@@ -310,7 +335,7 @@ class Gossip:
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
             )
-        return why_damaged(state["exchange"], self._layout, has_copies=isinstance(self._codec, CompressedCodec))
+        return why_damaged(state, self._layout, has_copies=isinstance(self._codec, CompressedCodec))
 
     def _trained(self) -> list[Tensor]:
         return [parameter for _, parameter in self._parameters]
@@ -331,6 +356,7 @@ class Gossip:
                 "the optimizer's parameters have changed since Gossip was created; call `finish` on all ranks, and "
                 "create a new Gossip after `add_param_group`"
             )
+        self._pulled.end()
         self._exchange.collect(self.factor)
         self._tell_news()
         if self._control and self._is_last_before_exchange and self._control.measures(self._exchange.next_iteration):
@@ -343,6 +369,10 @@ class Gossip:
     @torch.no_grad()
     def _after_step(self) -> None:
         self.steps += 1
+        self._begin_exchange()
+        self._pulled.begin([*self._exchange.left_out])
+
+    def _begin_exchange(self) -> None:
         if not self._is_last_before_exchange:
             self._since += 1
             return

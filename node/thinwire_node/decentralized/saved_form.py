@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thinwire_node.decentralized.flat import FlatLayout
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 Form = Mapping[str, Any]
 NONE = type(None)
 STATE: Form = {
@@ -23,6 +23,7 @@ STATE: Form = {
     "since": int,
     "consensus": (dict, NONE),
     "parameters": int,
+    "own": (Tensor, NONE),
     "exchange": dict,
 }
 CONSENSUS: Form = {
@@ -75,11 +76,12 @@ def why_unreadable(state: object) -> str | None:
     return _in_words(_first_damage(state))
 
 
-def why_damaged(exchange: Mapping[str, Any], layout: FlatLayout, *, has_copies: bool) -> str | None:
-    """Why the tensors in a readable state's exchange cannot be this layout's. has_copies: whether its codec has."""
+def why_damaged(state: Mapping[str, Any], layout: FlatLayout, *, has_copies: bool) -> str | None:
+    """Why the tensors in a readable state cannot be this layout's. has_copies: whether its codec has."""
+    exchange = state["exchange"]
     if _is_pushed(exchange):
         return _in_words(_wrong_mass(exchange, layout))
-    damaged = _wrong_buffer(exchange, layout)
+    damaged = _wrong_buffer(state, layout)
     if damaged is None and has_copies:
         damaged = _wrong_copy(exchange["codec"], layout)
     return _in_words(damaged)
@@ -125,13 +127,14 @@ def _wrong_mass(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:
     return None
 
 
-def _wrong_buffer(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:
-    buffers = [("delta", exchange["delta"])] if exchange["delta"] is not None else []
-    buffers += [("later.difference", part["difference"]) for part in exchange["later"]]
-    buffers += [("open.own", part["own"]) for part in exchange["open"]]
-    for name, buffer in buffers:
+def _wrong_buffer(state: Mapping[str, Any], layout: FlatLayout) -> str | None:
+    exchange = state["exchange"]
+    buffers = [("own", state["own"]), ("exchange.delta", exchange["delta"])]
+    buffers += [("exchange.later.difference", part["difference"]) for part in exchange["later"]]
+    buffers += [("exchange.open.own", part["own"]) for part in exchange["open"]]
+    for name, buffer in ((name, buffer) for name, buffer in buffers if buffer is not None):
         if buffer.dtype != torch.uint8 or buffer.shape != (layout.bytes,):
-            return f"exchange.{name} is {buffer.dtype} {list(buffer.shape)}, not torch.uint8 [{layout.bytes}]"
+            return f"{name} is {buffer.dtype} {list(buffer.shape)}, not torch.uint8 [{layout.bytes}]"
     return None
 
 

@@ -87,7 +87,8 @@ class Finished:
 
 class GossipWork:
     """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
-    archive: is synced before each entry of the journal."""
+    archive: is synced before each entry of the journal. pulled: where gradients are computed, if that is not x (see
+    `exchange.gradient_pull`)."""
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class GossipWork:
         threads: Threads,
         kept: JournalEntry | None,
         archive: MessageArchive | None = None,
+        pulled: Tensor | None = None,
     ) -> None:
         self.contract = contract
         self.layout = layout
@@ -113,6 +115,7 @@ class GossipWork:
         self._journal = journal
         self._archive = archive
         self._threads = threads
+        self._pulled = pulled
         self.finished = kept.finished if kept else 0
         """Iterations that are finished."""
         self.measure_at = 0
@@ -124,6 +127,7 @@ class GossipWork:
         self.saved = self._note(self.lease.trained_through)
         self.view = self._view()
         """The member as it was after the newest job. The member itself belongs to the compute thread."""
+        self._pull()
 
     @property
     def is_done(self) -> bool:
@@ -200,8 +204,15 @@ class GossipWork:
 
     def _begin_first(self) -> Sending:
         sending = self._member.begin()
+        self._pull()
         self._save(self.lease.trained_through)
         return sending
+
+    def _pull(self) -> None:
+        """Right after an iteration has begun, so that a node that continues from the journal computes the same."""
+        exchange = self.contract.exchange
+        if self._pulled is not None and isinstance(exchange, GossipSpec):
+            self._member.pull(exchange.gradient_pull, self._pulled)
 
     async def begin_gradient(self) -> None:
         await self.run(NodeJob.MICRO_BATCH, self._gradient.begin)
@@ -252,6 +263,7 @@ class GossipWork:
         self.unreported = samples + gradient.samples, loss_sum + gradient.loss * gradient.samples
         is_last = iteration + 1 >= self.iterations
         sending = [] if is_last else member.begin()
+        self._pull()
         self.finished = self.iterations if is_last else member.iteration
         self._save(trained_through, gradient.loss if gradient.samples else None, norm)
         sketched = None

@@ -28,24 +28,29 @@ class Gradient:
 
 
 class GradientSum:
-    """Sums gradients at the parameters x. One thread calls it, but for `interrupt`.
+    """Sums gradients. One thread calls it, but for `interrupt`.
 
-    x: float32 [layout.parameters] on the CPU, in the manifest's order; may change in place between two sums."""
+    x: the node's parameters, whose held-out loss is measured. at: the parameters at which gradients are computed; by
+    default x. Both are float32 [layout.parameters] on the CPU, in the manifest's order, and may change in place between
+    two sums."""
 
-    def __init__(self, layout: TileLayout, data: DataSource, compute: Compute, x: Tensor) -> None:
+    def __init__(
+        self, layout: TileLayout, data: DataSource, compute: Compute, x: Tensor, at: Tensor | None = None
+    ) -> None:
         self._data = data
         self._compute = compute
         self._sum = torch.zeros(layout.parameters)
         self._x = named_views(layout, x)
+        self._at = self._x if at is None else named_views(layout, at)
         self._sums = named_views(layout, self._sum)
-        self._uses_x_itself = False
+        self._uses_them_themselves = False
         self.begin()
 
     def begin(self) -> None:
         """Start the sum of an iteration, at the parameters as they are now."""
-        if not self._uses_x_itself:
-            self._compute.use(self._x)
-            self._uses_x_itself = self._compute.device.type == "cpu"
+        if not self._uses_them_themselves:
+            self._compute.use(self._at)
+            self._uses_them_themselves = self._compute.device.type == "cpu"
         self._dropped, self._compute_s = 0, 0.0
         self._clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thinwire_planner.choosing.choice import Predicted, best_of_families, predict, take
+from thinwire_planner.choosing.choice import TIE, Predicted, best_of_families, predict, take
 from thinwire_planner.choosing.gain import ALL_REDUCE, Gain, gain_of
 from thinwire_planner.choosing.thresholds import Change, changes
 from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
@@ -59,6 +59,7 @@ def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
     by_loss = cost_s is not None
     elsewhere = changes(setting, found) if not by_loss and setting.nodes > 1 else []
     reasons = _reasons(setting, families, taken, gain, _to_the_loss(goal, found, taken), by_loss=by_loss)
+    reasons += _passed_over(found, taken)
     if not elsewhere and setting.nodes > 1:
         reasons.append(NOT_LOOKED_FOR if by_loss else NO_CHANGE)
     return Plan(
@@ -109,6 +110,15 @@ def _reasons(
     if not by_loss:
         reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
     return reasons
+
+
+def _passed_over(found: Sequence[Predicted], taken: Predicted) -> list[str]:
+    """The fastest of those with a caution, if it is faster than the one that is taken."""
+    others = [one for one in found if one.variant.caution]
+    if not others or (fastest := take(others)).seconds * (1 + TIE) >= taken.seconds:
+        return []
+    step = seconds_in_words(fastest.seconds)
+    return [f"faster, and not recommended: {fastest.name}, {step} a step; it {fastest.variant.caution}"]
 
 
 def _to_the_loss(goal: Goal | None, found: Sequence[Predicted], taken: Predicted) -> list[str]:

@@ -64,7 +64,7 @@ CODECS = (
         "one bit",
         0.126,
         30e-3 / MEASURED_PARAMETERS,
-        "3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or 1.5% "
+        "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or 1.5% "
         "there with steps of Muon",
     ),
     CodecBytes(

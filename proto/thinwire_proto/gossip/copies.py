@@ -41,6 +41,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import Codec, make_codec
 from thinwire_proto.gossip.iteration import AHEAD_MAX, Turn
 from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.pull import pull
 
 SNAPSHOT = "snapshot"
 """In place of a codec's name: the body is the copy itself, as a difference from 0."""
@@ -53,6 +54,8 @@ HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
 the line."""
 SNAPSHOTS_FIRST = 2
 """An edge between nodes with nothing in common begins with so many in each direction."""
+RECENT_ITERATIONS = 32
+"""A peer that was not heard of for longer pulls no gradient. An edge of 4,096 nodes is used once in 12 iterations."""
 CODECS_MAX = 16
 """Codecs that are kept ready. A peer may name another one in each message."""
 
@@ -224,6 +227,10 @@ class Edge:
         """`every` in the peer's message for a turn; None unless `difference` takes the turn now."""
         return self._held[0].every if self.may_mix(when) else None
 
+    def knows_peer(self, iteration: int) -> bool:
+        """Whether `theirs` is about what the peer has at this iteration."""
+        return not (self._awaits_snapshot or self._wants_snapshot) and self._newest[1] >= iteration - RECENT_ITERATIONS
+
     def difference(self, when: When) -> Tensor | None:
         """theirs − own at a turn, float32 [layout.parameters], once. None if the peer's copy is known to be wrong.
 
@@ -371,6 +378,10 @@ class Copies:
 
     def leave(self, peer: int) -> None:
         self.edges.pop(peer, None)
+
+    def pull(self, x: Tensor, part: float, iteration: int, out: Tensor) -> None:
+        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory."""
+        pull(x, [edge.theirs.flat for _, edge in sorted(self.edges.items()) if edge.knows_peer(iteration)], part, out)
 
     def mix(self, x: Tensor, turns: Iterable[Turn], weight: Callable[[Turn], float]) -> int:
         """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed.

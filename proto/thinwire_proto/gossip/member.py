@@ -207,6 +207,11 @@ class Member:
         """The line to a peer is back."""
         self._machine.present(peer)
 
+    def pull(self, part: float, out: Tensor) -> None:
+        """Where the gradient of this iteration is computed: part of the way from x to the mean of x and its peers. See
+        `Copies.pull`."""
+        self._copies.pull(self.x, part, self.iteration, out)
+
     def mix(self, mix: Mix) -> None:
         """Mix the turns of a decision into x, and extend the chain."""
         for turn in mix.turns:

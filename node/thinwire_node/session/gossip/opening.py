@@ -56,8 +56,9 @@ def open_training(
             optimizer.load(kept.moments, kept.steps)
         except ValueError as error:
             raise journal.unreadable(error) from None
-    gradient = GradientSum(layout, data, compute, member.x)
-    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, archive)
+    pulled = torch.empty_like(member.x) if exchange.gradient_pull else None
+    gradient = GradientSum(layout, data, compute, member.x, pulled)
+    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, archive, pulled)
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 

@@ -45,6 +45,13 @@ class GossipSpec(ExchangeSpec):
     gamma: float = Field(
         1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"
     )
+    gradient_pull: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="part of the way, from a node's own parameters to the mean of them and of what it knows of its "
+        "peers, at which it computes gradients; costs no byte; 0: at its own",
+    )
     slack: int = Field(
         0,
         ge=0,
