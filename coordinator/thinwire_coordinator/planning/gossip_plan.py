@@ -16,7 +16,7 @@ from thinwire_coordinator.planning.gossip_forecast import (
 )
 from thinwire_coordinator.planning.memory import micro_batch_for
 from thinwire_coordinator.planning.own_rule_choice import own_rule
-from thinwire_coordinator.planning.settings import known_batch, warmup_steps
+from thinwire_coordinator.planning.settings import GRADIENT_PULL, known_batch, warmup_steps
 from thinwire_coordinator.planning.star_beside import StarBeside, star_beside
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -80,7 +80,7 @@ def choose_gossip(
         raise ConfigError(f"a run without a centre has at most {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     if swarm.nodes < NODES_LEAST:
         raise ConfigError(f"a run without a centre needs {NODES_LEAST} nodes or more, and there are {swarm.nodes}")
-    exchange = GossipSpec()
+    exchange = GossipSpec(gradient_pull=GRADIENT_PULL)
     wanted = known_batch(facts.trained) / facts.context / swarm.nodes
     sample_s = facts.context / swarm.tokens_s
     forecast = variant_of(exchange).forecast(setting_of(facts, swarm, max(1.0, wanted) * sample_s))

@@ -104,6 +104,7 @@ def keys_of(plan: GossipPlan) -> dict[str, list[Key]]:
             ("kind", exchange.kind, "without a centre; for nodes that trust each other"),
             ("topology", exchange.topology, "who mixes with whom"),
             ("codec", exchange.codec, f"{figures.bytes_a_parameter:.3g} bytes a parameter and step, up and down"),
+            ("gradient_pull", exchange.gradient_pull, "gradients are computed so far towards the peers; costs no byte"),
             ("patience_ms", exchange.patience_ms, "for a peer's message; then the peer is left out"),
         ],
     }

@@ -18,12 +18,10 @@ from thinwire_node.decentralized.checks import check_names, check_one_way, check
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.contents import checksum, described, trained
-from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
+from thinwire_node.decentralized.edge_kinds import DENSE, codec_of, one_way_turns, pulled_of
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.pending import PendingTurns
-from thinwire_node.decentralized.pulled import Pulled
-from thinwire_node.decentralized.pushed import PushedTurns
 from thinwire_node.decentralized.ranks import Averaged, Ranks
 from thinwire_node.decentralized.saved_form import STATE_VERSION, why_damaged, why_unreadable
 from thinwire_node.decentralized.turns import Turns
@@ -33,7 +31,6 @@ from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
 from thinwire_proto.limits import GOSSIP_PATIENCE_S
 
-DENSE = "dense"
 OF_RANKS = ("ranks", "rank")
 """Settings that belong to a group of ranks, not to a choice of the script."""
 WITHOUT_STATE = "to go on with other ranks, load model and optimizer alone"
@@ -140,9 +137,13 @@ class Gossip:
         self._ranks.broadcast([*model.parameters(), *model.buffers(), run])
         self._run = int(run)
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
-        self._codec = None if self.topology.is_directed else _codec(codec, self._layout, self._control)
-        turns: Turns = PendingTurns(self._layout, self._codec) if self._codec else self._one_way(codec)
-        self._pulled = Pulled(self._layout, self._with_copies(float(gradient_pull)), float(gradient_pull))
+        self._codec = None if self.topology.is_directed else codec_of(codec, self._layout, self._control)
+        turns: Turns
+        if self._codec is None:
+            turns = one_way_turns(self.topology, self._ranks.rank, codec, self._layout)
+        else:
+            turns = PendingTurns(self._layout, self._codec)
+        self._pulled = pulled_of(float(gradient_pull), self._codec, self._layout)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
         self._has_told_unmet = self._has_told_useless = False
@@ -160,22 +161,6 @@ class Gossip:
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
         _in_use.update(dict.fromkeys(self._trained(), True))
-
-    def _one_way(self, codec: str) -> PushedTurns:
-        rank, mixings = self._ranks.rank, self.topology.mixings
-        targets = {peer for mixing in mixings for peer in mixing.targets(rank)}
-        sources = {peer for mixing in mixings for peer in mixing.sources(rank)}
-        return PushedTurns(self._layout, codec, targets=targets, sources=sources)
-
-    def _with_copies(self, gradient_pull: float) -> CompressedCodec | None:
-        if isinstance(self._codec, CompressedCodec):
-            return self._codec
-        if gradient_pull:
-            raise ConfigError(
-                "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8, sign, "
-                "dct-sign or topk, and edges with both ends"
-            )
-        return None
 
     def _controlled(self, target: float, codec: str, every: int) -> ConsensusControl:
         ranks, name = self._ranks, f"thinwire.gossip.{self._run:016x}"
@@ -407,14 +392,6 @@ class Gossip:
     def _tell_news(self) -> None:
         for sentence in self._exchange.news():
             warn_script(sentence)
-
-
-def _codec(name: str, layout: FlatLayout, control: ConsensusControl | None) -> EdgeCodec:
-    if control is not None:
-        codec = CompressedCodec(layout, *dict.fromkeys(level.codec for level in control.levels))
-        codec.used = control.level.codec
-        return codec
-    return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)
 
 
 def _ranks_per_host(ranks: int) -> int:
