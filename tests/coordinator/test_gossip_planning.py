@@ -166,6 +166,11 @@ def test_a_sensible_run_has_no_warnings() -> None:
             "exchange.patience_ms",
             r"less than 2 steps of .* give \d+ or more",
         ),
+        (
+            partial(a_plan, exchange={"gradient_pull": 0.8}),
+            "exchange.gradient_pull",
+            "0.8 learned less than 0, and 0.5",
+        ),
         (partial(a_plan, round={"length_ms": 50}), "round.length_ms", "shorter than a step"),
         (
             partial(a_plan, round={"min_contributions": 5}),

@@ -14,7 +14,7 @@ from thinwire_proto.gossip.consensus import MEASURE_EVERY
 
 STEPS = 120
 RUN = run_text(STEPS, length_ms=1000, rounds='pace = "clock"')
-RUN += without_a_centre(3, 16, topology="complete", codec="sign")
+RUN += without_a_centre(3, 16, topology="complete", codec="sign", gradient_pull=0.5)
 
 
 def test_three_nodes_measure_the_held_out_loss_on_the_way(tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from thinwire_coordinator.planning.advice import RULES_OF_ANY_EXCHANGE, VOLUME_M
 from thinwire_coordinator.planning.gossip_forecast import exchange_of
 from thinwire_coordinator.planning.gossip_plan import NODES_LEAST, PATIENCE_S_MAX, PATIENCE_STEPS, GossipPlan
 from thinwire_coordinator.planning.gossip_words import beside_the_star
+from thinwire_coordinator.planning.settings import GRADIENT_PULL
 from thinwire_planner.choosing.plan import seconds_in_words
 
 PATIENCE_STEPS_LEAST = 2
 RELAY_BITS_S_MAX = 100e6
+PULL_MAX = 0.7
+"""In the one sweep, 0.6 was best, and 0.8 worse than 0 (docs/log/decentralized.md)."""
 SMALL_CODEC_BYTES = 0.2
 """Bytes a parameter of a message up to which no other codec of full strength is much smaller."""
 WITHOUT_EFFECT = {
@@ -55,6 +58,16 @@ def _codec(plan: GossipPlan) -> Iterator[Advice]:
         yield Advice("exchange.codec", f'{text}; "sign" needs one bit a parameter')
     else:
         yield Advice("rule.samples", f"{text}; more samples in an iteration exchange less often")
+
+
+def _pull(plan: GossipPlan) -> Iterator[Advice]:
+    pull = exchange_of(plan.run)[0].gradient_pull
+    if pull > PULL_MAX:
+        yield Advice(
+            "exchange.gradient_pull",
+            f"{pull:g} lets a node compute its gradients where it hardly sees its own newest steps; where it was "
+            f"measured, 0.8 learned less than 0, and {GRADIENT_PULL:g} more",
+        )
 
 
 def _patience(plan: GossipPlan) -> Iterator[Advice]:
@@ -123,6 +136,7 @@ RULES: tuple[Callable[[GossipPlan], Iterator[Advice]], ...] = (
     *RULES_OF_ANY_EXCHANGE,
     _star,
     _codec,
+    _pull,
     _patience,
     _beat,
     _nodes,
