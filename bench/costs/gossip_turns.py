@@ -1,4 +1,5 @@
 """Measures the processor time of a turn of `Gossip`: one message each way, without lines, optimizer and other ranks.
+And of pulling a gradient towards peers.
 
 Edges with both ends and one-way edges take turns, with each codec. Each figure is the least of several iterations.
 
@@ -19,8 +20,11 @@ from thinwire_node.decentralized.pending import PendingTurns
 from thinwire_node.decentralized.pushed import PushedTurns
 from thinwire_node.decentralized.turns import TOPOLOGY_NUMBER, Arrived, Turns
 from thinwire_proto.gossip.iteration import Turn
+from thinwire_proto.gossip.pull import pull
 
 CODECS = ("dense", "bf16", "int8")
+PEERS = (1, 4, 12)
+"""That a node of a one-peer exponential graph has, of 2, 16 and 4,096."""
 PEER = 1
 WEIGHT = 0.5
 """Of the peer, on an edge with both ends."""
@@ -68,6 +72,20 @@ def main() -> None:
     for codec in CODECS:
         both, one_way = _measured(codec, arguments.parameters, arguments.iterations)
         print(f"| `{codec}` | {both * 1e3:.0f} ms | {one_way * 1e3:.0f} ms | {one_way / both:.1f}× |", flush=True)
+
+    peers = "\n".join(f"| {count} | {_pulled(arguments, count) * 1e3:.0f} ms |" for count in PEERS)
+    print(f"\n| peers, towards which a gradient is pulled | |\n|---|---|\n{peers}")
+
+
+def _pulled(arguments: argparse.Namespace, peers: int) -> float:
+    """Seconds of processor time of the least of several."""
+    x, *copies = (torch.randn(arguments.parameters) for _ in range(1 + peers))
+    out, least_s = torch.empty_like(x), float("inf")
+    for _ in range(arguments.iterations):
+        began = time.process_time()
+        pull(x, copies, 0.5, out)
+        least_s = min(least_s, time.process_time() - began)
+    return least_s
 
 
 def _measured(codec: str, parameters: int, iterations: int) -> tuple[float, float]:
