@@ -47,7 +47,7 @@ STREAMS_A_CONNECTION = 2
 METADATA_BYTES_MAX = 4 << 10
 STRANGERS_MAX = 32
 """Calls whose caller has not proved who he is."""
-STRANGER = "this node has no line to you: you are not its peer in the newest topology that it knows; try again later"
+STRANGER = "it does not have the topology yet in which the caller is its peer"
 SLOW = "the first parcel of a line has to come at once"
 FAILED = "this node could not have the line; its log says why; try again later"
 
