@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
@@ -21,7 +22,7 @@ from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect
 from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
-from thinwire_coordinator.planning.gossip_words import beside_the_star
+from thinwire_coordinator.planning.gossip_words import beside_the_star, volunteer_rows
 from thinwire_coordinator.planning.own_rule_choice import own_rule
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
@@ -114,6 +115,12 @@ def test_the_forecast_adds_up() -> None:
     assert figures.tokens == pytest.approx(figures.tokens_a_step * plan.run.schedule.steps)
     assert figures.tokens == pytest.approx(20 * facts().trained, rel=0.01)
     assert figures.relay_bits_s == pytest.approx(4 * 8 * figures.step_bytes / 2 / figures.step_s)
+
+
+def test_a_volunteer_is_told_the_bytes_of_an_hour() -> None:
+    plan = a_plan()
+    steps = 3600 / plan.figures.step_s
+    assert dict(volunteer_rows(plan))["an hour"] == f"{human_bytes(steps * plan.figures.step_bytes)} up and down"
 
 
 @pytest.mark.parametrize(("nodes", "up"), [(4, 10e6), (16, 100e6)])

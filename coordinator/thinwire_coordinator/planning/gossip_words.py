@@ -6,6 +6,7 @@ from typing import Any
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.figures_in_words import Row
+from thinwire_coordinator.planning.forecast import HOUR_SECONDS
 from thinwire_coordinator.planning.gossip_forecast import exchange_of
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.own_rule_choice import ADAMW, MUON
@@ -58,6 +59,7 @@ def volunteer_rows(plan: GossipPlan) -> list[Row]:
         ("disk", f"{human_bytes(figures.node_disk_bytes)} at most"),
         ("to begin", f"{human_bytes(figures.first_download_bytes)} down, and the data as they are needed"),
         ("a step", f"{human_bytes(figures.step_bytes / 2)} up, {human_bytes(figures.step_bytes / 2)} down"),
+        ("an hour", f"{human_bytes(figures.step_bytes * HOUR_SECONDS / figures.step_s)} up and down"),
         ("a month", f"{human_bytes(figures.bytes_a_month)} up and down, day and night"),
         ("the whole run", f"{human_bytes(figures.run_bytes)} up and down"),
     ]
