@@ -14,7 +14,7 @@ from thinwire_common.logs import tell
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
-from thinwire_node.exchange.gossip_port import GossipExchange
+from thinwire_node.exchange.gossip_port import NAME_DIGITS, GossipExchange
 from thinwire_node.exchange.kinds import AnyExchange, kind_of
 from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine, SessionReplaced
 from thinwire_node.machine import Machine, RealMachine
@@ -47,8 +47,6 @@ PING_UNANSWERED = "ping timeout"
 CONNECTION_CUT = "Connection reset by peer"
 """And for one that the other end has ended."""
 LOST_ON_A_THIN_LINE = 2
-NAME_DIGITS = 8
-"""Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
 REPLACED_MAX = 5
@@ -353,7 +351,7 @@ class Node:
                 self._state.close()
             self.doing = "left"
             if told_to_stop or self.record.sessions:  # else an error at the start follows, and all totals are 0
-                tell_totals(self.record)
+                tell_totals(self.record, without_centre=self.training is not None)
 
     async def _leave(self, work: Work) -> None:
         await work.save()

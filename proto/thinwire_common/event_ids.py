@@ -230,14 +230,14 @@ NODE = {
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
     "node.topology": EventType("The node has a new topology of a swarm without a centre.", ("topology", "peers")),
     "node.peer_left_out": EventType(
-        "A peer sent what cannot be taken; the node goes on without it.", ("member", "reason")
+        "A peer sent what cannot be taken; the node goes on without it.", ("member", "node_id", "reason")
     ),
     "node.peer_refused": EventType(
-        "What came on the line of a peer cannot be taken; it is begun again.", ("member", "reason")
+        "What came on the line of a peer cannot be taken; it is begun again.", ("member", "node_id", "reason")
     ),
-    "node.peer_direct": EventType("There is a direct line to a peer.", ("member",)),
+    "node.peer_direct": EventType("There is a direct line to a peer.", ("member", "node_id")),
     "node.peer_not_direct": EventType(
-        "There is no direct line to a peer, whose messages use the relay meanwhile.", ("member", "reason")
+        "There is no direct line to a peer, whose messages use the relay meanwhile.", ("member", "node_id", "reason")
     ),
     "node.peer_line_failed": EventType("A direct line failed by a fault of this program.", ("reason",)),
     "node.listening": EventType("The node listens for its peers.", ("port",)),

@@ -126,7 +126,9 @@ def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(tmp_
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def breaks_again_and_again(coordinator: GossipCoordinator) -> None:
         while coordinator.run.beats.directory.phase is Phase.COLLECTING:
             with suppress(ConnectionError):
@@ -134,6 +136,7 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(tmp
             await asyncio.sleep(0)
 
     async def scene(coordinator: GossipCoordinator) -> None:
+        caplog.set_level("INFO", "thinwire.coordinator")
         others = coordinator.nodes[:-1]
         for node in others:
             assert await coordinator.deposit(node) == ""
@@ -145,6 +148,7 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(tmp
         await uploads
         parameters = coordinator.swarm.view.layout.parameters
         assert torch.equal(sealed_model(coordinator), mean_of(others, parameters))
+        assert "the mean of 2 nodes is sealed, without node 2 (2 of 2 iterations)" in caplog.text
 
     collecting(tmp_path, scene)
 

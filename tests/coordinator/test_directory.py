@@ -56,14 +56,14 @@ def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(direc
     assert formed.plan.start == 60 + 2 + 3 * 20  # the furthest, the least lead, three beats
     assert formed.plan.members == (0, 1, 2, 3)
     assert formed.plan.adopting == {3}
-    assert formed.plan.reason == "came: 3"
+    assert formed.plan.reason == "came: d"
     assert not formed.assignment(0).adopts
     assert formed.assignment(3).adopts
 
 
 def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory) -> None:
     heard(directory, "d", 0, BEAT_S)
-    assert directory.decide(BEAT_S) == Wait("came: 3; the pace of the others is not measured yet")
+    assert directory.decide(BEAT_S) == Wait("came: d; the pace of the others is not measured yet")
     for node in "abc":
         heard(directory, node, 5, BEAT_S)
     assert isinstance(directory.decide(BEAT_S), Plan)
@@ -108,7 +108,7 @@ def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory
     directory.leave("b")
     now = trained(directory, "acd", beats=1, per_beat=20, since=now)
     formed = begun(directory, now)
-    assert (formed.plan.members, formed.plan.reason) == ((0, 2, 3), "gone: 1")
+    assert (formed.plan.members, formed.plan.reason) == ((0, 2, 3), "gone: b")
     later = now + LOST_S
     assert directory.lose(later - 0.1) == []
     for node in "ac":
@@ -215,7 +215,7 @@ def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -
         heard(directory, node, iteration, BEAT_S)
     assert isinstance(directory.decide(BEAT_S), Wait)
     heard(directory, "d", 0, BEAT_S)
-    assert directory.decide(BEAT_S) == Wait("came: 3; a new topology would begin after the last iteration")
+    assert directory.decide(BEAT_S) == Wait("came: d; a new topology would begin after the last iteration")
     heard(directory, "c", 10_000, BEAT_S)
     assert directory.decide(BEAT_S) == Collect("3 nodes have done all 10000 iterations")
     directory.phase = Phase.COLLECTING

@@ -234,17 +234,28 @@ def test_the_words_about_a_run_without_a_centre_speak_of_iterations(
     for iteration, loss in ((0, 5.5), (30, 4.0), (iterations, 2.75)):
         ledger.record_loss(iteration, HELD_OUT, loss, "coordinator")
     rows = ledger.step
+    reports = sum(len(counted) for _, _, counted in ledger.counted_at(0, rows - 1))  # the last row is that of the mean
     ledger.close()
     assert 0 < rows < 30
     command(monkeypatch, "export", "--state-dir", str(state_dir), "--out", str(out))
     assert capsys.readouterr().out.startswith(f"iteration {iterations}: ")
     card = (out / "README.md").read_text()
     for figure in (
-        *(f"This is iteration {iterations} of {iterations}.", f"| iterations | {iterations}, from "),
+        *(
+            f"This is iteration {iterations} of {iterations}.",
+            f"| iterations | {iterations}, with {reports} reports of nodes |",
+        ),
+        *(
+            "| exchange | gossip, without a centre",
+            "| topology | complete |",
+            "| codec | dense |",
+            "| node | reports |",
+        ),
         *("| iteration | loss |", "| 0 | 5.5000 |", "| 30 | 4.0000 |", f"| {iterations} | 2.7500 |"),
         *("is the mean of the parameters", f"export --state-dir DIR --step {iterations} --out"),
     ):
         assert figure in card, figure
+    assert "contributions" not in card
     assert json.loads((out / "thinwire.json").read_text())["step"] == iterations
     state = open_state(state_dir, read_only=True)
     assert replica_of(state, iterations).step == rows

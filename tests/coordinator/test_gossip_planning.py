@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
@@ -125,6 +126,12 @@ def test_the_forecast_adds_up() -> None:
     assert figures.relay_bits_s == pytest.approx(4 * 8 * figures.step_bytes / 2 / figures.step_s)
 
 
+def test_a_volunteer_is_told_the_bytes_of_an_hour() -> None:
+    plan = a_plan()
+    steps = 3600 / plan.figures.step_s
+    assert dict(volunteer_rows(plan))["an hour"] == f"{human_bytes(steps * plan.figures.step_bytes)} up and down"
+
+
 @pytest.mark.parametrize(("nodes", "up"), [(4, 10e6), (16, 100e6)])
 def test_the_star_beside_a_run_is_the_one_that_init_writes(nodes: int, up: float) -> None:
     swarm = a_swarm(nodes, up=up)
@@ -209,6 +216,7 @@ def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.C
     assert isinstance(run.exchange, GossipSpec)
     assert run.rule.kind == "muon"
     assert "each node steps by itself, with Muon" in text
+    assert run.exchange.gradient_pull == 0.5
     assert "[demo]" not in text
     assert "init --exchange gossip --nodes 8 --up 10 --down 50 --rtt 80" in text
     assert "the star is better" in text
@@ -223,7 +231,10 @@ def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.C
 def test_the_optimizer_can_be_chosen(tmp_path: Path) -> None:
     out = tmp_path / "run.toml"
     run_init("--exchange", "gossip", "--rule", "adamw", "--out", str(out))
-    assert read_run(out).rule.kind == "adamw"
+    run = read_run(out)
+    assert run.rule.kind == "adamw"
+    assert isinstance(run.exchange, GossipSpec)
+    assert run.exchange.gradient_pull == 0  # with which it was measured to learn less
     assert "init --rule adamw --exchange gossip" in out.read_text()
 
 

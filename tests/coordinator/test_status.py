@@ -100,6 +100,23 @@ def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
     assert not any(words in text for words in ("not counted", "away", "up\n"))
 
 
+@pytest.mark.parametrize(
+    ("active", "step", "words"),
+    [
+        (2, 7, "2 report\n"),
+        (3, 7, "3 report, 1 in no topology now"),
+        (1, 7, "1 report, 1 more in the topology are silent"),
+        (0, 9, "0 report\n"),  # the run is complete, and its nodes have left
+    ],
+)
+def test_members_and_nodes_that_report_are_told_apart(active: int, step: int, words: str) -> None:
+    """After a kill, the newest topology has fewer members than there are nodes, or more."""
+    status = StatusReply(nodes_active=active, gossip=GossipStatus(topology=3, members=2), step=step, steps=9)
+    rows = "".join(" ".join(line.split()) + "\n" for line in printed(status).splitlines())
+    assert "topology 3 (2 members)" in rows
+    assert f"nodes {words}" in rows
+
+
 @pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
 def test_ids_that_are_no_ids_move_no_cursor(gossip: GossipStatus | None) -> None:
     """A node without a name is shown by its id, which a reply may hold anything in place of."""

@@ -99,13 +99,17 @@ async def test_a_peer_under_the_address_of_another_gets_no_message(caplog: pytes
             assert pair.one.traffic.peers_sent["direct"] == 0
     await other.server.stop()
     assert "another node than the coordinator named answered" in caplog.text
+    (told,) = [record for record in caplog.records if getattr(record, "event", None) == "node.peer_not_direct"]
+    assert told.getMessage().startswith(f"no direct line to node {pair.two.id[:8]} at {other.listens_at}: ")
 
 
-async def test_whoever_is_no_peer_gets_no_line() -> None:
+async def test_whoever_is_no_peer_gets_no_line(caplog: pytest.LogCaptureFixture) -> None:
     async with direct_pair("one") as pair:
         one, stranger = pair.one, SecretKey()
-        await pair.start()
-        await until_direct(pair)
+        with caplog.at_level("INFO", "thinwire.node"):
+            await pair.start()
+            await until_direct(pair)
+        assert f"a direct line to node {pair.two.id[:8]}" in caplog.text
         assert HERE.refusal is not None
         with pytest.raises(DialFailed) as caught:
             await dial(one.direct.listens_at, one.key.public, stranger, CONTRACT, HERE.refusal, never)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +17,8 @@ import pytest
 from support.relayed import CONTRACT, HERE
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
+from thinwire_node.__main__ import main
+from thinwire_node.exchange.peers.bind_host import check_free
 from thinwire_node.exchange.peers.dialler import METHOD, DialFailed, dial
 from thinwire_node.exchange.peers.direct_handshake import (
     PARCEL_BYTES_MAX,
@@ -233,6 +237,21 @@ async def test_a_port_in_use_is_named() -> None:
         other = PeerServer(SecretKey(), CONTRACT, 1)
         with pytest.raises(ConfigError, match=r"cannot listen for peers on 127.0.0.1:\d+: the port is in use"):
             await other.start("127.0.0.1", server.port)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1:", "node.example:"])
+async def test_a_port_in_use_ends_the_command_before_the_node_joins(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(Echo()) as server:
+        state_dir, peers = tmp_path / "node", f"{host}{server.port}"
+        monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", "--state-dir", str(state_dir), "--peers", peers])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+    assert f":{server.port}: the port is in use" in capsys.readouterr().err
+    assert not state_dir.exists()
+    check_free(host.rstrip(":"), server.port)  # the one that was in use has ended
 
 
 async def test_a_path_that_is_no_text_ends_nothing() -> None:

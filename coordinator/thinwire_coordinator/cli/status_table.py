@@ -80,10 +80,21 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     up, down = human_bytes(status.bytes_up), human_bytes(status.bytes_down)
     facts.add_row("bytes up", up + _since(status), "bytes down", down + _since(status))
     style = "bold red" if status.fingerprints_different else "green"
-    facts.add_row("nodes", f"{status.nodes_active} take part")
+    facts.add_row("nodes", _present(status))
     if not status.HasField("gossip"):
         facts.add_row("replicas", Text(equality(status), style=style))
     return facts
+
+
+def _present(status: StatusReply) -> str:
+    """How many nodes take part; without a centre, how many report, and how many more or fewer the topology has."""
+    if not status.HasField("gossip"):
+        return f"{status.nodes_active} take part"
+    more = status.nodes_active - status.gossip.members
+    if not more or status.step >= status.steps:
+        return f"{status.nodes_active} report"
+    others = f"{more} in no topology now" if more > 0 else f"{-more} more in the topology are silent"
+    return f"{status.nodes_active} report, {others}"
 
 
 def disagreement(gossip: GossipStatus) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
 from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_proto.clean_text import clean_name, clean_text
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.task import HuggingFaceModel
 from thinwire_proto.version import VERSION
 
@@ -113,13 +114,24 @@ def _training(facts: RunFacts, text: bool) -> Iterator[str]:
         (
             ("data", _plain(facts.data)),
             ("trained on", tokens if text else f"{facts.samples:,} samples"),
-            (
-                "updates" if facts.has_centre else "iterations",
-                f"{facts.step:,}, from {facts.contributions:,} contributions",
-            ),
+            *_exchange(facts),
             ("rule", f"{_plain(contract.rule.kind)}, learning rate {contract.schedule.learning_rate:g}"),
         ),
     )
+
+
+def _exchange(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    """Rows of the table: how the nodes trained together, and how often."""
+    if facts.has_centre:
+        yield "updates", f"{facts.step:,}, from {facts.contributions:,} contributions"
+        return
+    exchange = facts.contract.exchange
+    assert isinstance(exchange, GossipSpec)
+    chosen = f", chosen anew to hold a disagreement of {exchange.consensus_target:g} steps"
+    codec = exchange.codec + (chosen if exchange.is_controlled else "")
+    yield "exchange", f"{exchange.kind}, without a centre: each node mixes its parameters with a few others"
+    yield from (("topology", exchange.topology), ("codec", codec))
+    yield "iterations", f"{facts.step:,}, with {facts.contributions:,} reports of nodes"
 
 
 def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
@@ -160,7 +172,8 @@ def _contributors(facts: RunFacts) -> Iterator[str]:
         return
     yield from ("## Contributors", "", "Names are as their owners chose them.", "")
     rows = ((_name(one), f"{one.contributions:,}", f"{one.samples:,}") for one in facts.contributors)
-    yield from _table(("node", "contributions counted", "samples"), rows)
+    counted = "contributions counted" if facts.has_centre else "reports"
+    yield from _table(("node", counted, "samples"), rows)
     if facts.nodes > len(facts.contributors):
         yield from (f"And {facts.nodes - len(facts.contributors):,} more.", "")
 

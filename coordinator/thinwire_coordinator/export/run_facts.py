@@ -48,6 +48,7 @@ class RunFacts:
 
     step: how far the model is trained; in a run without a centre, which has_centre tells, the iteration.
     contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
+    contributions: those that are in an update; without a centre, the nodes' reports, which are in rows of beats.
     curves: of the held-out sets that were measured. data: the data in words.
     """
 
@@ -79,8 +80,10 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
     """The facts of a run up to the replica's step. Raises LedgerError."""
     contributions: Counter[str] = Counter()
     samples: Counter[str] = Counter()
-    for start in range(0, replica.step, ROWS_AT_ONCE):
-        for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, replica.step)):
+    without_centre = has_no_centre(state.contract)
+    rows = replica.step - 1 if without_centre and replica.step else replica.step  # the last one has parameters alone
+    for start in range(0, rows, ROWS_AT_ONCE):
+        for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, rows)):
             for node, share in counted:
                 contributions[node] += 1
                 samples[node] += share
@@ -88,7 +91,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
         contract=state.contract,
-        has_centre=not has_no_centre(state.contract),
+        has_centre=not without_centre,
         step=step,
         head=replica.head.hex(),
         fingerprint=f"{replica.fingerprint(0):016x}",

@@ -49,6 +49,8 @@ CHUNK_BYTES_A_PARAMETER = 32
 SLOWEST_BYTES_A_SECOND = 64 << 10
 """A body must arrive at this rate at least, so that nobody holds up the others for ever."""
 HASH_BYTES = 32
+NAMED_MAX = 8
+"""Nodes that are named of those that the mean lacks."""
 
 
 def deposit_bytes(parameters: int) -> int:
@@ -188,9 +190,22 @@ class Deposits:
             self._beats.directory.phase = Phase.COMPLETE
             self._beats.show()
             self._sum = None
-            text = f"the run is complete: the mean of {len(self._taken)} nodes is sealed"
+            text = f"the run is complete: the mean of {len(self._taken)} nodes is sealed{self._without()}"
             tell(log, logging.INFO, "coordinator.run_complete", text, step=self._sealer.step)
             self._swarm.sealed.set()
+
+    def _without(self) -> str:
+        """The nodes that have trained and are not in the mean, in words; nothing if there are none."""
+        known, steps = self._swarm.view.members, self._settings.steps
+        trained = [
+            one for one in self._beats.directory.by_node.values() if one.iteration and one.node not in self._taken
+        ]
+        names = [
+            f"{known[node].name if (node := one.node) in known else node[:8]} ({one.iteration} of {steps} iterations)"
+            for one in trained[:NAMED_MAX]
+        ]
+        more = f" and {len(trained) - NAMED_MAX} more" if len(trained) > NAMED_MAX else ""
+        return f", without {', '.join(names)}{more}" if names else ""
 
     def _is_due(self) -> bool:
         if not self._taken or self._waiting - self._failed:

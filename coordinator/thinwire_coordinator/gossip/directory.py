@@ -19,7 +19,7 @@ Nothing here is lost with the process: the `plain` forms are on disk before a no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -249,7 +249,7 @@ class Directory:
 
     def _next(self, wanted: set[int], now: float) -> Decision:
         assert self.topology is not None
-        reason = _change(wanted - self._members, self._members - wanted)
+        reason = _change(wanted - self._members, self._members - wanted, self._by_member)
         entered = self.entered
         waiting = {one.member for one in self.running} - {one.member for one in entered}
         if not entered:
@@ -403,11 +403,12 @@ class Directory:
         return directory
 
 
-def _change(came: set[int], gone: Iterable[int]) -> str:
-    """The members that came and went, in words; a topology of a thousand nodes may change by many at once."""
+def _change(came: set[int], gone: Iterable[int], known: Mapping[int, Participant]) -> str:
+    """The nodes that came and went, by the first digits of their ids; of a thousand nodes many may at once."""
     parts = []
     for word, members in (("came", came), ("gone", gone)):
         if named := sorted(members):
             rest = ", …" if len(named) > NAMED_MAX else ""
-            parts.append(f"{word}: {', '.join(map(str, named[:NAMED_MAX]))}{rest}")
+            names = [known[one].node[:8] if one in known else f"member {one}" for one in named[:NAMED_MAX]]
+            parts.append(f"{word}: {', '.join(names)}{rest}")
     return "; ".join(parts)

@@ -15,7 +15,7 @@ from thinwire_coordinator.planning.gossip_forecast import (
     variant_of,
 )
 from thinwire_coordinator.planning.memory import micro_batch_for
-from thinwire_coordinator.planning.own_rule_choice import own_rule
+from thinwire_coordinator.planning.own_rule_choice import MUON, own_rule
 from thinwire_coordinator.planning.settings import GRADIENT_PULL, known_batch, warmup_steps
 from thinwire_coordinator.planning.star_beside import StarBeside, star_beside
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
@@ -80,7 +80,7 @@ def choose_gossip(
         raise ConfigError(f"a run without a centre has at most {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     if swarm.nodes < NODES_LEAST:
         raise ConfigError(f"a run without a centre needs {NODES_LEAST} nodes or more, and there are {swarm.nodes}")
-    exchange = GossipSpec(gradient_pull=GRADIENT_PULL)
+    exchange = GossipSpec()
     wanted = known_batch(facts.trained) / facts.context / swarm.nodes
     sample_s = facts.context / swarm.tokens_s
     forecast = variant_of(exchange).forecast(setting_of(facts, swarm, max(1.0, wanted) * sample_s))
@@ -104,5 +104,10 @@ def choose_gossip(
             nodes_max=min(swarm.nodes + SPARE_NODES, NODES_MOST),
         ),
         rule=chosen,
-        exchange=exchange.model_copy(update={"patience_ms": 1000 * math.ceil(patience_s)}),
+        exchange=exchange.model_copy(
+            update={
+                "patience_ms": 1000 * math.ceil(patience_s),
+                "gradient_pull": GRADIENT_PULL if chosen.kind == MUON else 0.0,
+            }
+        ),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.figures_in_words import Row
+from thinwire_coordinator.planning.forecast import HOUR_SECONDS
 from thinwire_coordinator.planning.gossip_forecast import exchange_of
 from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.own_rule_choice import ADAMW, MUON
@@ -63,6 +64,7 @@ def volunteer_rows(plan: GossipPlan) -> list[Row]:
             f"{human_bytes(figures.new_peer_bytes)} up and down, once; a node that joins late, or was away, has "
             f"{figures.peers} of them",
         ),
+        ("an hour", f"{human_bytes(figures.step_bytes * HOUR_SECONDS / figures.step_s)} up and down"),
         ("a month", f"{human_bytes(figures.bytes_a_month)} up and down, day and night"),
         ("the whole run", f"{human_bytes(figures.run_bytes)} up and down"),
     ]

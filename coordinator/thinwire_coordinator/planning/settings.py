@@ -42,7 +42,7 @@ MANY_NODES = 8
 """From so many nodes on, local steps of Muon learn more than `demo`, and with four they learn less
 (docs/log/convergence.md). Without a centre too, Muon is chosen from here on (docs/log/decentralized.md)."""
 GRADIENT_PULL = 0.5
-"""Without a centre, with one bit a parameter (docs/log/decentralized.md)."""
+"""With steps of Muon and one bit a parameter. Four nodes with AdamW learn less by it (docs/log/decentralized.md)."""
 LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
 """Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
 MORE_PASSES_MAX = 0.7

@@ -16,6 +16,7 @@ from thinwire_node import runtime
 from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
 from thinwire_node.daemon import Node
 from thinwire_node.data_addresses import DataAddresses, read_networks
+from thinwire_node.exchange.peers.bind_host import check_free
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
@@ -31,6 +32,9 @@ def start(options: StartOptions) -> None:
     metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    peers = read_peers(options.peers)
+    if peers.port is not None:
+        check_free(peers.host, peers.port)
     given = read_destination(options.invite) if options.invite is not None else None
     with _logging(options) as terminal, _home(options) as (state_dir, default_name):
         destination = choose(state_dir, given)
@@ -46,7 +50,7 @@ def start(options: StartOptions) -> None:
                 options.rounds,
                 options.cache_bytes,
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
-                read_peers(options.peers),
+                peers,
                 options.archive_messages,
                 options.compute_max / 100,
             ),

@@ -119,16 +119,18 @@ class Device:
 @dataclass(frozen=True)
 class Edge:
     """An edge of a node. member: number of the peer. line: direct, relay or away. iteration: of the peer's newest
-    message; None before the first."""
+    message; None before the first. node_id: of the peer; empty if it is not known."""
 
     member: int
     line: str
     iteration: int | None = None
+    node_id: str = ""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """The peers of a node in a swarm without a centre. topology: the newest that it knows; 0: none yet. sent_bytes,
+    """The peers of a node in a swarm without a centre; also without a session, as iterations go on. topology: the
+    newest that it knows; 0: none yet. sent_bytes,
     received_bytes: of messages to and from peers; the same by kind of line, direct or relay. waited_s: time that
     iterations waited for messages. direct: peers that are there by a direct line."""
 
@@ -163,4 +165,4 @@ class Report:
     bytes: Bytes
     device: Device
     peers: Peers | None = None
-    """None in a run with a centre."""
+    """None in a run with a centre, or if the node does not know the run yet."""

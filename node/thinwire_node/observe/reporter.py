@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
+from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_node.exchange.port import AnnouncedRound, Waiting
 from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Edge, Given, Peers, Report, RunPosition
-from thinwire_node.session.gossip.session import GossipState
+from thinwire_node.session.gossip.session import GossipState, state_of
 from thinwire_node.session.record import Record
 from thinwire_node.session.session import SessionState
 from thinwire_node.training import pacing
 from thinwire_node.training.device import memory_bytes
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
 
 RATE_OVER_S = 60.0
 RATE_EVERY_S = 0.5
@@ -44,7 +46,7 @@ class Reporter:
             state=state,
             words=words,
             place=_position(node, session),
-            peers=_peers(node.record, gossip),
+            peers=_peers(node, gossip),
             given=_given(node.record, samples_s * context),
             clock=Clock(
                 offset_s=session.clock_offset_s if session is not None else None,
@@ -84,15 +86,17 @@ class _Totals:
 
 def _state(node: Node, session: SessionState | None, gossip: GossipState | None) -> tuple[str, str]:
     """One of STATES, and a text for people."""
-    words = node.doing
+    words, training = node.doing, node.training
     if node.leaving and node.doing != "left":
         words = "leaving"
     elif gossip is not None:
         words = gossip.words
     elif session is not None:
         words = _in_session(node, session)
+    elif training is not None and training.is_under_way:
+        words = f"{training.doing}; {node.doing}"
     in_session = session is not None or gossip is not None
-    # without a session, a node does not take part in rounds, whatever it does
+    # without a session, a node does not take part in rounds, whatever it does; iterations go on
     return next((state for state in STATES if words.startswith(state)), "waiting" if in_session else "starting"), words
 
 
@@ -131,22 +135,33 @@ def _position(node: Node, session: SessionState | None) -> RunPosition:
     )
 
 
-def _peers(record: Record, gossip: GossipState | None) -> Peers | None:
-    if gossip is None:
+def _peers(node: Node, gossip: GossipState | None) -> Peers | None:
+    """In a run without a centre, also before the first session and after the last one."""
+    if node.contract is None or not isinstance(node.contract.exchange, GossipSpec):
         return None
-    traffic = record.traffic
+    if gossip is None and node.training is not None:
+        gossip = state_of(node.training, node.training.doing)
+    places = node.training.places if node.training is not None else {}
+    traffic = node.record.traffic
     return Peers(
-        topology=gossip.topology,
-        present=gossip.present,
-        absent=gossip.peers - gossip.present,
+        topology=gossip.topology if gossip is not None else 0,
+        present=gossip.present if gossip is not None else 0,
+        absent=gossip.peers - gossip.present if gossip is not None else 0,
         sent_bytes=traffic.sent.bytes["parcel"],
         received_bytes=traffic.received.bytes["parcel"],
-        waited_s=record.phases["peers"].sum_s,
-        direct=gossip.direct,
+        waited_s=node.record.phases["peers"].sum_s,
+        direct=gossip.direct if gossip is not None else 0,
         sent_bytes_by_line=dict(traffic.peers_sent),
         received_bytes_by_line=dict(traffic.peers_received),
-        edges=[Edge(edge.member, edge.line, edge.iteration) for edge in gossip.edges],
+        edges=[
+            Edge(edge.member, edge.line, edge.iteration, _id_of(places.get(edge.member)))
+            for edge in (gossip.edges if gossip is not None else ())
+        ],
     )
+
+
+def _id_of(place: PeerPlace | None) -> str:
+    return place.key.node_id if place is not None else ""
 
 
 def _given(record: Record, tokens_s: float) -> Given:

@@ -45,7 +45,8 @@ async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -
     if data is None:
         kind = data_kind_of(contract.data)
         size_max = kind.file_bytes_max(contract.data)
-        tell(log, logging.INFO, "node.fetching_corpus", f"fetching the data (up to {size_max:,} bytes)", bytes=size_max)
+        text = f"fetching the data's file (at most {size_max:,} bytes); shards that it lists come as they are needed"
+        tell(log, logging.INFO, "node.fetching_corpus", text, bytes=size_max)
         file = await exchange.corpus(contract)
         data = await asyncio.to_thread(kind.open, file, contract, state.blobs)
         state.write(DATA_FILE, file)

@@ -117,12 +117,14 @@ class Record:
         self.outcomes[outcome.reason.value] += 1
 
 
-def tell_totals(record: Record) -> None:
+def tell_totals(record: Record, *, without_centre: bool = False) -> None:
     """Log the totals of a process that ends."""
     sent, received = record.traffic.sent.total_bytes, record.traffic.received.total_bytes
+    done = f"{record.counted} iterations"
+    if not without_centre:
+        done = f"counted {record.counted} times, not counted {record.not_counted} times"
     text = (
-        f"counted {record.counted} times, not counted {record.not_counted} times, "
-        f"{record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
+        f"since this process began: {done}, {record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
         f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"
     )
     tell(

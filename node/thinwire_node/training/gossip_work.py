@@ -54,13 +54,15 @@ class Saved:
 class MemberView:
     """iteration: that the node computes or waits for; -1 before the first. topology: the newest; 0 without one.
     may_begin: whether there is a topology, and parameters to begin with. deadline: when the node goes on without the
-    peers that are missing; None while it computes. peers: those with an edge."""
+    peers that are missing; None while it computes. peers: those with an edge. awaited: those whose messages are missing
+    in this iteration."""
 
     iteration: int
     topology: int
     may_begin: bool
     deadline: float | None
     peers: tuple[int, ...]
+    awaited: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class GossipWork:
     def _view(self) -> MemberView:
         member = self._member
         may_begin = member.topology > 0 and not member.waits_to_adopt
-        return MemberView(member.iteration, member.topology, may_begin, member.deadline, member.peers)
+        return MemberView(member.iteration, member.topology, may_begin, member.deadline, member.peers, member.awaited)
 
     def assign(self, assignment: Assignment) -> asyncio.Future[Mix | None]:
         return self._event(self._member.assign, assignment)

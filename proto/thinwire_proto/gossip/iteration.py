@@ -263,6 +263,11 @@ class IterationMachine:
         newest_due, away = self.iteration - self._slack, self._absent | self._parted
         return [turn for turn in self._open if turn.iteration <= newest_due and turn.peer not in away]
 
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Peers whose messages hold up the iteration that is computed."""
+        return tuple(sorted({turn.peer for turn in self._awaited()}))
+
     def _mix_if_all_in(self) -> Mix | None:
         if self._is_over:
             return self._mix("a message has come after the last iteration") if self._ready else None

@@ -89,6 +89,11 @@ class Member:
         return self._machine.deadline
 
     @property
+    def awaited(self) -> tuple[int, ...]:
+        """See `IterationMachine.awaited`."""
+        return self._machine.awaited
+
+    @property
     def waits_to_adopt(self) -> bool:
         """Whether the node has to hear a peer before it begins."""
         newest = self._assignments.newest

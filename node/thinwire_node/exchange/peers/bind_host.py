@@ -1,9 +1,12 @@
-"""The local address that a node listens on for its peers."""
+"""The local address that a node listens on for its peers, and whether its port is free."""
 
 from __future__ import annotations
 
 import socket
+import sys
 from ipaddress import ip_address
+
+from thinwire_proto.errors import ConfigError
 
 ALL = "[::]"
 """All addresses of this machine, IPv4 and IPv6."""
@@ -23,3 +26,29 @@ def bind_host(host: str) -> str:
     except OSError:
         return ALL
     return host if address.version == 4 else f"[{address}]"
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise ConfigError if this port cannot be listened on. So the node fails before it joins. host: see `bind_host`;
+    port 0: any free one."""
+    where = bind_host(host)
+    address = where.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if where == ALL and not socket.has_dualstack_ipv6():
+        family, address = socket.AF_INET, ""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if sys.platform != "win32":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended hold no port
+            if where == ALL and family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind((address, port))
+    except OSError:
+        raise cannot_listen(host, port) from None
+
+
+def cannot_listen(host: str, port: int) -> ConfigError:
+    return ConfigError(
+        f"cannot listen for peers on {bind_host(host)}:{port}: the port is in use, or this system does not allow it; "
+        "give another with --peers, or allow it"
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 from thinwire_node.backoff import Backoff
+from thinwire_node.exchange.gossip_port import short_name
 from thinwire_node.exchange.peers.framing import Framing
 from thinwire_node.exchange.peers.message_times import MessageTimes
 from thinwire_node.exchange.peers.stream import Stream
@@ -34,6 +35,8 @@ class Line:
 
     def __init__(self, key: PublicKey, address: str, framings: Mapping[Way, Framing], backoff: Backoff) -> None:
         self.key = key
+        self.name = short_name(key)
+        """The peer, in texts for people."""
         self.address = address
         self.framings = framings
         self.times = MessageTimes()

@@ -209,15 +209,17 @@ class PeerLines:
             began = loop.time()
             try:
                 why = await self._dial(peer, line)
-                text = f"the direct line to member {peer} has ended: {why}"
+                text = f"the direct line to node {line.name} has ended: {why}"
             except DialFailed as error:
                 why = str(error)
-                text = f"no direct line to member {peer} at {line.address}: {why}; its messages use the relay"
+                text = (
+                    f"no direct line to node {line.name} at {line.address}: {why}; meanwhile its messages use the relay"
+                )
                 if not line.on_relay:
                     self._use_relay(peer, line)
             if not line.is_relay_told:
                 line.is_relay_told = True
-                tell(log, logging.INFO, "node.peer_not_direct", text, member=peer, reason=why)
+                tell(log, logging.INFO, "node.peer_not_direct", text, member=peer, node_id=line.key.node_id, reason=why)
             if loop.time() - began >= self._times.max_s:
                 pauses.reset()
             await asyncio.sleep(pauses.jittered_s())
@@ -259,7 +261,14 @@ class PeerLines:
         line.connect(stream)
         self._find(peer, line)
         line.is_relay_told = False
-        tell(log, logging.INFO, "node.peer_direct", f"a direct line to member {peer}", member=peer)
+        tell(
+            log,
+            logging.INFO,
+            "node.peer_direct",
+            f"a direct line to node {line.name}",
+            member=peer,
+            node_id=line.key.node_id,
+        )
         why = "the connection was ended"
         try:
             if first is not None:
@@ -369,8 +378,16 @@ class PeerLines:
             if message is not None:
                 self._listener.received(peer, message)
         except PayloadError as error:
-            text = f"member {peer}: {error}; the line is begun again"
-            tell(log, logging.WARNING, "node.peer_refused", text, member=peer, reason=str(error))
+            text = f"node {line.name}: {error}; the line is begun again"
+            tell(
+                log,
+                logging.WARNING,
+                "node.peer_refused",
+                text,
+                member=peer,
+                node_id=line.key.node_id,
+                reason=str(error),
+            )
             raise
 
 

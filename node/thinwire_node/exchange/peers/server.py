@@ -22,7 +22,7 @@ from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.within import Within
-from thinwire_node.exchange.peers.bind_host import bind_host
+from thinwire_node.exchange.peers.bind_host import bind_host, cannot_listen
 from thinwire_node.exchange.peers.direct_handshake import (
     PARCEL_BYTES_MAX,
     PROOF_BYTES_MAX,
@@ -33,7 +33,7 @@ from thinwire_node.exchange.peers.direct_handshake import (
 from thinwire_node.exchange.peers.peer_certificate import PeerCertificate
 from thinwire_node.exchange.peers.stream import Wire
 from thinwire_proto import limits
-from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -47,7 +47,7 @@ STREAMS_A_CONNECTION = 2
 METADATA_BYTES_MAX = 4 << 10
 STRANGERS_MAX = 32
 """Calls whose caller has not proved who he is."""
-STRANGER = "this node has no line to you: you are not its peer in the newest topology that it knows; try again later"
+STRANGER = "it does not have the topology yet in which the caller is its peer"
 SLOW = "the first parcel of a line has to come at once"
 FAILED = "this node could not have the line; its log says why; try again later"
 
@@ -113,10 +113,7 @@ class PeerServer:
         except RuntimeError:
             self.port = 0
         if not self.port:
-            raise ConfigError(
-                f"cannot listen for peers on {where}: the port is in use, or this system does not allow it; give "
-                "another with --peers, or allow it"
-            )
+            raise cannot_listen(host, port)
         await self._server.start()
 
     async def stop(self) -> None:

@@ -149,8 +149,12 @@ class GossipSession:
         words = training.doing
         if answer is not None and answer.text and words.startswith("waiting"):
             words = f"waiting: {answer.text}"
-        view, lines = training.work.view, training.lines
-        present, direct = len(lines.present), len(lines.direct)
-        return GossipState(
-            training.work.finished, view.topology, len(view.peers), present, direct, words, training.seen_lines().edges
-        )
+        return state_of(training, words)
+
+
+def state_of(training: GossipTraining, words: str) -> GossipState:
+    """The state of a node whose iterations run with a session or without one."""
+    view, lines = training.work.view, training.lines
+    present, direct = len(lines.present), len(lines.direct)
+    edges = training.seen_lines().edges
+    return GossipState(training.work.finished, view.topology, len(view.peers), present, direct, words, edges)

@@ -20,6 +20,7 @@ from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.confirmations import Confirmations
 from thinwire_node.session.gossip.errands import Errands
+from thinwire_node.session.gossip.peer_names import names_of
 from thinwire_node.session.gossip.presences import Presences
 from thinwire_node.session.gossip.reported_lines import seen_lines
 from thinwire_node.session.gossip.unreported import Unreported
@@ -102,6 +103,11 @@ class GossipTraining:
             self.errands.watch(self._running)
         return self._running
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether iterations run, with or without a session."""
+        return self._running is not None and not self._running.done()
+
     async def failure(self) -> None:
         """Raise what has ended the iterations, once something has."""
         await self.errands.failure()
@@ -168,6 +174,7 @@ class GossipTraining:
             if not answer.assignment.since.keys() & set(self.work.view.peers) <= self.places.keys():
                 self._reached = 0  # to a node without a topology the coordinator sends all places
             text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
+            text += f"; peers: {names_of(answer.assignment.since, self.places) or 'none'}"
             peers = len(answer.assignment.since)
             tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
         self._changed.set()
@@ -228,8 +235,10 @@ class GossipTraining:
         return self._saved.confirmed.get(peer, 0)
 
     def _refuse(self, peer: int, reason: str) -> None:
-        text = f"member {peer} is left out: {reason}"
-        tell(log, logging.WARNING, "node.peer_left_out", text, member=peer, reason=reason)
+        place = self.places.get(peer)
+        node_id = place.key.node_id if place is not None else None
+        text = f"node {names_of([peer], self.places)} is left out: {reason}"
+        tell(log, logging.WARNING, "node.peer_left_out", text, member=peer, node_id=node_id, reason=reason)
         self._unreported.missed.add(peer)
         self.absent(peer, reason)
 
@@ -368,7 +377,7 @@ class GossipTraining:
         self._note(await work.computed(now()))
         began = now()
         while not self._decisions:
-            self.doing = "waiting: for messages of peers"
+            self.doing = f"waiting: for messages of {names_of(work.view.awaited, self.places) or 'peers'}"
             deadline = work.view.deadline
             wait_s = LOOK_AGAIN_S if deadline is None else max(0.0, deadline - now())
             await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
