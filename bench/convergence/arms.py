@@ -69,8 +69,6 @@ GOSSIP_ARMS = (
     "gossip-sign",
     "gossip-sign-noise",
     "gossip-sign-muon",
-    "gossip-sign-pull",
-    "gossip-sign-muon-pull",
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",
@@ -112,18 +110,20 @@ def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
 
-def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, ...]:
-    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon; and
-    all of them with gradients pulled towards the peers."""
+def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm, Arm]:
+    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon."""
     what = f"gossip on the one-peer exponential graph, {codec}, γ {gamma:g}"
     adamw = Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma)
-    own = (
+    return (
         adamw,
         replace(adamw, name=f"{name}-noise", what=f"{what}, v corrected for noise", is_noise_corrected=True),
         replace(adamw, name=f"{name}-muon", what=f"{what}, Muon", rate=1.5e-2, momentum=MuonSpec().momentum),
     )
-    pulled = (replace(arm, name=f"{arm.name}-pull", what=f"{arm.what}, pull {PULL:g}", pull=PULL) for arm in own)
-    return *own, *pulled
+
+
+def _pulled(arm: Arm) -> Arm:
+    """The same with gradients pulled towards the peers."""
+    return replace(arm, name=f"{arm.name}-pull", what=f"{arm.what}, gradients pulled by {PULL:g}", pull=PULL)
 
 
 def _sent_and_kept(sent: int, kept: int) -> Arm:
@@ -147,6 +147,7 @@ PUBLISHED: dict[str, object] = {
     "alpha": 1.0,
     "precondition": "none",
 }
+_SIGN = _gossip("gossip-sign", "sign")
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
     Arm(REFERENCE, "DeMo as published, in float: β 0.999, k 32", "reference", 1.5e-3, _demo(**PUBLISHED, k=32)),
@@ -174,7 +175,8 @@ _TABLE = (
     ),
     Arm("diloco-16", "the same with 16 steps", "diloco", 3e-3, local_steps=16, beta=0.99),
     *_gossip("gossip-dense", "dense"),
-    *_gossip("gossip-sign", "sign"),
+    *_SIGN,
+    *(_pulled(arm) for arm in (_SIGN[0], _SIGN[2])),
     *_gossip("gossip-dct-sign", "dct-sign"),
     *_gossip("gossip-topk", "topk:64", 0.1),
     Arm(
