@@ -31,7 +31,10 @@ def test_a_node_of_unknown_pace_reports_soon_and_its_computing_tells_how_much_it
             await coordinator.beat(*nodes)
             for answer in await coordinator.beat(*nodes):
                 assert (answer.next_s, iterations(answer)) == (LOOK_AGAIN_S, LEASE_FIRST)
-            node = nodes[0]
+            node, other = nodes
+            coordinator.run.beats.directory.by_node[other.node_id].since -= 3 * LOOK_AGAIN_S
+            (answer,) = await coordinator.beat(other)
+            assert answer.next_s == BEAT_S  # an iteration takes so long that its first lease lasts
             node.iteration, node.head = 16, bytes(32)
             node.samples, node.compute_ms = 16 * SAMPLES, 2000  # eight iterations a second
             node.trained_through = coordinator.swarm.registry.leases.granted(node.node_id)[0].start + node.samples - 1

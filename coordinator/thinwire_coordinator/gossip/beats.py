@@ -23,7 +23,7 @@ from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
-from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, GossipSettings
+from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, GossipSettings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.gossip.unsealed import SealedReport
@@ -216,8 +216,7 @@ class Beats:
             return BeatAnswer("deposit", text, soon_s)
         leases, measure_at = self._swarm.registry.leases, self._sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
-        is_done = known.iteration >= self._settings.steps  # its parameters are wanted once the others are
-        next_s = soon_s if known.computing_s is None or is_done else beat_s
+        next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
         leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         parts = self._held_out.open_to(known.node)
@@ -226,6 +225,14 @@ class Beats:
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
         return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, self._given(), parts)
+
+    def _is_awaited(self, known: Participant, soon_s: float) -> bool:
+        """Whether a node's next report is wanted soon: its parameters are, once the others are done too; or its first
+        lease may last for less than a beat. If its first iteration takes longer than this, it does not."""
+        if known.iteration >= self._settings.steps:
+            return True
+        first_s = max(soon_s, self._settings.beat_s / LEASE_FIRST) + soon_s
+        return known.computing_s is None and self._swarm.view.now - known.since < first_s
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)

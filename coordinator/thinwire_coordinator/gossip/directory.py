@@ -148,7 +148,7 @@ class Directory:
             self._forget()
         enters = known.enters_at is not None and known.enters_at <= heard.iteration
         if enters or not known.is_present or known.heard_at is None:
-            known.marked_iteration, known.marked_at = heard.iteration, now
+            known.marked_iteration, known.marked_at, known.since = heard.iteration, now, now
         known.enters_at = None if enters else known.enters_at
         known.is_present, known.heard_at, known.is_restored = True, now, False
         if (heard.address, heard.public_key) != (known.address, known.public_key):

@@ -36,7 +36,7 @@ class Participant:
     because its peers missed it at `missed_at`, and `times_missed` times so far. missed_by: the newest peers that missed
     it. is_restored: it has not reported since this coordinator began, so its peers may only be back before it.
     placed_at: a node that has this topology, or a newer one, knows its address. computing_s: of an iteration, from its
-    newest report; None before.
+    newest report; None before. since: it is present, or in its first topology.
     """
 
     node: str
@@ -58,6 +58,7 @@ class Participant:
     is_restored: bool = False
     placed_at: int = 0
     computing_s: float | None = None
+    since: float = 0.0
 
     def plain(self) -> list[Any]:
         """The fields that outlive the process. Times do not: its clock begins anew. Nor does the address, which is in
@@ -69,7 +70,7 @@ class Participant:
     def from_plain(cls, plain: Sequence[Any], now: float) -> Participant:
         """Raises TypeError if the structure is wrong."""
         found = cls(*plain)
-        found.heard_at = found.marked_at = now  # it could not report while the coordinator was away
+        found.heard_at = found.marked_at = found.since = now  # it could not report while the coordinator was away
         found.marked_iteration = found.iteration
         found.is_restored = True
         return found
