@@ -69,6 +69,7 @@ GOSSIP_ARMS = (
     "gossip-sign",
     "gossip-sign-noise",
     "gossip-sign-muon",
+    "gossip-sign-muon-pull",
     "gossip-topk",
     "gossip-topk-noise",
     "gossip-accum",

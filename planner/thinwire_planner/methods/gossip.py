@@ -37,6 +37,8 @@ PLACING_ROUNDS = 30
 MEASURED_TOPOLOGY = "one-peer-exponential"
 ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign", "top-64": "gossip-topk"}
 """The topology of the arms of `make science`, and their names by codec."""
+LEARNING = ("", "-noise", "-muon", "-pull", "-muon-pull")
+"""The ends of their names, by optimizer and gradients."""
 MEASURED = (
     "with every parameter exchanged, gossip ends 2.7% above AdamW's loss with four nodes and 11% with sixteen, or 0.7% "
     "below with steps of Muon (docs/convergence); bf16, slack and other topologies are not measured"
@@ -64,8 +66,8 @@ CODECS = (
         "one bit",
         0.126,
         30e-3 / MEASURED_PARAMETERS,
-        "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or 1.5% "
-        "there with steps of Muon",
+        "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or "
+        "level with it there with steps of Muon and pulled gradients",
     ),
     CodecBytes(
         "top-64",
@@ -161,7 +163,7 @@ class GossipVariant:
     def arms(self) -> tuple[str, ...]:
         if self.topology != MEASURED_TOPOLOGY or self.slack or self.codec.name not in ARMS:
             return ()
-        return tuple(f"{ARMS[self.codec.name]}{optimizer}" for optimizer in ("", "-noise", "-muon"))
+        return tuple(f"{ARMS[self.codec.name]}{how}" for how in LEARNING)
 
     @property
     def caution(self) -> str:
