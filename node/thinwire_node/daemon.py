@@ -14,9 +14,10 @@ from thinwire_common.logs import tell
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
-from thinwire_node.exchange.gossip_port import NAME_DIGITS, GossipExchange
+from thinwire_node.exchange.gossip_port import GossipExchange
 from thinwire_node.exchange.kinds import AnyExchange, kind_of
 from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine, SessionReplaced
+from thinwire_node.exchange.short_names import NAME_DIGITS
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.session.gossip.session import GossipSession
 from thinwire_node.session.gossip.training import GossipTraining

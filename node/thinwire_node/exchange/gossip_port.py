@@ -51,15 +51,6 @@ class BeatReport:
     lines: SeenLines = field(default_factory=SeenLines)
 
 
-NAME_DIGITS = 8
-"""Digits of the id of a node whose name is not known; the coordinator shows as many."""
-
-
-def short_name(key: PublicKey) -> str:
-    """A node in texts for people: the first digits of its id."""
-    return key.node_id[:NAME_DIGITS]
-
-
 @dataclass(frozen=True)
 class PeerPlace:
     """The place where a member is reached. key: its identity. address: HOST:PORT; empty: over the relay."""

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
-from thinwire_node.exchange.gossip_port import NAME_DIGITS
+from thinwire_node.exchange.short_names import NAME_DIGITS
 from thinwire_node.observe.report import Peers, Report
 from thinwire_proto.clean_text import clean_name, clean_text
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 from thinwire_node.backoff import Backoff
-from thinwire_node.exchange.gossip_port import short_name
 from thinwire_node.exchange.peers.framing import Framing
 from thinwire_node.exchange.peers.message_times import MessageTimes
 from thinwire_node.exchange.peers.stream import Stream
+from thinwire_node.exchange.short_names import short_name
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.limits import PEER_RETRY_MAX_S

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from thinwire_node.exchange.gossip_port import PeerPlace, short_name
+from thinwire_node.exchange.gossip_port import PeerPlace
+from thinwire_node.exchange.short_names import short_name
 
 NAMED_MAX = 4
 
