@@ -7,6 +7,7 @@ with several numbers of nodes. All runs have equal tokens in total.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,8 @@ def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None
     """The rate at which an arm runs on all seeds; None while its sweep lasts.
 
     It is the sweep's best. Where other rates ran to the end on the first seed too, it is the best of all those: what is
-    best of a short run is often too high for a long one."""
+    best of a short run is often too high for a long one. The sweep's best itself need not run to the end if those did
+    that lie towards it and are worse than others, as in the sweep."""
     swept = sweep_of(study, arm, results).best
     if swept is None:
         return None
@@ -88,7 +90,11 @@ def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None
         for result in results
         if result.run == study.final_run(arm, result.run.rate, study.seeds[0], study.nodes)
     }
-    return min(at_end, key=lambda rate: at_end[rate]) if swept in at_end else swept
+    if not at_end:
+        return swept
+    best = min(at_end, key=lambda rate: at_end[rate])
+    nearest = min(at_end, key=lambda rate: abs(math.log(rate / swept)))
+    return best if swept in at_end or best != nearest else swept
 
 
 def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:

@@ -91,6 +91,10 @@ def test_of_rates_that_ran_to_the_end_the_best_counts() -> None:
     only_swept = [result for result in results if result.run.tokens == STUDY.sweep_tokens]
     assert best_rate(STUDY, ADAMW, [*only_swept, longer]) == swept
     assert best_rate(STUDY, ADAMW, [longer]) is None
+    lowest = rate_at(swept, -2)
+    for loss, best in ((0.8, lowest), (1.0, swept)):  # towards the sweep's best it gets worse, or better
+        whole = [longer, result_of(STUDY.final_run(ADAMW, lowest, 1, STUDY.nodes), loss)]
+        assert best_rate(STUDY, ADAMW, [*only_swept, *whole]) == best
 
 
 def test_a_rate_that_diverges_is_never_the_best() -> None:
