@@ -17,7 +17,7 @@ from thinwire_node.bootstrap import Bootstrap, Ready
 from thinwire_node.exchange.gossip_port import GossipExchange
 from thinwire_node.exchange.kinds import AnyExchange, kind_of
 from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine, SessionReplaced
-from thinwire_node.exchange.short_names import NAME_DIGITS
+from thinwire_node.exchange.short_names import short_name
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.session.gossip.session import GossipSession
 from thinwire_node.session.gossip.training import GossipTraining
@@ -98,7 +98,7 @@ class Node:
     @property
     def name(self) -> str:
         """The name that the volunteer chose, or the first digits of the node's id."""
-        return self.settings.options.name or (self.node_id or "")[:NAME_DIGITS]
+        return self.settings.options.name or short_name(self.node_id or "")
 
     @property
     def holds_state(self) -> bool:

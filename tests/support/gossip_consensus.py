@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +24,21 @@ def start(**settings: Any) -> tuple[Network, torch.optim.Optimizer, Gossip]:
 
 
 def climbing(rank: int) -> Any:
-    """A target that no codec reaches. Returns codec and every after each period, the iterations, and the reason."""
+    """A target that no codec reaches. Returns codec and every after each period, the iterations, the reason, γ, and the
+    warnings with their steps."""
     model, optimizer, gossip = start(codec="sign", every=2, consensus_target=1e-6)
     found: list[tuple[str, int]] = []
-    for step in range(6 * MEASURE_EVERY):
-        train(model, optimizer, rank, step, step + 1)
+    told: list[tuple[int, str]] = []
+    for step in range(8 * MEASURE_EVERY):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(model, optimizer, rank, step, step + 1)
+        told += [(step, str(one.message)) for one in caught if "consensus_target" in str(one.message)]
         stats = gossip.stats()
         if not found or found[-1] != (stats["codec"], stats["every"]):
             found.append((stats["codec"], stats["every"]))
     gossip.finish()
-    return found, gossip.stats()["iteration"], gossip.stats()["consensus"], gossip.factor
+    return found, gossip.stats()["iteration"], gossip.stats()["consensus"], gossip.factor, told
 
 
 def descending(rank: int) -> Any:

@@ -47,7 +47,7 @@ def run_rows(plan: GossipPlan) -> list[Row]:
         ("", f"computing {seconds_in_words(figures.computing_s)}, and a message beside it {message}"),
         ("run", f"{run.schedule.steps:,} steps, {human_count(figures.tokens)} tokens{passes}"),
         ("until the end", human_seconds(figures.run_s)),
-        ("or the star", f"{beside_the_star(plan)}. What a token teaches differs: docs/convergence"),
+        ("or the star", f"{beside_the_star(plan)}. The loss after as many tokens differs: docs/convergence"),
     ]
 
 

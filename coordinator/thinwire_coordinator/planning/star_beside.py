@@ -1,4 +1,4 @@
-"""What the same training would take with a coordinator that merges, in the run that `init` would write for it."""
+"""Foretells the same training with a coordinator that merges: the run that `init` would write for it."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,9 +85,8 @@ class ConsensusControl:
 
     @property
     def is_unmet(self) -> bool:
-        """Whether the ranks are above the target, and no codec sends more."""
-        ratio = self._measured.get("disagreement_in_steps", 0.0)
-        return self._decision.level + 1 == len(self.levels) and not ratio <= self._target * (1 + ERROR)
+        """Whether the ranks are above the target with the codec that sends the most."""
+        return self._decision.is_unmet
 
     @staticmethod
     def measures(iteration: int) -> bool:
@@ -129,13 +129,14 @@ class ConsensusControl:
             "level": self._decision.level,
             "calm": self._decision.calm,
             "reason": self._decision.reason,
+            "is_unmet": self._decision.is_unmet,
             "period": self._period,
             "published": torch.frombuffer(bytearray(self._published), dtype=torch.uint8) if self._published else None,
             "measured": dict(self._measured),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._decision = Decision(state["level"], state["calm"], state["reason"])
+        self._decision = Decision(state["level"], state["calm"], state["reason"], state["is_unmet"])
         self._period = state["period"]
         self._published = b"" if state["published"] is None else state["published"].numpy().tobytes()
         self._measured = dict(state["measured"])
@@ -153,7 +154,7 @@ class ConsensusControl:
             decided = self._store.compare_set(key, UNDECIDED, json.dumps(self._decide(period)))
             self._store.delete_key(self._decision_key(period - 2))
         found = json.loads(decided)
-        self._decision = Decision(found["level"], found["calm"], found["reason"])
+        self._decision = Decision(found["level"], found["calm"], found["reason"], found["is_unmet"])
         self._measured = found["measured"]
         self._period = period
 
@@ -170,7 +171,7 @@ class ConsensusControl:
     def _decided(self, decision: Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:
         """A decision as it is in the store. measured: what it follows from; by default the newest."""
         figures = dict(self._measured if measured is None else measured)
-        return {"level": decision.level, "calm": decision.calm, "reason": decision.reason, "measured": figures}
+        return asdict(decision) | {"measured": figures}
 
     def _decision_key(self, period: int) -> str:
         return f"{self._name}.decision.{period}"

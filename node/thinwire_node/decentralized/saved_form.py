@@ -30,6 +30,7 @@ CONSENSUS: Form = {
     "level": int,
     "calm": int,
     "reason": str,
+    "is_unmet": bool,
     "period": int,
     "published": (Tensor, NONE),
     "measured": dict,

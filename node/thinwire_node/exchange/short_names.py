@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from thinwire_proto.identity.keys import PublicKey
-
 NAME_DIGITS = 8
-"""Digits of the id of a node whose name is not known; the coordinator shows as many."""
+"""The coordinator shows as many."""
 
 
-def short_name(key: PublicKey) -> str:
+def short_name(node_id: str) -> str:
     """The first digits of a node's id."""
-    return key.node_id[:NAME_DIGITS]
+    return node_id[:NAME_DIGITS]

@@ -130,9 +130,9 @@ class Edge:
 @dataclass(frozen=True)
 class Peers:
     """The peers of a node in a swarm without a centre; also without a session, as iterations go on. topology: the
-    newest that it knows; 0: none yet. sent_bytes,
-    received_bytes: of messages to and from peers; the same by kind of line, direct or relay. waited_s: time that
-    iterations waited for messages. direct: peers that are there by a direct line."""
+    newest that it knows; 0: none yet. sent_bytes, received_bytes: of messages to and from peers; the same by kind of
+    line, direct or relay. waited_s: time that iterations waited for messages. direct: peers that are there by a direct
+    line."""
 
     topology: int
     present: int

@@ -20,6 +20,7 @@ from thinwire_proto.contract.exchanges.gossip import GossipSpec
 
 RATE_OVER_S = 60.0
 RATE_EVERY_S = 0.5
+NOT_TRAINING = GossipState(0, 0, 0, 0, 0, "")
 
 
 class Reporter:
@@ -46,7 +47,7 @@ class Reporter:
             state=state,
             words=words,
             place=_position(node, session),
-            peers=_peers(node, gossip),
+            peers=_peers(node),
             given=_given(node.record, samples_s * context),
             clock=Clock(
                 offset_s=session.clock_offset_s if session is not None else None,
@@ -135,28 +136,24 @@ def _position(node: Node, session: SessionState | None) -> RunPosition:
     )
 
 
-def _peers(node: Node, gossip: GossipState | None) -> Peers | None:
+def _peers(node: Node) -> Peers | None:
     """In a run without a centre, also before the first session and after the last one."""
     if node.contract is None or not isinstance(node.contract.exchange, GossipSpec):
         return None
-    if gossip is None and node.training is not None:
-        gossip = state_of(node.training, node.training.doing)
-    places = node.training.places if node.training is not None else {}
-    traffic = node.record.traffic
+    training, traffic = node.training, node.record.traffic
+    gossip = state_of(training, training.doing) if training is not None else NOT_TRAINING
+    places = training.places if training is not None else {}
     return Peers(
-        topology=gossip.topology if gossip is not None else 0,
-        present=gossip.present if gossip is not None else 0,
-        absent=gossip.peers - gossip.present if gossip is not None else 0,
+        topology=gossip.topology,
+        present=gossip.present,
+        absent=gossip.peers - gossip.present,
         sent_bytes=traffic.sent.bytes["parcel"],
         received_bytes=traffic.received.bytes["parcel"],
         waited_s=node.record.phases["peers"].sum_s,
-        direct=gossip.direct if gossip is not None else 0,
+        direct=gossip.direct,
         sent_bytes_by_line=dict(traffic.peers_sent),
         received_bytes_by_line=dict(traffic.peers_received),
-        edges=[
-            Edge(edge.member, edge.line, edge.iteration, _id_of(places.get(edge.member)))
-            for edge in (gossip.edges if gossip is not None else ())
-        ],
+        edges=[Edge(edge.member, edge.line, edge.iteration, _id_of(places.get(edge.member))) for edge in gossip.edges],
     )
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
-from thinwire_node.exchange.short_names import NAME_DIGITS
+from thinwire_node.exchange.short_names import short_name
 from thinwire_node.observe.report import Peers, Report
 from thinwire_proto.clean_text import clean_name, clean_text
 
@@ -85,7 +85,7 @@ def _edges(peers: Peers | None) -> list[Text]:
         return []
     found = [
         _pair(
-            f"to {edge.node_id[:NAME_DIGITS]}" if edge.node_id else f"member {edge.member}",
+            f"to {short_name(edge.node_id)}" if edge.node_id else f"member {edge.member}",
             edge.line if edge.iteration is None else f"{edge.line}, newest message of iteration {edge.iteration:,}",
         )
         for edge in peers.edges[:EDGES_SHOWN]

@@ -212,8 +212,9 @@ class GossipWork:
 
     def _pull(self) -> None:
         """Right after an iteration has begun, so that a node that continues from the journal computes the same."""
-        exchange = self.contract.exchange
-        if self._pulled is not None and isinstance(exchange, GossipSpec):
+        if self._pulled is not None:
+            exchange = self.contract.exchange
+            assert isinstance(exchange, GossipSpec)
             self._member.pull(exchange.gradient_pull, self._pulled)
 
     async def begin_gradient(self) -> None:

@@ -43,14 +43,14 @@ class GradientSum:
         self._x = named_views(layout, x)
         self._at = self._x if at is None else named_views(layout, at)
         self._sums = named_views(layout, self._sum)
-        self._uses_them_themselves = False
+        self._is_in_place = False
         self.begin()
 
     def begin(self) -> None:
         """Start the sum of an iteration, at the parameters as they are now."""
-        if not self._uses_them_themselves:
+        if not self._is_in_place:
             self._compute.use(self._at)
-            self._uses_them_themselves = self._compute.device.type == "cpu"
+            self._is_in_place = self._compute.device.type == "cpu"
         self._dropped, self._compute_s = 0, 0.0
         self._clear()
 

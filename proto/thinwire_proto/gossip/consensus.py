@@ -121,11 +121,13 @@ def ladder_of(codec: str, every: int) -> tuple[tuple[Level, ...], int]:
 
 @dataclass(frozen=True)
 class Decision:
-    """level: index of the ladder. calm: measurements in a row far below the target. reason: for people."""
+    """level: index of the ladder. calm: measurements in a row far below the target. reason: for people. is_unmet: the
+    disagreement is above the target at the level that sends the most."""
 
     level: int
     calm: int
     reason: str
+    is_unmet: bool = False
 
 
 def decide(before: Decision, ratio: float, target: float, levels: Sequence[Level] = LEVELS) -> Decision:
@@ -140,7 +142,7 @@ def decide(before: Decision, ratio: float, target: float, levels: Sequence[Level
     if not ratio <= target * (1 + ERROR):
         if before.level + 1 < len(levels):
             return Decision(before.level + 1, 0, f"{measured}: more bytes, {_words(levels[before.level + 1])}")
-        return Decision(before.level, 0, f"{measured}, and no codec sends more")
+        return Decision(before.level, 0, f"{measured}, and no codec sends more", is_unmet=True)
     if ratio > FAR_BELOW * target or before.level == 0:
         return Decision(before.level, 0, measured)
     if before.calm + 1 < CALM:

@@ -35,7 +35,7 @@ class Line:
 
     def __init__(self, key: PublicKey, address: str, framings: Mapping[Way, Framing], backoff: Backoff) -> None:
         self.key = key
-        self.name = short_name(key)
+        self.name = short_name(key.node_id)
         """The peer, in texts for people."""
         self.address = address
         self.framings = framings
