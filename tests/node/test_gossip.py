@@ -67,16 +67,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(ranks: Found) -> N
         assert not all(without_pending for _, _, without_pending in found["resuming"])
 
 
-def test_pulled_gradients_move_no_mean_and_resume_to_the_bit(ranks: Found) -> None:
-    for found in ranks:
-        equal_runs, between, mean, is_as_before, end = found["pulled"]
-        assert equal_runs == [(True, False)] * 2  # and they are not those of a run without it
-        assert mean == pytest.approx(1.5, abs=1e-5)  # that of the ranks' own parameters
-        assert is_as_before
-        assert 0.2 < abs(between - 1.5) / abs(end - 1.5) < 0.8  # between two steps, half of the way to the mean
-    assert sum(found["pulled"][-1] for found in ranks) / RANKS == pytest.approx(1.5, abs=1e-5)
-
-
 def test_states_of_ranks_that_are_behind_fit_together_without_a_barrier(ranks: Found) -> None:
     """Both ranks that skipped have sent less than the others, whose turns with them are open in the states."""
     for number in range(3):

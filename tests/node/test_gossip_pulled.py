@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from support.gossip_ranks import RANKS, run_scenes
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.pulled import Pulled
@@ -49,3 +53,14 @@ def test_without_a_pull_nothing_is_kept() -> None:
     pulled.begin([])
     assert pulled.own is None
     assert torch.equal(parameter.data, torch.zeros(NUMBERS))
+
+
+def test_pulled_gradients_move_no_mean_and_resume_to_the_bit(tmp_path: Path) -> None:
+    ranks = run_scenes(tmp_path, "support.gossip_pulled")
+    for found in ranks:
+        equal_runs, between, mean, is_as_before, end = found["pulled"]
+        assert equal_runs == [(True, False)] * 2  # and they are not those of a run without it
+        assert mean == pytest.approx(1.5, abs=1e-5)  # that of the ranks' own parameters
+        assert is_as_before
+        assert 0.2 < abs(between - 1.5) / abs(end - 1.5) < 0.8  # between two steps, half of the way to the mean
+    assert sum(found["pulled"][-1] for found in ranks) / RANKS == pytest.approx(1.5, abs=1e-5)
