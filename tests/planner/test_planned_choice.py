@@ -13,7 +13,7 @@ from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.gain import gain_of
 from thinwire_planner.choosing.plan import NO_CHANGE, NOT_LOOKED_FOR, Goal, change_in_words, make_plan, three_digits
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
-from thinwire_planner.choosing.to_loss import tokens_to
+from thinwire_planner.choosing.to_loss import tokens_to, with_times
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -150,6 +150,24 @@ def test_a_choice_that_nothing_changes_is_said_to_be_one(rate: float, is_changed
     plan = make_plan(Setting(10**8, ComputeTimes.around(0.1, 0.2), network, (1.0,) * 8, 1e9, 1e9))
     assert bool(plan.changes) is is_changed
     assert (NO_CHANGE in plan.reasons) is not is_changed
+
+
+@pytest.mark.parametrize(("rate", "is_said"), [(20, True), (1e6, False)])
+def test_what_is_faster_and_not_recommended_is_named_with_the_reason(rate: float, is_said: bool) -> None:
+    plan = make_plan(replace(setting(16, rate, 40, variation=0.2, compute_s=8.0), parameters=124_000_000))
+    said = [reason for reason in plan.reasons if reason.startswith("faster, and not recommended: gossip")]
+    assert bool(said) is is_said
+    assert all("one bit" in reason and "; it ends 3.2% above AdamW's loss" in reason for reason in said)
+
+
+def test_of_several_optimizers_the_one_that_is_there_first_counts() -> None:
+    where = setting(4, 1000, 1)
+    curves = {"gossip-dense": [(3000.0, 2.0)], "gossip-dense-muon": [(1000.0, 2.0)], "gossip-dense-noise": [(9.0, 3.0)]}
+    found = {one.name: one for one in with_times(make_plan(where).by_time, curves, 2.0, 10.0)}
+    one = found["gossip, one-peer-exponential, dense"]
+    assert one.arm == "gossip-dense-muon"
+    assert one.to_loss_s == pytest.approx(100 * one.seconds)
+    assert found["gossip, ring, dense"].to_loss_s is None
 
 
 def test_changes_are_sentences() -> None:
