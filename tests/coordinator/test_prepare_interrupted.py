@@ -137,7 +137,7 @@ def test_more_bad_parts_may_be_allowed_when_it_goes_on(tmp_path: Path, capsys: p
         prepared(out, source, bad_max=2)
     made = prepared(out, source, bad_max=3)
     assert "a: going on after " in capsys.readouterr().err
-    assert made.bad == 3
+    assert made.counts.bad == 3
     assert made.manifest_hash == prepared(tmp_path / "fresh", source, bad_max=3).manifest_hash
 
 

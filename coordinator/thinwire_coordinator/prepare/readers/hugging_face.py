@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from thinwire_coordinator.prepare.problems import SourceFailed
-from thinwire_coordinator.prepare.readers.json_lines import checked_text
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB
 from thinwire_proto.errors import ConfigError
@@ -52,10 +51,7 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
             raise ConfigError(
                 f"{where}: has no column {reading.text_key!r}; it has {', '.join(row)}; --text-key names the column"
             )
-        try:
-            yield checked_text(row[reading.text_key], reading.text_key)
-        except ValueError as error:
-            reading.problems.skip(f"{where}, row {number}", str(error))
+        yield from reading.document(row[reading.text_key], f"{where}, row {number}")
         number += 1
 
 
