@@ -23,7 +23,7 @@ LAYERS_MAX = 4
 """A server may compress what is compressed already, and text may be in UTF-16."""
 LINES_LOOKED_AT = 16
 WHITE = b" \t\r\n" + codecs.BOM_UTF8
-"""Bytes that may come before the first object of JSON."""
+"""Bytes that may come before an object of JSON."""
 TABLE_LINES_MIN = 4
 JSON_START = re.compile(r"[\s\[]*\{\s*\"(?:[^\"\\]|\\.)*\"\s*:|\s*\[\s*\"(?:[^\"\\]|\\.)*\"\s*[,\]]")
 
@@ -78,9 +78,9 @@ def coding_of(name: str, begin: bytes) -> Coding | None:
     for coding in CODINGS:
         if begin.startswith(coding.magics) and _may_be(coding, name.lower(), begin):
             return coding
-    if begin and _text_of(begin) is not None:
-        return None
-    return next((coding for coding in CODINGS if name.lower().endswith(coding.suffixes)), None)
+    named = next((coding for coding in CODINGS if name.lower().endswith(coding.suffixes)), None)
+    is_cut = named is not None and any(magic.startswith(begin) for magic in named.magics)
+    return named if is_cut or _text_of(begin) is None else None
 
 
 def _may_be(coding: Coding, name: str, begin: bytes) -> bool:
@@ -107,21 +107,19 @@ def reader_of(name: str, begin: bytes, text_key: str) -> Reader:
 def _are_json_lines(name: str, begin: bytes, text_key: str) -> bool:
     """Whether the first lines are objects and one of them has the text. In a file that is called JSON, most lines are
     enough, and if there are several, the key may be missing: `--text-key` may be wrong."""
-    *whole, last = [line for line in begin.removeprefix(codecs.BOM_UTF8).splitlines() if line.strip()][
-        : LINES_LOOKED_AT + 1
-    ] or [b""]
+    *whole, last = [line for line in begin.splitlines() if line.strip(WHITE)][: LINES_LOOKED_AT + 1] or [b""]
     found = [_parsed(line) for line in whole or [last]]
     objects = [each for each in found if isinstance(each, dict)]
+    goes_on = bool(whole) and last.lstrip(WHITE).startswith(b"{")  # the last one may be cut
     has_text = any(text_key in each for each in objects)
     if not name.endswith(JSON):
-        return has_text and len(objects) == len(found)
-    are_several = len(objects) > 1 or (len(whole) == 1 and last.lstrip().startswith(b"{"))
-    return 2 * len(objects) > len(found) and (has_text or are_several)
+        return has_text and len(objects) == len(found) and (goes_on or not whole)
+    return 2 * len(objects) > len(found) and (has_text or len(objects) > 1 or goes_on)
 
 
 def _parsed(line: bytes) -> Any:
     """Others than objects are not parsed: a large array would take many times its size in memory."""
-    if not line.lstrip().startswith(b"{") or len(line) >= LINE_BYTES_MAX:
+    if not line.lstrip(WHITE).startswith(b"{") or len(line) >= LINE_BYTES_MAX:
         return None
     try:
         return json.loads(line)

@@ -24,7 +24,7 @@ def read_json_lines(name: str, content: Content, reading: Reading) -> Iterator[D
             yield from reading.document(value, f"{name}:{number}")
 
 
-def _lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+def _lines(file: io.BufferedReader[Content]) -> Iterator[tuple[int, bytes]]:
     """Lines that are not empty, with their numbers from 1. They end in \\n, \\r or both, which a text in JSON never
     has inside. Of a line that is too long, its beginning."""
     number, parts, size = 1, [], 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from thinwire_coordinator.prepare.readers.port import LINE_BYTES_MAX
 from thinwire_coordinator.prepare.sources import SourceFile
 
 BUFFER_BYTES = 1 << 18
+LINE_END = re.compile(rb"[\r\n]")
 BEGIN_BYTES = 1 << 16
 """Bytes by which a format is recognized."""
 
@@ -42,7 +44,7 @@ class Content(io.RawIOBase):
     def begin(self, whole_line: bool = False) -> bytes:
         """The first BEGIN_BYTES. whole_line: more if the first line is longer. Nothing is read yet."""
         parts, size = [self._ahead], len(self._ahead)
-        while size < BEGIN_BYTES or (whole_line and size < LINE_BYTES_MAX and not parts[-1].count(b"\n")):
+        while size < BEGIN_BYTES or (whole_line and size < LINE_BYTES_MAX and not LINE_END.search(parts[-1])):
             if not (data := self._file.read(BUFFER_BYTES)):
                 break
             parts.append(data)
@@ -85,7 +87,7 @@ class Content(io.RawIOBase):
             if self._at == len(self._ahead):
                 self._ahead, self._at = b"", 0
             return count
-        return self._file.readinto(buffer) or 0  # type: ignore[attr-defined, no-any-return]
+        return self._file.readinto(buffer) or 0
 
     @contextmanager
     def seekable_file(self) -> Iterator[IO[bytes]]:
