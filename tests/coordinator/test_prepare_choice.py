@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from support.prepared import prepared
 from support.reading import read
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import SHOWN_MAX, Counts, TooManyProblems
@@ -25,6 +26,9 @@ from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import read_token_file
 from thinwire_coordinator.prepare.sources import parse_sources
+from thinwire_coordinator.prepare.summary import summary
+from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
+from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError
 
 TEXTS = [f"Text {number} says Grüße." for number in range(50)]
@@ -139,6 +143,13 @@ def test_a_pointer_of_git_lfs_is_a_bad_file_of_any_kind(tmp_path: Path, name: st
     assert "is a pointer of Git LFS, not the file itself; fetch the files with `git lfs pull`" in found.said[0]
 
 
+@pytest.mark.parametrize("named", ["", TOKENIZER_FILE])
+def test_a_pointer_in_place_of_a_tokenizer(tmp_path: Path, named: str) -> None:
+    (tmp_path / TOKENIZER_FILE).write_bytes(POINTER)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: is a pointer of Git LFS.*`git lfs pull`"):
+        find_tokenizer(tmp_path / named, None)
+
+
 def test_many_pointers_of_git_lfs_end_the_command_with_the_way_out(tmp_path: Path) -> None:
     for number in range(11):
         (tmp_path / f"{number:02}.txt").write_bytes(POINTER)
@@ -157,6 +168,8 @@ def test_many_pointers_of_git_lfs_end_the_command_with_the_way_out(tmp_path: Pat
         ("a.TSV.gz", "a\tb\n", "a table"),
         ("a.txt", "a,b,c\n" * 9, "a table"),
         ("a.txt", "a\tb\n" * 9, "a table"),
+        ("train.txt", "\n<!DOCTYPE html>\n<html></html>", "a web page"),
+        ("a.html", "<!DOCTYPE html>\n<html></html>", None),
         ("a.md", "[a link](b)\n[c]: d\n", None),
         ("a.toml", '[[table]]\nname = ["x"]\n', None),
         ("a.txt", "Yes, no.\n" * 9, None),
@@ -258,3 +271,18 @@ def test_null_texts_are_no_damage(tmp_path: Path, name: str) -> None:
     NULLS[name](tmp_path / name)
     found = read(tmp_path / name)
     assert (found.documents, found.counts, found.said) == (TEXTS, Counts(null_texts=30), [])
+
+
+def test_the_summary_says_what_is_left_out_and_what_is_read_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    _written(source / "a.jsonl", LINES + b'{"text": null}\n' * 12)
+    _written(source / "b.csv", b"a,b\n")
+    _written(source / "c.txt", POINTER)
+    made = prepared(tmp_path / "out", source)
+    said = summary(tmp_path / "out", made)
+    assert "skipped: unreadable parts: 1; binary files: 0; null texts: 12\n" in said
+    assert "files read as plain text although they look like something else: 1\n" in said
+    assert "in: null texts, left out: 12\n" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def _skipped(counts: Counts) -> list[str]:
         nulls = f"; null texts: {counts.null_texts:,}" if counts.null_texts else ""
         lines.append(f"skipped: unreadable parts: {counts.bad}; binary files: {counts.binary_files}{nulls}")
     if counts.as_text:
-        lines.append(f"read as plain text although they look like JSON or tables: {counts.as_text:,} files")
+        lines.append(f"files read as plain text although they look like something else: {counts.as_text:,}")
     return lines
 
 

@@ -33,4 +33,9 @@ def read_arrow(name: str, content: Content, reading: Reading) -> Iterator[Docume
         batches: Iterator[Any] = (
             (table.get_batch(number) for number in range(table.num_record_batches)) if is_file else iter(table)
         )
+        bad = reading.problems.bad
         yield from read_rows(name, batches, reading)
+        if not is_file and reading.problems.bad == bad:
+            left_over = sum(len(data) for data in iter(lambda: file.read(BUFFER_BYTES), b""))
+            if left_over and not content.is_damaged:
+                reading.problems.skip(name, f"{left_over:,} bytes after the end of its Arrow stream are left out")

@@ -25,6 +25,7 @@ LINES_LOOKED_AT = 16
 WHITE = b" \t\r\n" + codecs.BOM_UTF8
 """Bytes that may come before an object of JSON."""
 TABLE_LINES_MIN = 4
+WEB_PAGE = re.compile(r"\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 JSON_START = re.compile(r"[\s\[]*\{\s*\"(?:[^\"\\]|\\.)*\"\s*:|\s*\[\s*\"(?:[^\"\\]|\\.)*\"\s*[,\]]")
 
 
@@ -134,6 +135,8 @@ def _resembles(name: str, begin: bytes, text_key: str) -> str | None:
         return None
     if name.endswith(JSON) or JSON_START.match(text):
         return f"although it looks like JSON: its first lines are not objects with the key {text_key!r} (--text-key)"
+    if WEB_PAGE.match(text) and not name.endswith((".html", ".htm", ".xhtml")):
+        return "although it looks like a web page: the address may be of a page about a file"
     if name.endswith(TABLES) or _is_table(text):
         return "although it looks like a table: for a document of each row, make it Parquet or JSON lines"
     return None

@@ -51,7 +51,11 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
             raise ConfigError(
                 f"{where}: has no column {reading.text_key!r}; it has {', '.join(row)}; --text-key names the column"
             )
-        yield from reading.document(row[reading.text_key], f"{where}, row {number}")
+        try:
+            if (text := reading.text_of(row[reading.text_key])) is not None:
+                yield text
+        except ValueError as error:
+            reading.problems.skip(f"{where}, row {number}", str(error))
         number += 1
 
 

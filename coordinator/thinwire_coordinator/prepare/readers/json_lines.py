@@ -14,33 +14,37 @@ from thinwire_coordinator.prepare.readers.port import LINE_BYTES_MAX, Document, 
 def read_json_lines(name: str, content: Content, reading: Reading) -> Iterator[Document]:
     with io.BufferedReader(content, BUFFER_BYTES) as file:
         for number, line in _lines(file):
-            if content.is_damaged and not line.endswith((b"\n", b"\r")):
+            if not line.endswith((b"\n", b"\r")) and content.is_damaged:
                 return  # half a line, which is part of the damage
             try:
-                value = value_of(line, reading.text_key)
+                text = reading.text_of(value_of(line, reading.text_key))
             except ValueError as error:
                 reading.problems.skip(f"{name}:{number}", str(error))
                 continue
-            yield from reading.document(value, f"{name}:{number}")
+            if text is not None:
+                yield text
 
 
 def _lines(file: io.BufferedReader[Content]) -> Iterator[tuple[int, bytes]]:
     """Lines that are not empty, with their numbers from 1. They end in \\n, \\r or both, which a text in JSON never
     has inside. Of a line that is too long, its beginning."""
-    number, parts, size = 1, [], 0
+    begun: list[bytes] = []
+    number, size = 1, 0
     while data := file.read1(BUFFER_BYTES):
         while data.endswith(b"\r") and (more := file.read1(BUFFER_BYTES)):  # perhaps \r\n
             data += more
-        for piece in data.splitlines(keepends=True):
-            if size < LINE_BYTES_MAX:
-                parts.append(piece)
-                size += len(piece)
-            if piece.endswith((b"\n", b"\r")):
-                line = b"".join(parts)
-                if line.strip():
-                    yield number, line
-                number, parts, size = number + 1, [], 0
-    if (line := b"".join(parts)).strip():
+        pieces = data.splitlines(keepends=True)
+        rest = b"" if data.endswith((b"\n", b"\r")) else pieces.pop()
+        for piece in pieces:
+            line = b"".join([*begun, piece]) if begun else piece
+            if not line.isspace():
+                yield number, line
+            number, size = number + 1, 0
+            begun.clear()
+        if size < LINE_BYTES_MAX:
+            begun.append(rest)
+            size += len(rest)
+    if (line := b"".join(begun)).strip():
         yield number, line
 
 

@@ -42,7 +42,11 @@ def read_rows(where: str, batches: Iterator[Any], reading: Reading) -> Iterator[
         if values is None:
             return
         for value in values:
-            yield from reading.document(value, f"{where}, row {row}")
+            try:
+                if (text := reading.text_of(value)) is not None:
+                    yield text
+            except ValueError as error:
+                reading.problems.skip(f"{where}, row {row}", str(error))
             row += 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,25 +34,18 @@ class Reading:
     problems: Problems
     advance: Callable[[int], None] = lambda count: None
 
-    def document(self, value: object, where: str) -> Iterator[str]:
-        """The value of `text_key`, if it is a text. One that is missing is counted, and any other is reported."""
+    def text_of(self, value: object) -> str | None:
+        """The value of `text_key` as the text of a document; None if it is a null, which is counted. Raises ValueError,
+        which says what is wrong."""
         if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for a null
             self.problems.leave_null()
-            return
+            return None
+        if not isinstance(value, str):
+            raise ValueError(f"{self.text_key!r} is not text but {type(value).__name__}")
         try:
-            yield checked_text(value, self.text_key)
-        except ValueError as error:
-            self.problems.skip(where, str(error))
-
-
-def checked_text(value: object, key: str) -> str:
-    """A value as the text of a document. Raises ValueError if it is none."""
-    if not isinstance(value, str):
-        raise ValueError(f"{key!r} is not text but {type(value).__name__}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"{key!r} has half a character (a lone surrogate)") from None
-    if size > DOCUMENT_BYTES_MAX:
-        raise ValueError(f"{key!r} is longer than {DOCUMENT_BYTES_MAX:,} bytes")
-    return value
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise ValueError(f"{self.text_key!r} has half a character (a lone surrogate)") from None
+        if size > DOCUMENT_BYTES_MAX:
+            raise ValueError(f"{self.text_key!r} is longer than {DOCUMENT_BYTES_MAX:,} bytes")
+        return value
