@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from support.prepared import prepared
-from support.reading import read
+from support.reading import WAIT_S, read
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import SHOWN_MAX, Counts, TooManyProblems
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
@@ -25,7 +25,7 @@ from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import read_token_file
-from thinwire_coordinator.prepare.sources import parse_sources
+from thinwire_coordinator.prepare.sources import find_files, parse_sources
 from thinwire_coordinator.prepare.summary import summary
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
@@ -41,6 +41,7 @@ CODINGS: list[tuple[str, bytes, str | None]] = [
     ("a.jsonl", gzip.compress(LINES), "gzip"),  # of a server that compresses all it sends
     ("a.jsonl.gz", zstandard.compress(LINES), "zstd"),
     ("a.jsonl.gz", LINES, None),  # a browser has decompressed it
+    ("a.parquet.gz", b"PAR1\0", None),
     ("a.jsonl.gz", b"", "gzip"),
     ("a.jsonl.gz", b"\0" + gzip.compress(LINES), "gzip"),  # damaged
     ("a.jsonl.gz.download", gzip.compress(LINES), "gzip"),
@@ -79,6 +80,7 @@ READERS: list[tuple[str, bytes, Reader]] = [
     ("a.txt", b'{"body": "x"}\n' * 9, read_text),
     ("a.md", b'{"text": "x"}\n# An example\n', read_text),
     ("a", b"PAR1\0", read_parquet),
+    ("a", b"PAR1 is how such a file begins.", read_text),
     ("a.parquet", b"", read_parquet),
     ("a", b"ARROW1\0\0", read_arrow),
     ("a", b"\xff\xff\xff\xff\0", read_arrow),
@@ -121,6 +123,15 @@ def test_a_web_address_is_read_by_its_path(address: str, content_encoding: str |
         found = read(f"{server.url}/{address}")
     assert found.documents == TEXTS
     assert found.said == []
+
+
+def test_an_answer_may_take_longer_than_five_minutes() -> None:
+    """Which is the limit of the HTTP library. Only silence ends the reading of a source."""
+    with serving({"/a.jsonl": gzip.compress(LINES)}) as server:
+        server.content_encoding = "gzip"
+        (file,) = find_files(f"{server.url}/a.jsonl", WAIT_S)
+        with file.open(as_stored=True) as opened:
+            assert opened.session.timeout.total is None  # type: ignore[attr-defined]
 
 
 def test_a_cut_answer_of_a_server_that_compresses_is_said() -> None:
@@ -240,6 +251,7 @@ def test_a_file_that_is_only_called_like_a_description_is_text(tmp_path: Path, n
         ("wiki=language=en", "wiki", ("language=en",)),
         ("language=de", "language", ("de",)),
         ("wiki=https://a.example/x.jsonl?a=b", "wiki", ("https://a.example/x.jsonl?a=b",)),
+        (f"wiki=https://a.example/x?a={'b' * 300}", "wiki", (f"https://a.example/x?a={'b' * 300}",)),
         ("https://a.example/my%20texts.jsonl?a=b/c#d", "my-texts", ("https://a.example/my%20texts.jsonl?a=b/c#d",)),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -94,7 +95,7 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
 def _named(text: str) -> tuple[str, str]:
     """A name, or "", and an address. What exists is a path, such as the folder `language=en`."""
     found = NAME.fullmatch(text)
-    if found is None or Path(text).exists():
+    if found is None or os.path.exists(text):  # noqa: PTH110 - Path.exists raises if a name is too long
         return "", text
     if "*" in text and next(iglob(text, recursive=True), None) is not None:  # noqa: PTH207 - Path.glob refuses some
         return "", text
@@ -271,16 +272,14 @@ def _is_one_page(url: str) -> bool:
 
 
 def _without_decompression(system: Any) -> Any:
-    """The same file system over HTTP, which hands on what servers send. The HTTP library takes a truncated answer for a
-    whole one, and refuses padding."""
+    """The same file system over HTTP, which hands on what servers send, for as long as they send. The HTTP library
+    takes a truncated compressed answer for a whole one, refuses padding, and ends each answer after five minutes."""
+    import aiohttp  # noqa: PLC0415 - an extra, which this file system needs
+
     options = system.storage_options
-    return type(system)(
-        **options
-        | {
-            "headers": {**options.get("headers", {}), "Accept-Encoding": "identity"},
-            "client_kwargs": {**options.get("client_kwargs", {}), "auto_decompress": False},
-        }
-    )
+    client = {"timeout": aiohttp.ClientTimeout(total=None)} | options.get("client_kwargs", {})
+    headers = options.get("headers", {}) | {"Accept-Encoding": "identity"}
+    return type(system)(**options | {"headers": headers, "client_kwargs": client | {"auto_decompress": False}})
 
 
 def _is_hidden(name: str) -> bool:

@@ -81,7 +81,8 @@ def coding_of(name: str, begin: bytes) -> Coding | None:
             return coding
     named = next((coding for coding in CODINGS if name.lower().endswith(coding.suffixes)), None)
     is_cut = named is not None and any(magic.startswith(begin) for magic in named.magics)
-    return named if is_cut or _text_of(begin) is None else None
+    is_decoded = _text_of(begin) is not None or _reader_by_magic(begin) is not None
+    return named if is_cut or not is_decoded else None
 
 
 def _may_be(coding: Coding, name: str, begin: bytes) -> bool:
@@ -98,11 +99,15 @@ def reader_of(name: str, begin: bytes, text_key: str) -> Reader:
     name = name.lower()
     if name.endswith(TOKEN_FILE):
         return read_token_file
-    by_content = (reader for magics, reader in MAGICS if begin.startswith(magics))
     by_name = (reader for suffixes, reader in SUFFIXES if name.endswith(suffixes))
-    if reader := next(by_content, None) or next(by_name, None):
+    if reader := _reader_by_magic(begin) or next(by_name, None):
         return reader
     return read_json_lines if _are_json_lines(name, begin, text_key) else read_text
+
+
+def _reader_by_magic(begin: bytes) -> Reader | None:
+    found = next((reader for magics, reader in MAGICS if begin.startswith(magics)), None)
+    return found if _text_of(begin) is None else None
 
 
 def _are_json_lines(name: str, begin: bytes, text_key: str) -> bool:
