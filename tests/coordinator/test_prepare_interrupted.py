@@ -17,7 +17,7 @@ from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
 from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.preparation import Settings, prepare
-from thinwire_coordinator.prepare.problems import TooManyProblems
+from thinwire_coordinator.prepare.problems import Counts, TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
@@ -99,12 +99,14 @@ class InterruptedAt(Shown):
 def test_sources_that_are_read_are_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command is interrupted when the shards of the first of two sources are written."""
     out = tmp_path / "out"
-    sources = [f"{name}={write(tmp_path / f'{name}.jsonl', LESS)}" for name in ("first", "second")]
+    content = LESS + b'{"text": null}\n' * 3
+    sources = [f"{name}={write(tmp_path / f'{name}.jsonl', content)}" for name in ("first", "second")]
     with pytest.raises(KeyboardInterrupt), InterruptedAt("second: write shards") as shown:
         prepare(Settings(parse_sources(sources), out), shown)
     capsys.readouterr()
     made = prepared(out, *sources)
     assert capsys.readouterr().err.splitlines() == ["second: write shards"]
+    assert made.counts == Counts(null_texts=6)
     assert made.manifest_hash == prepared(tmp_path / "whole", *sources).manifest_hash
 
 
@@ -137,7 +139,7 @@ def test_more_bad_parts_may_be_allowed_when_it_goes_on(tmp_path: Path, capsys: p
         prepared(out, source, bad_max=2)
     made = prepared(out, source, bad_max=3)
     assert "a: going on after " in capsys.readouterr().err
-    assert made.bad == 3
+    assert made.counts.bad == 3
     assert made.manifest_hash == prepared(tmp_path / "fresh", source, bad_max=3).manifest_hash
 
 

@@ -22,7 +22,7 @@ import zstandard
 from support.prepared import all_texts, prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import Problems, SourceFailed, TooManyProblems
-from thinwire_coordinator.prepare.readers.json_lines import read_json
+from thinwire_coordinator.prepare.readers.choice import read_documents
 from thinwire_coordinator.prepare.readers.opening import BUFFER_BYTES
 from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.readers.text import PART_BYTES
@@ -66,7 +66,7 @@ def test_a_folder_of_text(tmp_path: Path, tokenizer: str, capsys: pytest.Capture
     (tmp_path / "in/linked.txt").symlink_to(write(tmp_path / "outside.txt", b"six"))
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
     assert all_texts(tmp_path / "out", made.manifest) == ["four", "one", "six", "three", "two"]
-    assert (made.bad, made.binary_files) == (0, 1)
+    assert made.counts[:2] == (0, 1)
     assert "skipped: picture.png: is binary, not text" in capsys.readouterr().err
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_opened_costs_only_itself(
     os.mkfifo(tmp_path / "in/pipe")
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
     assert all_texts(tmp_path / "out", made.manifest) == ["text 0", "text 1", "text 2"]
-    assert made.bad == 1
+    assert made.counts.bad == 1
     assert "skipped: away.txt: cannot be opened: No such file or directory" in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def test_a_zero_byte_far_into_a_text_costs_the_rest(
     write(tmp_path / "in/log.txt", "".join(lines).encode() + b"\0" * 100)
     write(tmp_path / "in/picture", b"PNG\0")
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert (made.bad, made.binary_files) == (1, 1)
+    assert made.counts[:2] == (1, 1)
     said = capsys.readouterr().err
     assert f"skipped: log.txt:{len(lines) + 1}: has a zero byte; the rest of the file is left out (1 of at most" in said
     assert "skipped: picture: is binary, not text" in said
@@ -136,7 +136,7 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     }.items():
         write(tmp_path / name, content)
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert made.bad == 1
+    assert made.counts.bad == 1
     assert "skipped: latin.txt:3: is not UTF-8: byte 0xfc (1 of at most 10)" in capsys.readouterr().err
 
 
@@ -189,7 +189,7 @@ def test_a_long_first_line_is_heard_of_while_it_comes_and_counted_once() -> None
         heard.append(count)
 
     reading = Reading("text", None, 256, Problems(0, print), hear)
-    assert list(read_json(SourceFile("a.json", "a.json", Store(), len(content), ""), reading)) == [text]
+    assert list(read_documents(SourceFile("a.json", "a.json", Store(), len(content), ""), reading)) == [text]
     assert sum(heard) == len(content)
 
 
@@ -199,7 +199,7 @@ def test_bad_json_lines_are_skipped_and_named(
     bad = [b'{"text": 5}', b"{", b'{"body": "x"}', b'{"text": "\\ud800"}', b"\xff", b"[1]"]
     source = write(tmp_path / "a.jsonl", b"\n".join([*bad, b"", LINES]))
     made = prepared(tmp_path / "out", source, tokenizer=tokenizer)
-    assert made.bad == len(bad)
+    assert made.counts.bad == len(bad)
     assert all_texts(tmp_path / "out", made.manifest) == sorted(TEXTS)
     said = capsys.readouterr().err
     for what in (
@@ -225,7 +225,7 @@ def test_a_truncated_file_keeps_what_comes_before(
     write(tmp_path / f"in/a.jsonl.{suffix}", packed[: len(packed) * 3 // 4])
     write(tmp_path / "in/b.jsonl", LINES[: LINES.index(b"\n") + 1] * 2 + LINES[-300:].partition(b"\n")[2])
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert made.bad >= 1
+    assert made.counts.bad >= 1
     assert set(all_texts(tmp_path / "out", made.manifest)) <= set(TEXTS)
     assert f"a.jsonl.{suffix}: is damaged, and the rest of it is left out" in capsys.readouterr().err
 
@@ -248,7 +248,7 @@ def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsy
     content[column.data_page_offset + column.total_compressed_size - 8] ^= 0x55
     path.write_bytes(content)
     made = prepared(tmp_path / "out", path, tokenizer=tokenizer)
-    assert made.bad == 1
+    assert made.counts.bad == 1
     assert all_texts(tmp_path / "out", made.manifest) == sorted(TEXTS[:20] + TEXTS[40:])
     assert "a.parquet, row group 1, from row 0 on: cannot be read: " in capsys.readouterr().err
 
@@ -304,7 +304,7 @@ def test_a_truncated_file_of_tokens_is_counted(
     tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path / "a.bin", llm_c([0, 5, 0, 6], 20240520, 1, "<u2", claimed=40))
-    assert prepared(tmp_path / "out", source, tokenizer=tokenizer).bad == 1
+    assert prepared(tmp_path / "out", source, tokenizer=tokenizer).counts.bad == 1
     assert "a.bin: has 4 tokens, but its head says 40; it is truncated" in capsys.readouterr().err
 
 
@@ -345,7 +345,7 @@ def test_a_source_that_stalls_is_named(tmp_path: Path, tokenizer: str) -> None:
 @pytest.mark.parametrize(
     ("library", "source", "message"),
     [
-        ("pyarrow", "a.parquet", r"Parquet needs the library pyarrow: pip install 'thinwire\[data\]'"),
+        ("pyarrow", "a.parquet", r"Parquet and Arrow need the library pyarrow: pip install 'thinwire\[data\]'"),
         ("datasets", "hf://datasets/me/x", r"needs the library datasets: pip install 'thinwire\[hub\]'"),
     ],
 )

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FileServer(ThreadingHTTPServer):
-    """files: by path. stall_after: bytes of a file after which the server sends nothing more; None: it sends all."""
+    """files: by path. stall_after: bytes of a file after which the server sends nothing more; None: it sends all.
+    content_encoding: a header that it sends with each file, whatever the client accepts."""
 
     daemon_threads = True
 
@@ -17,6 +18,7 @@ class FileServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
         self.stall_after: int | None = None
+        self.content_encoding: str | None = None
         self.goes_on = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -45,12 +47,14 @@ class _Handler(BaseHTTPRequestHandler):
         return int(first), min(int(last) + 1, len(data)) if last else len(data)
 
     def _head(self) -> bytes | None:
-        data = self.server.files.get(self.path)
+        data = self.server.files.get(self.path.partition("?")[0])
         start, stop = self._range(data or b"")
         self.send_response(404 if data is None else 206 if "Range" in self.headers else 200)
         if "Range" in self.headers:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data or b'')}")
         self.send_header("Accept-Ranges", "bytes")
+        if self.server.content_encoding is not None:
+            self.send_header("Content-Encoding", self.server.content_encoding)
         self.send_header("Content-Length", str(stop - start))
         self.send_header("ETag", '"1"')
         self.end_headers()

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from thinwire_coordinator.prepare.problems import SourceFailed
-from thinwire_coordinator.prepare.readers.choice import reader_of
+from thinwire_coordinator.prepare.problems import Counts, SourceFailed
+from thinwire_coordinator.prepare.readers.choice import read_documents
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset, parse_hub, read_hub
-from thinwire_coordinator.prepare.readers.port import Document, Reading, is_damage
+from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB, NamedSource, SourceFile, find_files
 from thinwire_proto.errors import ConfigError, ThinwireError
 
@@ -38,12 +38,11 @@ def content_of(source: NamedSource, stall_s: float, out: Path | None = None) -> 
 
 
 class Position(NamedTuple):
-    """A position in a source. documents: of the file with this number. bad, binary: reported before that file."""
+    """A position in a source. documents: of the file with this number. counts: found before that file."""
 
     file: int = 0
     documents: int = 0
-    bad: int = 0
-    binary: int = 0
+    counts: Counts = Counts()
 
 
 class Batch(NamedTuple):
@@ -70,7 +69,7 @@ class SourceReader:
         self._heard_at = time.monotonic()
         self._batches: queue.Queue[Batch | Exception | None] = queue.Queue(BATCHES_WAITING_MAX)
         self._stopped = threading.Event()
-        reading.problems.bad, reading.problems.binary_files = start.bad, start.binary
+        reading.problems.counts = start.counts
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches. Raises SourceFailed if the source cannot be read or stalls, and what a reader raises."""
@@ -130,12 +129,12 @@ class SourceReader:
         problems, start = self._reading.problems, self._start
         count = 1 if isinstance(self._content, HubDataset) else len(self._content)
         for number in range(start.file, count):
-            before = problems.bad, problems.binary_files
+            before = problems.counts
             skipped = start.documents if number == start.file else 0
             for index, document in enumerate(self._of_file(number), 1):
                 self._heard_at = time.monotonic()
                 if index > skipped and len(document):
-                    yield document, Position(number, index, *before)
+                    yield document, Position(number, index, before)
 
     def _of_file(self, number: int) -> Iterator[Document]:
         if isinstance(self._content, HubDataset):
@@ -145,16 +144,13 @@ class SourceReader:
         file = self._content[number]
         self._at = file.name
         try:
-            yield from reader_of(file.name)(file, self._reading)
+            yield from read_documents(file, self._reading)
         except PermissionError as error:
             self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror or error}")
-        except Exception as error:
-            if isinstance(error, FileNotFoundError) and file.is_local:  # a link to nowhere, or deleted a moment ago
-                self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror}")
-                return
-            if not is_damage(error):
+        except FileNotFoundError as error:
+            if not file.is_local:
                 raise
-            self._reading.problems.skip(file.name, f"is damaged, and the rest of it is left out: {error}")
+            self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror}")  # a link to nowhere, or gone
 
     def _hear(self, count: int) -> None:
         self._heard_at = time.monotonic()

@@ -11,8 +11,10 @@ from typing import Any
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Position
 from thinwire_coordinator.prepare.held_out import Side, Split
+from thinwire_coordinator.prepare.problems import Counts
 
-VERSION = 2
+VERSION = 3
+"""Raised when readers find other documents in a file than before, too: a position would then mean another one."""
 STATE_FILE = "state.json"
 
 
@@ -32,8 +34,7 @@ class Divided:
     lengths: list[int]
     split: Split
     beyond: list[str]
-    bad: int
-    binary: int
+    counts: Counts
 
 
 @dataclass
@@ -85,16 +86,22 @@ def _read(folder: Path, inputs: str) -> Checkpoint | None:
         state = json.loads((folder / STATE_FILE).read_bytes())
         if state["version"] != VERSION or state["inputs"] != inputs:
             return None
-        divided = [Divided(**each | {"split": _split(each)}) for each in state["divided"]]
+        divided = [
+            Divided(**each | {"split": _split(each), "counts": Counts(*each["counts"])}) for each in state["divided"]
+        ]
         finished = [Finished(**each | {"split": _split(each)}) for each in state["finished"]]
         current = state["current"] and Current(
-            Position(*state["current"]["position"]),
+            _position(*state["current"]["position"]),
             state["current"]["lengths"],
             Side(*state["current"]["total"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Checkpoint(folder, inputs, divided, finished, current)
+
+
+def _position(file: int, documents: int, counts: list[int]) -> Position:
+    return Position(file, documents, Counts(*counts))
 
 
 def _split(each: dict[str, Any]) -> Split:

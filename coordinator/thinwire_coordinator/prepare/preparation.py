@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 from thinwire_common.files import replace_synced
@@ -16,7 +17,7 @@ from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
 from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
-from thinwire_coordinator.prepare.problems import Problems
+from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
 from thinwire_coordinator.prepare.readers.port import Reading
@@ -36,6 +37,7 @@ SHARD_BYTES = 2 << 20
 HELD_OUT_SHARE = 0.005
 BAD_MAX = 10
 BYTES = "bytes"
+NOTHING = Counts()
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,13 @@ class Settings:
 @dataclass
 class Prepared:
     """The result of `prepare`. Of each source by name, splits, and left_out: the number of documents that it does not
-    train on because another source holds them out. bad: parts that were skipped."""
+    train on because another source holds them out. counts: what was skipped, of all sources."""
 
     manifest: Manifest
     manifest_hash: str
     splits: dict[str, Split] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
-    bad: int = 0
-    binary_files: int = 0
+    counts: Counts = NOTHING
 
 
 def prepare(settings: Settings, shown: Shown) -> Prepared:
@@ -107,9 +108,11 @@ class _Preparation:
         problems = Problems(self._settings.bad_max, self._shown.say)
         share = self._settings.held_out
         spill, read = self._read(name, content, self._folder(len(self._checkpoint.divided)), problems)
+        if problems.counts.null_texts:
+            self._shown.say(f"{name}: null texts, left out: {problems.counts.null_texts:,}")
         halves = split(name, spill.sorted(), read.total, share)
         beyond = [key.hex() for key in beyond_share(spill.sorted(), halves, share)]
-        divided = Divided(read.lengths, halves, beyond, problems.bad, problems.binary_files)
+        divided = Divided(read.lengths, halves, beyond, problems.counts)
         self._checkpoint.divided.append(divided)
         self._checkpoint.current = None
         self._checkpoint.write()
@@ -203,8 +206,7 @@ class _Preparation:
             hashlib.sha256(written).hexdigest(),
             {str(each.source["name"]): each.split for each in finished},
             {str(each.source["name"]): each.left_out for each in finished},
-            sum(each.bad for each in self._checkpoint.divided),
-            sum(each.binary for each in self._checkpoint.divided),
+            reduce(Counts.plus, (each.counts for each in self._checkpoint.divided)),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -11,11 +12,14 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from functools import cache
+from glob import iglob
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
+from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from pydantic_core import from_json
 
 from thinwire_coordinator.prepare.made_files import MADE, holds_prepared_data
 from thinwire_coordinator.prepare.problems import SourceFailed
@@ -28,6 +32,9 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "h
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
 """As in `Manifest`."""
+SPLITS_FILE, STATE_FILE, INFO_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
+"""Descriptions in a folder that the library `datasets` saved: of a set of splits, and of one data set."""
+METADATA_BYTES_MAX = 1 << 20
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
 
@@ -58,9 +65,10 @@ class SourceFile:
     def is_local(self) -> bool:
         return isinstance(self.system, LocalFileSystem)
 
-    def open(self) -> IO[bytes]:
-        """The file's bytes, as they are stored."""
-        opened: IO[bytes] = self.system.open(self.path, "rb")
+    def open(self, as_stored: bool = False) -> IO[bytes]:
+        """The file's bytes. as_stored: a web server may send them compressed (`Content-Encoding`); leave them so."""
+        system = _without_decompression(self.system) if as_stored and self.path.startswith(HTTP) else self.system
+        opened: IO[bytes] = system.open(self.path, "rb")
         return opened
 
 
@@ -70,7 +78,7 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
     A source without a name is called after its file or folder. Several files of one folder, which a shell makes of
     `folder/*.txt`, are one source called after the folder. Raises ConfigError if there are more than SOURCES_MAX.
     """
-    named = [(found["name"], found["url"]) if (found := NAME.fullmatch(text)) else ("", text) for text in texts]
+    named = [_named(text) for text in texts]
     parents = [_parent(url) for name, url in named if not name and _is_local_file(url)]
     urls: dict[str, list[str]] = {}
     for name, url in named:
@@ -84,6 +92,16 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
     return tuple(NamedSource(name, tuple(found)) for name, found in urls.items())
 
 
+def _named(text: str) -> tuple[str, str]:
+    """A name, or "", and an address. What exists is a path, such as the folder `language=en`."""
+    found = NAME.fullmatch(text)
+    if found is None or os.path.exists(text):  # noqa: PTH110 - Path.exists raises if a name is too long
+        return "", text
+    if "*" in text and next(iglob(text, recursive=True), None) is not None:  # noqa: PTH207 - Path.glob refuses some
+        return "", text
+    return found["name"], found["url"]
+
+
 def _is_local(url: str) -> bool:
     return "://" not in url
 
@@ -92,12 +110,18 @@ def _is_local_file(url: str) -> bool:
     return _is_local(url) and not Path(url).is_dir()
 
 
+def _without_query(url: str) -> str:
+    """The path part of a web address, with its percent signs decoded. Elsewhere ? and # belong to the names of
+    files."""
+    return unquote(re.split("[?#]", url, maxsplit=1)[0]) if url.startswith(HTTP) else url
+
+
 def _parent(url: str) -> str:
     return str(Path(url).resolve().parent)
 
 
 def _name_of(url: str) -> str:
-    address = url.partition("?")[0].rstrip("/")
+    address = _without_query(url).rstrip("/")
     if url.startswith(HUB):
         address = address.removeprefix(HUB).partition(":")[0].partition("@")[0]
     elif _is_local(url) and "*" not in url:
@@ -141,16 +165,17 @@ def find_files(url: str, stall_s: float, out: Path | None = None) -> list[Source
 
 def _found(url: str, out: Path | None) -> list[SourceFile]:
     system, path = fsspec.core.url_to_fs(url)
-    if "*" in path:
+    if "*" in _without_query(path):
         infos = _readable(system, system.glob(path, detail=True))
         root = path.partition("*")[0].rpartition("/")[0]
     elif not _is_one_page(url) and system.isdir(path):
         infos, root = _readable(system, system.find(path, detail=True)), path
     elif system.exists(path):
-        infos, root = {path: system.info(path)}, path.rpartition("/")[0]
+        infos, root = {path: system.info(path)}, _without_query(path).rpartition("/")[0]
     else:
         raise _why_not_there(system, path, url)
-    files = [_file(system, found, infos[found], root) for found in sorted(infos) if not _is_hidden(found, root)]
+    files = [_file(system, found, infos[found], root) for found in sorted(infos)]
+    files = [file for file in files if not _is_hidden(file.name)]
     outside = files if out is None else _outside(files, out)
     if files and not outside:
         raise ConfigError(f"{url}: all of its files are below --out, {out}; give another --out")
@@ -158,7 +183,7 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
         raise ConfigError(f"{url}: there are no files")
     if not (texts := _not_prepared(outside)):
         raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
-    return texts
+    return _without_metadata(url, texts)
 
 
 def _why_not_there(system: Any, path: str, url: str) -> ConfigError:
@@ -199,19 +224,72 @@ def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
     return [file for file in files if not (file.is_local and is_made(file))]
 
 
+def _without_metadata(url: str, files: list[SourceFile]) -> list[SourceFile]:
+    """The files without what the library `datasets` keeps beside those of its data sets: descriptions, and results of
+    `map` and `filter`. Raises ConfigError if a part of a data set is missing, or if it has several splits."""
+    folders: dict[str, dict[str, SourceFile]] = {}
+    for file in files:
+        folder, _, name = file.name.rpartition("/")
+        folders.setdefault(folder, {})[name] = file
+    for folder, named in folders.items():
+        where = f"{url.rstrip('/')}/{folder}".rstrip("/")
+        splits, parts = _listed(named.get(SPLITS_FILE), "splits"), _listed(named.get(STATE_FILE), "_data_files")
+        if splits is not None:
+            named.pop(SPLITS_FILE)
+            if len(splits) > 1:
+                raise ConfigError(
+                    f"{where}: holds the splits {', '.join(map(str, splits))}; give one: {where}/{splits[0]}"
+                )
+        names = {str(part.get("filename")) for part in parts or () if isinstance(part, dict)}
+        if names:
+            if missing := sorted(names - named.keys()):
+                raise ConfigError(
+                    f"{where}: its {STATE_FILE} lists {missing[0]}, which is missing; copy the whole folder"
+                )
+            folders[folder] = {name: named[name] for name in names}
+        elif any(name.endswith(".arrow") for name in named):
+            named.pop(INFO_FILE, None)
+    kept = {id(file) for named in folders.values() for file in named.values()}
+    return [file for file in files if id(file) in kept]
+
+
+def _listed(file: SourceFile | None, key: str) -> list[Any] | None:
+    """The list under a key of a small JSON file; None if it has none."""
+    if file is None:
+        return None
+    try:
+        with file.open() as content:
+            found: Any = from_json(content.read(METADATA_BYTES_MAX))
+    except (ValueError, PermissionError, FileNotFoundError):  # if it cannot be opened, its reader says so
+        return None
+    listed = found.get(key) if isinstance(found, dict) else None
+    return listed if isinstance(listed, list) and listed else None
+
+
 def _is_one_page(url: str) -> bool:
     """Over HTTP any page with links looks like a folder; an address is one if it ends in a slash."""
     return url.startswith(HTTP) and not url.endswith("/")
 
 
-def _is_hidden(path: str, root: str) -> bool:
-    below = path.removeprefix(root).split("/")
-    return any(part.startswith(".") for part in below)
+def _without_decompression(system: Any) -> Any:
+    """The same file system over HTTP, which hands on what servers send, for as long as they send. The HTTP library
+    takes a truncated compressed answer for a whole one, refuses padding, and ends each answer after five minutes."""
+    import aiohttp  # noqa: PLC0415 - an extra, which this file system needs
+
+    options = system.storage_options
+    client = {"timeout": aiohttp.ClientTimeout(total=None)} | options.get("client_kwargs", {})
+    headers = options.get("headers", {}) | {"Accept-Encoding": "identity"}
+    return type(system)(**options | {"headers": headers, "client_kwargs": client | {"auto_decompress": False}})
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _file(system: Any, path: str, info: dict[str, Any], root: str) -> SourceFile:
     size = info.get("size")
     marks = [str(info.get(key)) for key in ("size", "mtime", "ETag", "etag", "LastModified", "last_commit")]
     version = hashlib.sha256(json.dumps([path, *marks]).encode()).hexdigest()[:16]
-    name = path.removeprefix(root).lstrip("/") or path
+    address = _without_query(path)
+    name = address.removeprefix(_without_query(root)).lstrip("/") or address
     return SourceFile(name, path, system, size if isinstance(size, int) else None, version)

@@ -8,6 +8,7 @@ from pathlib import Path
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.prepare.images import PreparedImages
 from thinwire_coordinator.prepare.preparation import Prepared
+from thinwire_coordinator.prepare.problems import Counts
 
 CLASSES_SHOWN = 20
 
@@ -28,8 +29,7 @@ def summary(out: Path, prepared: Prepared) -> str:
     for name, left_out in prepared.left_out.items():
         if left_out:
             lines.append(f"not trained on in {name}, because another source holds them out: {left_out:,} documents")
-    if prepared.bad or prepared.binary_files:
-        lines.append(f"skipped: unreadable parts: {prepared.bad}; binary files: {prepared.binary_files}")
+    lines += _skipped(prepared.counts)
     manifest = prepared.manifest
     lines += [
         f"vocabulary: {manifest.vocabulary:,} tokens ({manifest.token} in the shards)",
@@ -40,6 +40,16 @@ def summary(out: Path, prepared: Prepared) -> str:
         *_run_file("tokens", out),
     ]
     return "\n".join(lines)
+
+
+def _skipped(counts: Counts) -> list[str]:
+    lines = []
+    if counts.bad or counts.binary_files or counts.null_texts:
+        nulls = f"; null texts: {counts.null_texts:,}" if counts.null_texts else ""
+        lines.append(f"skipped: unreadable parts: {counts.bad}; binary files: {counts.binary_files}{nulls}")
+    if counts.as_text:
+        lines.append(f"files read as plain text although they look like something else: {counts.as_text:,}")
+    return lines
 
 
 def summary_of_images(out: Path, prepared: PreparedImages) -> str:

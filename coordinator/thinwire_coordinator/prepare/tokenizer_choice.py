@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from thinwire_common.lfs_pointer import IS_LFS_POINTER, POINTER_BYTES_MAX, is_lfs_pointer
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, check_end
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE, JsonTokenizer
 from thinwire_proto.errors import ConfigError
@@ -29,6 +30,9 @@ def find_tokenizer(path: Path, end_token: str | None) -> TokenizerFiles:
         files = TokenizerFiles(path, None)
     else:
         raise ConfigError(f"--tokenizer: {path}: there is no such file or folder")
+    with files.path.open("rb") as file:
+        if is_lfs_pointer(file.read(POINTER_BYTES_MAX)):
+            raise ConfigError(f"--tokenizer: {files.path}: {IS_LFS_POINTER}")
     if end_token == NO_END:
         return files
     word = end_token or _configured_end(files) or _usual_end(files)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from thinwire_coordinator.prepare.problems import SourceFailed
-from thinwire_coordinator.prepare.readers.json_lines import checked_text
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB
 from thinwire_proto.errors import ConfigError
@@ -53,7 +52,8 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
                 f"{where}: has no column {reading.text_key!r}; it has {', '.join(row)}; --text-key names the column"
             )
         try:
-            yield checked_text(row[reading.text_key], reading.text_key)
+            if (text := reading.text_of(row[reading.text_key])) is not None:
+                yield text
         except ValueError as error:
             reading.problems.skip(f"{where}, row {number}", str(error))
         number += 1

@@ -1,22 +1,20 @@
-"""The interface of a reader."""
+"""What readers are given, and what they make."""
 
 from __future__ import annotations
 
-import lzma
-import zlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from thinwire_coordinator.prepare.problems import Problems
-from thinwire_coordinator.prepare.sources import SourceFile
 
 DOCUMENT_BYTES_MAX = 1 << 26
 """Longest document, in bytes of UTF-8."""
+LINE_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
+"""Longest line; JSON may take more bytes for a text than UTF-8."""
 Tokens = npt.NDArray[np.uint32]
 Document = str | Tokens
 """The text of a document, or its tokens if the source has no text."""
@@ -36,25 +34,18 @@ class Reading:
     problems: Problems
     advance: Callable[[int], None] = lambda count: None
 
-
-class Reader(Protocol):
-    def __call__(self, file: SourceFile, reading: Reading) -> Iterator[Document]:
-        """The documents of a file. Reports what it skips to `reading.problems`.
-
-        Raises what the file system raises if the file cannot be reached, and one of DAMAGE if the rest of the file
-        cannot be read.
-        """
-
-
-DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""Errors of decompression on a damaged or truncated file, besides an OSError without a number."""
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether the contents of a file are at fault, and not the disk or the network."""
-    return isinstance(error, DAMAGE) or (isinstance(error, OSError) and error.errno is None and _is_plain(error))
-
-
-def _is_plain(error: OSError) -> bool:
-    """gzip.BadGzipFile and pyarrow's OSError count; a ConnectionError or a TimeoutError does not."""
-    return not isinstance(error, (ConnectionError, TimeoutError))
+    def text_of(self, value: object) -> str | None:
+        """The value of `text_key` as the text of a document; None if it is a null, which is counted. Raises ValueError,
+        which says what is wrong."""
+        if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for a null
+            self.problems.leave_null()
+            return None
+        if not isinstance(value, str):
+            raise ValueError(f"{self.text_key!r} is not text but {type(value).__name__}")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise ValueError(f"{self.text_key!r} has half a character (a lone surrogate)") from None
+        if size > DOCUMENT_BYTES_MAX:
+            raise ValueError(f"{self.text_key!r} is longer than {DOCUMENT_BYTES_MAX:,} bytes")
+        return value

@@ -6,20 +6,21 @@ tokens. Both join documents by the tokenizer's end token: nanoGPT puts it after 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 import numpy as np
 
-from thinwire_coordinator.prepare.readers.opening import opened
+from thinwire_coordinator.prepare.readers.opening import BUFFER_BYTES, Content
 from thinwire_coordinator.prepare.readers.port import Document, Reading, Tokens
-from thinwire_coordinator.prepare.sources import SourceFile
 from thinwire_proto.errors import ConfigError
 
 HEAD_BYTES = 256 * 4
 LLM_C = {(20240520, 1): "<u2", (20240801, 1): "<u4", (20240801, 7): "<u4"}
 """Magic number and version (dev/data/data_common.py of llm.c): tokens of GPT-2 and of Llama 3."""
 MAGIC = frozenset(magic for magic, _ in LLM_C)
+LLM_C_MAGICS = tuple(number.to_bytes(4, "little") for number in MAGIC)
 PART_TOKENS = 1 << 16
 """A longer stretch without an end token is divided into documents of this many tokens."""
 
@@ -30,18 +31,18 @@ class _Head(NamedTuple):
     rest: bytes
 
 
-def read_token_file(file: SourceFile, reading: Reading) -> Iterator[Document]:
+def read_token_file(name: str, content: Content, reading: Reading) -> Iterator[Document]:
     """The documents of a file of tokens, without the end token. Raises ConfigError if a token is not in the vocabulary:
     the file then belongs to another tokenizer."""
-    with opened(file, reading.advance) as content:
-        if (head := _head(file, content, reading)) is None:
+    with io.BufferedReader(content, BUFFER_BYTES) as file:
+        if (head := _head(name, file, reading)) is None:
             return
         pending, seen = np.zeros(0, np.uint32), 0
-        for tokens in _tokens(content, head):
+        for tokens in _tokens(name, file, head, reading):
             if (largest := int(tokens.max())) >= reading.vocabulary:
                 position = seen + int(np.argmax(tokens))
                 raise ConfigError(
-                    f"{file.name}: token {position:,} is {largest}, but the tokenizer has only {reading.vocabulary:,}; "
+                    f"{name}: token {position:,} is {largest}, but the tokenizer has only {reading.vocabulary:,}; "
                     "the file was made with another tokenizer"
                 )
             seen += len(tokens)
@@ -50,33 +51,36 @@ def read_token_file(file: SourceFile, reading: Reading) -> Iterator[Document]:
         if len(pending):
             yield pending
         if head.tokens is not None and seen != head.tokens:
-            reading.problems.skip(file.name, f"has {seen:,} tokens, but its head says {head.tokens:,}; it is truncated")
+            reading.problems.skip(name, f"has {seen:,} tokens, but its head says {head.tokens:,}; it is truncated")
 
 
-def _head(file: SourceFile, content: IO[bytes], reading: Reading) -> _Head | None:
-    begin = content.read(HEAD_BYTES)
+def _head(name: str, file: IO[bytes], reading: Reading) -> _Head | None:
+    begin = file.read(HEAD_BYTES)
     numbers = np.frombuffer(begin[: len(begin) // 4 * 4], "<i4")
     if len(numbers) < 3 or int(numbers[0]) not in MAGIC:
         return _Head("<u2", None, begin)
     magic, version, tokens = (int(number) for number in numbers[:3])
     if (magic, version) not in LLM_C or len(begin) < HEAD_BYTES:
-        reading.problems.skip(file.name, f"has the magic number {magic} of llm.c with the unknown version {version}")
+        reading.problems.skip(name, f"has the magic number {magic} of llm.c with the unknown version {version}")
         return None
     return _Head(LLM_C[magic, version], tokens, b"")
 
 
-def _tokens(content: IO[bytes], head: _Head) -> Iterator[Tokens]:
-    """Pieces of at most PART_TOKENS. Half a token at the end is left out."""
+def _tokens(name: str, file: IO[bytes], head: _Head, reading: Reading) -> Iterator[Tokens]:
+    """Pieces of at most PART_TOKENS. Half a token at the end is reported."""
     width = np.dtype(head.dtype).itemsize
     rest = head.rest
-    while data := content.read(PART_TOKENS * width - len(rest)):
+    while data := file.read(PART_TOKENS * width - len(rest)):
         rest += data
         whole = len(rest) // width * width
         if whole:
             yield np.frombuffer(rest[:whole], head.dtype).astype(np.uint32)
         rest = rest[whole:]
-    if len(rest) >= width:
-        yield np.frombuffer(rest[: len(rest) // width * width], head.dtype).astype(np.uint32)
+    whole = len(rest) // width * width
+    if whole:
+        yield np.frombuffer(rest[:whole], head.dtype).astype(np.uint32)
+    if whole < len(rest) and head.tokens is None:
+        reading.problems.skip(name, f"ends inside a token; it is truncated, or its tokens do not have {width} bytes")
 
 
 def _split(tokens: Tokens, end: int | None) -> tuple[list[Tokens], Tokens]:

@@ -1,0 +1,300 @@
+"""`prepare` chooses how a file is read by the path part of its name and by its first bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from support.prepared import prepared
+from support.reading import WAIT_S, read
+from support.stalling_server import serving
+from thinwire_coordinator.prepare.problems import SHOWN_MAX, Counts, TooManyProblems
+from thinwire_coordinator.prepare.readers.arrow import read_arrow
+from thinwire_coordinator.prepare.readers.choice import Reader, coding_of, reader_of
+from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
+from thinwire_coordinator.prepare.readers.parquet import read_parquet
+from thinwire_coordinator.prepare.readers.text import read_text
+from thinwire_coordinator.prepare.readers.token_files import read_token_file
+from thinwire_coordinator.prepare.sources import find_files, parse_sources
+from thinwire_coordinator.prepare.summary import summary
+from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
+from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
+from thinwire_proto.errors import ConfigError
+
+TEXTS = [f"Text {number} says Grüße." for number in range(50)]
+LINES = "".join(json.dumps({"text": text, "number": 1}) + "\n" for text in TEXTS).encode()
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n".encode()
+
+CODINGS: list[tuple[str, bytes, str | None]] = [
+    ("a.jsonl.gz", gzip.compress(LINES), "gzip"),
+    ("A.JSONL.GZ", gzip.compress(LINES), "gzip"),
+    ("a.jsonl", gzip.compress(LINES), "gzip"),  # of a server that compresses all it sends
+    ("a.jsonl.gz", zstandard.compress(LINES), "zstd"),
+    ("a.jsonl.gz", LINES, None),  # a browser has decompressed it
+    ("a.parquet.gz", b"PAR1\0", None),
+    ("a.jsonl.gz", b"", "gzip"),
+    ("a.jsonl.gz", b"\0" + gzip.compress(LINES), "gzip"),  # damaged
+    ("a.jsonl.gz.download", gzip.compress(LINES), "gzip"),
+    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "lzma"),
+    ("a.txt", "Grüße".encode("utf-16"), "UTF-16"),
+    ("a.bin", "Grüße".encode("utf-16"), None),  # tokens
+    ("a.bin", b"\x5d\0\0\1", None),
+    ("a.bin", gzip.compress(b"\1\2"), "gzip"),
+    ("a.mp3", b"\xff\xfe\0\0\xff\xff\xff\xff", None),
+]
+
+
+@pytest.mark.parametrize(("name", "begin", "coding"), CODINGS)
+def test_the_coding_of_a_file(name: str, begin: bytes, coding: str | None) -> None:
+    found = coding_of(name, begin)
+    assert (None if found is None else found.name) == coding
+
+
+READERS: list[tuple[str, bytes, Reader]] = [
+    ("a.jsonl", b"", read_json_lines),
+    ("a.JSONL", b"not JSON", read_json_lines),
+    ("a.jsonl.gz", b"not JSON", read_json_lines),
+    ("a.json", LINES, read_json_lines),
+    ("a.json", b"\xef\xbb\xbf" + LINES, read_json_lines),
+    ("a.json", b'\n{"text": null}\n{"text": 5}\n', read_json_lines),
+    ("a.json", b'{"text": "cut\n' + LINES, read_json_lines),
+    ("a.json", b'{"body": "x"}\n{"body": "y"}\n', read_json_lines),  # and --text-key is wrong
+    ("a.json", b'{"body": "x"}\n{"body": "a line that goes on', read_json_lines),
+    ("a.json", b'{"body": "x"}', read_text),
+    ("a.json", b'{\n "text": "y"\n}', read_text),
+    ("a.json", b'[{"text": "z"}]', read_text),
+    ("a.json", b'[\n{"text": "z"}\n]', read_text),
+    ("a", LINES, read_json_lines),
+    ("a.jsonl.download", LINES, read_json_lines),
+    ("a.txt", LINES, read_json_lines),
+    ("a.txt", b'{"body": "x"}\n' * 9, read_text),
+    ("a.md", b'{"text": "x"}\n# An example\n', read_text),
+    ("a", b"PAR1\0", read_parquet),
+    ("a", b"PAR1 is how such a file begins.", read_text),
+    ("a.parquet", b"", read_parquet),
+    ("a", b"ARROW1\0\0", read_arrow),
+    ("a", b"\xff\xff\xff\xff\0", read_arrow),
+    ("a.arrow", b"", read_arrow),
+    ("a.bin", b"PAR1", read_token_file),
+    ("a", (20240520).to_bytes(4, "little"), read_token_file),
+    ("a", b"", read_text),
+]
+
+
+@pytest.mark.parametrize(("name", "begin", "reader"), READERS)
+def test_the_reader_of_a_file(name: str, begin: bytes, reader: Reader) -> None:
+    assert reader_of(name, begin, "text") is reader
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "train.jsonl?download=true",
+        "train.jsonl.gz?download=1",
+        "TRAIN.JSONL?a=/b/.hidden*&c=d.txt",
+        "train.jsonl#part",
+        "train%2Ejsonl",
+        "get?file=train.jsonl",
+        "train.parquet?sig=%2F",
+    ],
+)
+@pytest.mark.parametrize("content_encoding", [None, "gzip"])
+def test_a_web_address_is_read_by_its_path(address: str, content_encoding: str | None) -> None:
+    """A query or a fragment is no part of a name. A server may compress what it sends, and it may be long parts that it
+    sends one after another."""
+    table = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), table)
+    path = address.partition("?")[0].partition("#")[0].replace("%2E", ".")
+    content = {".gz": gzip.compress(LINES), "uet": table.getvalue()}.get(path[-3:], LINES)
+    if content_encoding is not None:
+        content = gzip.compress(content[:50]) + gzip.compress(content[50:])
+    with serving({f"/{path}": content}) as server:
+        server.content_encoding = content_encoding
+        found = read(f"{server.url}/{address}")
+    assert found.documents == TEXTS
+    assert found.said == []
+
+
+def test_an_answer_may_take_longer_than_five_minutes() -> None:
+    """Which is the limit of the HTTP library. Only silence ends the reading of a source."""
+    with serving({"/a.jsonl": gzip.compress(LINES)}) as server:
+        server.content_encoding = "gzip"
+        (file,) = find_files(f"{server.url}/a.jsonl", WAIT_S)
+        with file.open(as_stored=True) as opened:
+            assert opened.session.timeout.total is None  # type: ignore[attr-defined]
+
+
+def test_a_cut_answer_of_a_server_that_compresses_is_said() -> None:
+    """The HTTP library takes it for an empty file."""
+    content = gzip.compress(LINES)
+    with serving({"/a.jsonl": content[: len(content) - 12]}) as server:
+        server.content_encoding = "gzip"
+        found = read(f"{server.url}/a.jsonl")
+    assert found.documents == TEXTS[: len(found.documents)]
+    assert len(found.documents) > 40
+    what = "is damaged, and the rest of it is left out: it ends before its gzip data do"
+    assert found.said == [f"skipped: a.jsonl: {what} (1 of at most 10)"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.bin", "a.jsonl.gz", "a.txt.zst"])
+def test_a_pointer_of_git_lfs_is_a_bad_file_of_any_kind(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(POINTER)
+    found = read(tmp_path)
+    assert (found.documents, found.counts) == ([], Counts(bad=1))
+    assert "is a pointer of Git LFS, not the file itself; fetch the files with `git lfs pull`" in found.said[0]
+
+
+@pytest.mark.parametrize("named", ["", TOKENIZER_FILE])
+def test_a_pointer_in_place_of_a_tokenizer(tmp_path: Path, named: str) -> None:
+    (tmp_path / TOKENIZER_FILE).write_bytes(POINTER)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: is a pointer of Git LFS.*`git lfs pull`"):
+        find_tokenizer(tmp_path / named, None)
+
+
+def test_many_pointers_of_git_lfs_end_the_command_with_the_way_out(tmp_path: Path) -> None:
+    for number in range(11):
+        (tmp_path / f"{number:02}.txt").write_bytes(POINTER)
+    with pytest.raises(TooManyProblems, match=r"10\.txt: is a pointer of Git LFS.*`git lfs pull`"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("a.json", '{"name": "x"}', "JSON"),
+        ("a.json", "[1, 2]", "JSON"),
+        ("a.txt", '[{"text": "z"},\n{"text": "y"}]', "JSON"),
+        ("a.log", '{"body": "x"}\n{"body": "y"}\n', "JSON"),
+        ("a.csv", "one line", "a table"),
+        ("a.TSV.gz", "a\tb\n", "a table"),
+        ("a.txt", "a,b,c\n" * 9, "a table"),
+        ("a.txt", "a\tb\n" * 9, "a table"),
+        ("train.txt", "\n<!DOCTYPE html>\n<html></html>", "a web page"),
+        ("a.html", "<!DOCTYPE html>\n<html></html>", None),
+        ("a.md", "[a link](b)\n[c]: d\n", None),
+        ("a.toml", '[[table]]\nname = ["x"]\n', None),
+        ("a.txt", "Yes, no.\n" * 9, None),
+        ("a.py", "\tx\n\t\ty\n" * 9, None),
+        ("a.json", "\0", None),
+        ("a.json", "", None),
+    ],
+)
+def test_text_that_looks_like_something_else_is_said(tmp_path: Path, name: str, content: str, what: str | None) -> None:
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = read(tmp_path)
+    said = [line for line in found.said if line.startswith("note: ")]
+    assert len(said) == found.counts.as_text == (what is not None)
+    assert all(f"note: {name}: is read as plain text, although it looks like {what}" in line for line in said)
+
+
+def test_many_such_files_are_said_and_then_counted(tmp_path: Path) -> None:
+    for number in range(SHOWN_MAX + 5):
+        (tmp_path / f"{number:02}.csv").write_text("a,b")
+    found = read(tmp_path)
+    assert found.counts.as_text == SHOWN_MAX + 5
+    assert len(found.said) == SHOWN_MAX + 1
+    assert found.said[-1] == "note: more such files; they are only counted from here on"
+
+
+def data_set(texts: list[str]) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": texts})
+
+
+@pytest.mark.filterwarnings("default")  # of the library datasets
+def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
+    """Neither its descriptions are texts, nor the results of `map` that the library keeps beside its files."""
+    data_set(TEXTS).save_to_disk(tmp_path / "saved", num_shards=3)
+    loaded = datasets.load_from_disk(str(tmp_path / "saved"))
+    loaded.map(lambda row: {"text": row["text"].upper()})
+    assert list((tmp_path / "saved").glob("cache-*.arrow"))
+    found = read(tmp_path / "saved")
+    assert found.documents == list(loaded["text"]) == TEXTS
+    assert found.said == []
+    (tmp_path / "saved/data-00001-of-00003.arrow").unlink()
+    with pytest.raises(ConfigError, match=r"saved: its state.json lists data-00001-of-00003.arrow, which is missing"):
+        read(tmp_path / "saved")
+
+
+@pytest.mark.filterwarnings("default")
+def test_of_several_saved_splits_one_is_named(tmp_path: Path) -> None:
+    """Otherwise the test split would be trained on."""
+    saved = tmp_path / "saved"
+    datasets.DatasetDict({"train": data_set(TEXTS), "test": data_set(["a test"])}).save_to_disk(saved)
+    with pytest.raises(ConfigError, match=rf"{saved}: holds the splits train, test; give one: {saved}/train"):
+        read(saved)
+    assert read(saved / "train").documents == TEXTS
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json", "dataset_info.json"])
+def test_a_file_that_is_only_called_like_a_description_is_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"splits": "none", "_data_files": 5}')
+    assert read(tmp_path).documents == ['{"splits": "none", "_data_files": 5}']
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "urls"),
+    [
+        ("language=en", "language-en", ("language=en",)),
+        ("language=en/0.txt", "0", ("language=en/0.txt",)),
+        ("language=*/*.txt", "data", ("language=*/*.txt",)),
+        ("wiki=language=en", "wiki", ("language=en",)),
+        ("language=de", "language", ("de",)),
+        ("wiki=https://a.example/x.jsonl?a=b", "wiki", ("https://a.example/x.jsonl?a=b",)),
+        (f"wiki=https://a.example/x?a={'b' * 300}", "wiki", (f"https://a.example/x?a={'b' * 300}",)),
+        ("https://a.example/my%20texts.jsonl?a=b/c#d", "my-texts", ("https://a.example/my%20texts.jsonl?a=b/c#d",)),
+    ],
+)
+def test_a_path_that_exists_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, urls: tuple[str, ...]
+) -> None:
+    (tmp_path / "language=en").mkdir()
+    (tmp_path / "language=en/0.txt").write_text("one")
+    monkeypatch.chdir(tmp_path)
+    (source,) = parse_sources([text])
+    assert (source.name, source.urls) == (name, urls)
+
+
+NULLS: dict[str, Callable[[Path], None]] = {
+    "a.jsonl": lambda path: _written(path, b'{"text": null}\n' * 30 + LINES),
+    "a.json": lambda path: _written(path, b'{"text": null}\n' * 30 + LINES),
+    "a.parquet": lambda path: pyarrow.parquet.write_table(pyarrow.table({"text": [*[None] * 30, *TEXTS]}), path),
+    "saved": lambda path: datasets.Dataset.from_dict({"text": [*[None] * 30, *TEXTS]}).save_to_disk(path),
+}
+
+
+def _written(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", NULLS)
+def test_null_texts_are_no_damage(tmp_path: Path, name: str) -> None:
+    NULLS[name](tmp_path / name)
+    found = read(tmp_path / name)
+    assert (found.documents, found.counts, found.said) == (TEXTS, Counts(null_texts=30), [])
+
+
+def test_the_summary_says_what_is_left_out_and_what_is_read_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    _written(source / "a.jsonl", LINES + b'{"text": null}\n' * 12)
+    _written(source / "b.csv", b"a,b\n")
+    _written(source / "c.txt", POINTER)
+    made = prepared(tmp_path / "out", source)
+    said = summary(tmp_path / "out", made)
+    assert "skipped: unreadable parts: 1; binary files: 0; null texts: 12\n" in said
+    assert "files read as plain text although they look like something else: 1\n" in said
+    assert "in: null texts, left out: 12\n" in capsys.readouterr().err
