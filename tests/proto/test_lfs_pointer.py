@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_common.lfs_pointer import POINTER_BYTES_MAX, is_lfs_pointer
+from thinwire_proto.lfs_pointer import POINTER_BYTES_MAX, is_lfs_pointer
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n".encode()
 WITH_EXTENSION = POINTER.replace(b"\noid", b"\next-0-foo sha256:" + b"0b" * 32 + b"\noid")
