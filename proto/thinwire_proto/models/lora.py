@@ -91,9 +91,8 @@ class LoraTask(Task):
             theirs, ours = read_json(folder / ADAPTER_CONFIG), self.hugging_face({}).adapter or {}
             for key in CHANGING:
                 if theirs.get(key, ours.get(key)) != ours.get(key):
-                    raise ConfigError(
-                        f"{folder / ADAPTER_CONFIG}: {key} is {theirs[key]!r}; the adapter of this run has {ours[key]!r}"
-                    )
+                    said = f"{key} is {theirs[key]!r}; the adapter of this run has {ours[key]!r}"
+                    raise ConfigError(f"{folder / ADAPTER_CONFIG}: {said}")
         return read_tensors(folder, self.manifest(), [folder / ADAPTER_WEIGHTS])
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
