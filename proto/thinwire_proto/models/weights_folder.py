@@ -197,8 +197,7 @@ def refuse_others(folder: Path, others: Sequence[str]) -> None:
     if others:
         raise ConfigError(
             f"{folder}: has tensors that the model of this run does not take, so it would compute something else: "
-            f"{_listed(others)}; take a model that has them (model.kind = 'hf' takes those of transformers), or remove "
-            "them from the files"
+            f"{_listed(others)}; take a model that has them, or remove them from the files"
         )
 
 
