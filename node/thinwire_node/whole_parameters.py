@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from thinwire_proto.errors import ConfigError
@@ -29,7 +29,7 @@ def refuse_partial(what: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
     what: the class that refuses it, for the message. tensors: with the names that the message gives them.
     """
     for name, tensor in tensors:
-        if isinstance(tensor, UninitializedTensorMixin):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ConfigError(
                 f"{what} cannot take {name} before it has a shape: run a forward pass of the model once, then create "
                 f"{what}"

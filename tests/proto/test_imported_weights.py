@@ -26,7 +26,7 @@ N |= {"max_position_embeddings": 48}
 G = N | {"num_key_value_heads": 2, "intermediate_size": 80}
 H = G | {"head_dim": 16}
 GPT = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 48}
-LLAMA3 = {"rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3: dict[str, Any] = {"rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"rope_type": "llama3", "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 12}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
@@ -236,6 +236,15 @@ def test_what_is_left_out_is_named(kind: str, tied: Path, tmp_path: Path, caplog
     folder = edited(tmp_path, EDITS["frequencies"][0])
     (hf_task(folder) if kind == "hf" else task_of(NATIVE.model_copy(update={"tied": True}))).load(folder)
     assert f"left out, because the model does not need them: {FREQUENCIES}" in caplog.text
+
+
+def test_masks_of_earlier_versions_are_left_out_whatever_their_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mask = "transformer.h.0.attn.bias"
+    folder = edited(saved(tmp_path, "gpt2", **GPT), lambda t: t | {mask: torch.ones(1, 1, 48, 48, dtype=torch.bool)})
+    assert equal_logits(hf_task(folder), folder)
+    assert f"left out, because the model does not need them: {mask}" in caplog.text
 
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n"

@@ -23,8 +23,15 @@ from thinwire_proto.errors import ConfigError
 
 WIDTH = 64
 CPU = torch.device("cpu")
+
+
+def _fully_sharded(model: nn.Module, mesh: Any) -> nn.Module:
+    fully_shard(model, mesh=mesh)
+    return model
+
+
 SHARDED: dict[str, Callable[[nn.Module, Any], nn.Module]] = {
-    "FSDP2": lambda model, mesh: fully_shard(model, mesh=mesh),
+    "FSDP2": _fully_sharded,
     "FSDP1": lambda model, _: FullyShardedDataParallel(model, device_id=CPU),
     "FSDP1 with use_orig_params": lambda model, _: FullyShardedDataParallel(model, use_orig_params=True, device_id=CPU),
     "tensor parallel": lambda model, mesh: parallelize_module(model, mesh, {"0": ColwiseParallel()}),
