@@ -166,6 +166,10 @@ def test_a_refused_import_does_not_stand_in_the_way_and_another_tokenizer_is_tol
         imported(monkeypatch, weights, run_file(tmp_path, hidden=97), tmp_path / "state")
     imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "state")
     assert "warning: the folder's tokenizer is not that of the run's data" in capsys.readouterr().out
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n"
+    (weights / "tokenizer.json").write_text(pointer)
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "third")
+    assert f"warning: {weights / 'tokenizer.json'}: is a pointer of Git LFS" in capsys.readouterr().out
     (weights / "tokenizer.json").write_bytes(b"[" * 100_000)
     imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "another")
     assert "warning: the folder's tokenizer is not that of the run's data" in capsys.readouterr().out

@@ -129,8 +129,64 @@ def test_an_image_of_a_kind_that_pillow_does_not_know_is_counted(
     assert "skipped: red/odd.dds: is not an image that can be read: Unknown pixel format" in capsys.readouterr().err
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0a" * 32 + b"\nsize 12345671\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "bad", "said"),
+    [
+        ({"__MACOSX/blue/1.jpg": b"\0\5\x16\7", "__MACOSX/pictures.png": b"\0\5\x16\7"}, 0, ""),
+        ({"blue/__MACOSX/1.jpg": b"\0\5\x16\7"}, 0, ""),
+        ({"azure/notes.txt": b"none yet", "azure/of a clone.csv": b"a,b"}, 0, "left out: azure/ is no class"),
+        (
+            {"azure/1.jpg": b"", "azure/2.JPG": b"text"},
+            2,
+            "skipped: azure/2.JPG: is not an image that can be read: cannot",
+        ),
+        ({"azure/1.jpg": POINTER, "blue/p.png": POINTER}, 2, "skipped: azure/1.jpg: is a pointer of Git LFS"),
+        ({"a.jpg": b"beside", "list.txt": b"all"}, 0, "left out: files beside the sub-folders: 3"),
+    ],
+    ids=["of an archive", "of an archive, inside", "no images", "broken", "pointers", "beside"],
+)
+def test_a_folder_without_a_readable_image_is_no_class_and_moves_none(
+    added: dict[str, bytes], bad: int, said: str, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    for name, content in added.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    found = made(folder, tmp_path / "out")
+    told = capsys.readouterr().err
+    assert found.bad == bad
+    assert said in told
+    assert " at 0x" not in told
+    assert found.manifest_hash == made(pictures, tmp_path / "without").manifest_hash
+
+
+def test_a_class_without_readable_images_counts_as_bad_and_parts_of_a_data_set_are_told(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "of a clone"
+    for name in COLOURS:
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            (folder / name / f"{number}.png").write_bytes(POINTER)
+    with pytest.raises(ConfigError, match=r"is a pointer of Git LFS.*this is the 11th part"):
+        made(folder, tmp_path / "out")
+    with pytest.raises(
+        ConfigError, match=r"at least two with images that can be read; it has 0 \(a file is a pointer of"
+    ):
+        made(folder, tmp_path / "out", bad_max=100)
+    parts = tmp_path / "in parts"
+    for part in ("train", "val"):
+        shutil.copytree(pictures, parts / part)
+    assert made(parts, tmp_path / "parts").manifest.classes == ("train", "val")
+    assert "warning: the classes are train, val, which look like parts of a data set" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must have a sub-folder for each class, at least two; it has 0"):
+    with pytest.raises(ConfigError, match=r"must have a sub-folder for each class, at least two .*; it has 0"):
         made(pictures / "red", tmp_path / "flat")
     made(pictures, tmp_path / "out")
     with pytest.raises(ValueError, match=r"model\.classes must be 3, as in the data; it is 5"):

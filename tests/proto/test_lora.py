@@ -206,6 +206,21 @@ def test_the_coordinator_keeps_the_base_and_starts_from_an_adapter(tmp_path: Pat
     assert second.state_hash() == first.state_hash()
 
 
+def test_an_adapter_with_another_scale_is_refused(tmp_path: Path) -> None:
+    task, _, _ = made(base_folder(tmp_path / "base"), tmp_path / "blobs", rank=4, alpha=8)
+    exported = task.hugging_face(task.initial_state(1))
+    save_file(exported.tensors, tmp_path / "adapter_model.safetensors")
+    config = exported.adapter
+    assert config is not None
+    for other, said in (({}, ""), ({"lora_alpha": 16}, "lora_alpha is 16; .* has 8"), ({"use_rslora": True}, "rslora")):
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config | other))
+        if said:
+            with pytest.raises(ConfigError, match=said):
+                task.load(tmp_path)
+        else:
+            task.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -93,6 +93,13 @@ def test_an_export_opens_in_timm(tmp_path: Path) -> None:
     theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     ours = task.model("cpu").inner
     ours.load_state_dict(task.load(tmp_path))
+    extra = exported.tensors | {"head_dist.weight": torch.ones(3, 3)}
+    save_file(extra, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"does not take, .*: head_dist\.weight"):
+        task.load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(exported.config | {"architecture": "test_vit2"}))
+    with pytest.raises(ConfigError, match="architecture is 'test_vit2'; the run has 'test_vit'"):
+        task.load(tmp_path)
     images, _ = Stripes(spec).batch(range(3))
     with torch.no_grad():
         assert torch.equal(theirs(images), ours.eval()(images))

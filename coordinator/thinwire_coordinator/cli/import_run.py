@@ -12,6 +12,7 @@ from thinwire_coordinator.ledger.state_directory import create_state, is_state, 
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_proto.task import Tokenizer
 
 
@@ -30,7 +31,9 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
     state = open_state(state_dir, read_only=True)
     replica = state.load_snapshot(0)
     print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")
-    if _has_other_tokenizer(weights, state.data.tokenizer):
+    if is_lfs_pointer(_tokenizer_in(weights)):
+        print(f"warning: {weights / TOKENIZER_FILE}: {IS_LFS_POINTER}, and compare it with that of the run's data")
+    elif _has_other_tokenizer(weights, state.data.tokenizer):
         print("warning: the folder's tokenizer is not that of the run's data, so the model knows none of these tokens")
     print(f"start the run with: {shlex.join(['thinwire-coordinator', 'serve', '--state-dir', str(state_dir)])}")
     state.close()
@@ -38,11 +41,18 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
 
 def _has_other_tokenizer(weights: Path, ours: Tokenizer | None) -> bool:
     """Whether the folder has a tokenizer with another vocabulary than that of the run."""
-    try:
-        theirs = _vocabulary((weights / TOKENIZER_FILE).read_bytes())
-    except OSError:
+    theirs = _tokenizer_in(weights)
+    if not theirs or ours is None:
         return False  # in another format, or the model is not of text
-    return ours is not None and theirs != _vocabulary(ours.files().get(TOKENIZER_FILE, b"{}"))
+    return _vocabulary(theirs) != _vocabulary(ours.files().get(TOKENIZER_FILE, b"{}"))
+
+
+def _tokenizer_in(weights: Path) -> bytes:
+    """The tokenizer's file of a folder; empty if there is none."""
+    try:
+        return (weights / TOKENIZER_FILE).read_bytes()
+    except OSError:
+        return b""
 
 
 def _vocabulary(tokenizer: bytes) -> object:

@@ -1,18 +1,20 @@
 """The work of `prepare --images`: a folder with a sub-folder for each class becomes shards of square images.
 
-Images are sorted by the hash of their file, on disk, as documents are: see `spill`.
+A class is a sub-folder with at least one image that can be read, so which classes there are is known before the rest is
+read. Images are sorted by the hash of their file, on disk, as documents are: see `spill`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -31,9 +33,15 @@ from thinwire_coordinator.prepare.tokenizing import KEY_BYTES, Encoded
 from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_proto.limits import PREPARE_SILENT_S
 
 FILES_AT_ONCE = 64
+OF_ARCHIVES = "__MACOSX"
+"""A folder that macOS puts into archives, with files that have the names of images and are none."""
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
+ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
+"""How Python shows an object."""
 NAME = "images"
 
 
@@ -69,11 +77,13 @@ def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
         raise ConfigError("--held-out: some images must be held out; it must be above 0")
     library = _library()
     with claimed(settings.out), disk_errors_named(settings.out):
-        files = find_files(settings.folder, PREPARE_SILENT_S, settings.out)
-        classes = _classes(settings.folder, files)
+        found = _by_folder(find_files(settings.folder, PREPARE_SILENT_S, settings.out), shown)
+        problems = Problems(settings.bad_max, shown.say)
+        classes = _classes(found, settings, library, problems, shown)
+        files = [file for name in classes for file in found[name]]
         work = settings.out / WORK_FOLDER
         shutil.rmtree(work, ignore_errors=True)
-        spill, total, problems = Spill(work, np.dtype("<u1")), Side(), Problems(settings.bad_max, shown.say)
+        spill, total = Spill(work, np.dtype("<u1")), Side()
         shown.begin(NAME, sum(file.size or 0 for file in files))
         read = 0
         try:
@@ -118,20 +128,64 @@ def _shards(images: Iterable[Encoded], side: Side, blobs: BlobWriter, settings: 
     return tuple(shards)
 
 
-def _classes(folder: str, files: list[SourceFile]) -> dict[str, int]:
-    """The names of the sub-folders, in order, with their numbers. Raises ConfigError if there are not two."""
-    found = sorted({file.name.partition("/")[0] for file in files if "/" in file.name})
-    if len(found) < 2:
+def _by_folder(files: list[SourceFile], shown: Shown) -> dict[str, list[SourceFile]]:
+    """The files of each sub-folder, in order of its name."""
+    found: dict[str, list[SourceFile]] = {}
+    beside = 0
+    for file in sorted(files, key=lambda file: file.name.split("/")):
+        folder, slash, _ = file.name.partition("/")
+        if not slash:
+            beside += 1
+        elif OF_ARCHIVES not in file.name.split("/"):
+            found.setdefault(folder, []).append(file)
+    if beside:
+        shown.say(f"left out: files beside the sub-folders: {beside:,}")
+    return found
+
+
+def _classes(
+    found: dict[str, list[SourceFile]], settings: ImageSettings, library: Any, problems: Problems, shown: Shown
+) -> dict[str, int]:
+    """The sub-folders with an image that can be read, in order, with their numbers. Raises ConfigError if there are
+    not two."""
+    with ThreadPoolExecutor(settings.threads, "images") as pool:
+        checked = pool.map(lambda files: _without_image(files, settings.size, library), found.values())
+        why = dict(zip(found, checked, strict=True))
+    suffixes = library.Image.registered_extensions()
+    for name in (name for name in found if why[name]):
+        for file, said in zip(found[name], why[name], strict=True):
+            if PurePath(file.name).suffix.lower() in suffixes:
+                problems.skip(file.name, said)
+        shown.say(f"left out: {name}/ is no class, because it has no image that can be read")
+    classes = [name for name in found if not why[name]]
+    if len(classes) < 2:
+        hint = next((said for name in found for said in why[name]), "")
         raise ConfigError(
-            f"--images: {folder}: must have a sub-folder for each class, at least two; it has {len(found)}"
+            f"--images: {settings.folder}: must have a sub-folder for each class, at least two with images that can be "
+            f"read; it has {len(classes)}{f' (a file {hint})' if hint else ''}"
         )
-    return {name: number for number, name in enumerate(found)}
+    if all(name.lower() in SPLITS for name in classes):
+        shown.say(
+            f"warning: the classes are {', '.join(classes)}, which look like parts of a data set; if they are, give "
+            "one of them as --images. Images to measure the loss on are held out anyway"
+        )
+    return {name: number for number, name in enumerate(classes)}
+
+
+def _without_image(files: list[SourceFile], size: int, library: Any) -> list[str]:
+    """What is wrong with each of these files; empty if one of them is an image."""
+    found = []
+    for file in files:
+        image = _image(file, size, library)
+        if not isinstance(image, str):
+            return []
+        found.append(image)
+    return found
 
 
 def _parts(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    of_classes = [file for file in files if "/" in file.name]
-    for begin in range(0, len(of_classes), FILES_AT_ONCE):
-        yield of_classes[begin : begin + FILES_AT_ONCE]
+    for begin in range(0, len(files), FILES_AT_ONCE):
+        yield files[begin : begin + FILES_AT_ONCE]
 
 
 def _read(
@@ -143,12 +197,24 @@ def _read(
 
 
 def _record(file: SourceFile, classes: dict[str, int], size: int, library: Any) -> Encoded | str:
+    image = _image(file, size, library)
+    if isinstance(image, str):
+        return image
+    digest, pixels = image
+    label = classes[file.name.partition("/")[0]].to_bytes(LABEL_BYTES, "little")
+    return Encoded(digest[: KEY_BYTES - LABEL_BYTES] + label, 0, np.frombuffer(label + pixels, np.uint8))
+
+
+def _image(file: SourceFile, size: int, library: Any) -> tuple[bytes, bytes] | str:
+    """The hash of a file and the pixels of its image; or what is wrong."""
     unreadable = "is not an image that can be read"
     try:
         with file.open() as opened:
             content = opened.read()
     except (OSError, ValueError) as error:
         return f"{unreadable}: {error}"
+    if is_lfs_pointer(content):
+        return IS_LFS_POINTER
     try:
         with library.Image.open(io.BytesIO(content)) as image:
             upright = library.ImageOps.exif_transpose(image).convert("RGB")
@@ -156,11 +222,8 @@ def _record(file: SourceFile, classes: dict[str, int], size: int, library: Any) 
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - Pillow raises any, such as NotImplementedError; --bad-max bounds them
-        return f"{unreadable}: {error}"
-    label = classes[file.name.partition("/")[0]].to_bytes(LABEL_BYTES, "little")
-    record = np.frombuffer(label + square.tobytes(), np.uint8)
-    key = hashlib.sha256(content).digest()[: KEY_BYTES - LABEL_BYTES] + label
-    return Encoded(key, 0, record)
+        return f"{unreadable}: {ADDRESS.sub('', str(error)) or type(error).__name__}"
+    return hashlib.sha256(content).digest(), square.tobytes()
 
 
 def _library() -> Any:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex, refuse_sparse
+from thinwire_node.decentralized.steps_of_torch import check_first_step, check_newest_group, evaluated, refuse_sparse
+from thinwire_node.state_requests import only_asks_for_state
 from thinwire_proto.errors import ConfigError
 
 STATE = ("exp_avg", "exp_avg_sq", "accum_grad")
@@ -57,9 +58,9 @@ class AccumAdam(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for complex parameters."""
+        """As in torch. Raises ConfigError for parameters that are complex or sharded."""
         super().add_param_group(param_group)
-        refuse_complex(self)
+        check_newest_group(self)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -70,11 +71,24 @@ class AccumAdam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step. closure: recomputes the loss and returns it."""
+        if only_asks_for_state(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self._state_of(parameter)
+            return None
         loss = evaluated(closure)
+        check_first_step(self)
         for group in self.param_groups:
             for step, parameters in self._alike(group):
                 self._step(group, step, parameters)
         return loss
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.int64)
+            state |= {name: torch.zeros_like(parameter) for name in STATE}
+        return state
 
     def _alike(self, group: dict[str, Any]) -> Iterator[tuple[int, list[Tensor]]]:
         """The parameters of a group that have a gradient, by the number of this step, dtype and device."""
@@ -83,10 +97,7 @@ class AccumAdam(Optimizer):
             if parameter.grad is None:
                 continue
             refuse_sparse(self, parameter.grad)
-            state = self.state[parameter]
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.int64)
-                state |= {name: torch.zeros_like(parameter) for name in STATE}
+            state = self._state_of(parameter)
             state["step"] += 1
             found[int(state["step"]), parameter.dtype, parameter.device].append(parameter)
         for (step, _, _), parameters in found.items():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import timedelta
 from numbers import Real
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from thinwire_node.whole_parameters import named, refuse_partial
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
 from thinwire_proto.gossip.push_sum import CODECS
@@ -25,8 +27,19 @@ def check_names(**given: object) -> None:
             raise ConfigError(f"{name} must be a name, such as those in docs/decentralized.md; it is {value!r}")
 
 
-def check_unwrapped(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raises ConfigError for what a framework has wrapped."""
+def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tensor] = ()) -> None:
+    """Raises ConfigError for what a framework has wrapped, sharded or not yet filled with values.
+
+    mixed: parameters that must still be the model's.
+    """
+    refuse_partial("Gossip", [*model.named_parameters(), *model.named_buffers()])
+    for group in optimizer.param_groups:
+        refuse_partial("Gossip", named(group))
+    if any(one.__name__ == "ZeroRedundancyOptimizer" for one in type(optimizer).__mro__):  # slow to import
+        raise ConfigError(
+            "ZeroRedundancyOptimizer overwrites the parameters of all ranks by those of the rank that steps them; give "
+            "Gossip the optimizer inside, with all parameters on each rank"
+        )
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise ConfigError(
             "the model is in DistributedDataParallel, which averages the gradients of all ranks; give Gossip the "
@@ -36,6 +49,12 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer) -> None:
         raise ConfigError(
             f"{type(optimizer).__name__} has no hooks, so it wraps another optimizer; give Gossip that one, for "
             "example before Accelerate's `prepare`"
+        )
+    of_model = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in of_model for parameter in mixed):
+        raise ConfigError(
+            "parameters of the model were replaced after Gossip was created, as FSDP does, so it would mix those that "
+            "nobody trains; create optimizer and Gossip last, for a model whose parameters are whole on each rank"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +21,11 @@ from thinwire_node.decentralized.edge_kinds import DENSE, codec_of, one_way_turn
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout, overwrite
 from thinwire_node.decentralized.pending import PendingTurns
-from thinwire_node.decentralized.ranks import Averaged, Ranks
+from thinwire_node.decentralized.ranks import Averaged, Ranks, ranks_per_host
 from thinwire_node.decentralized.saved_form import STATE_VERSION, why_damaged, why_unreadable
 from thinwire_node.decentralized.turns import Turns
 from thinwire_node.script_warnings import warn_script
+from thinwire_node.state_requests import only_asks_for_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
@@ -116,7 +116,7 @@ class Gossip:
             raise ConfigError("this optimizer, or another one of its parameters, has a Gossip; call its finish() first")
         self._ranks = Ranks(process_group, patience_s)
         self._layout = FlatLayout([parameter for _, parameter in self._parameters])
-        per_host = _ranks_per_host(self._ranks.count) if per_host is None else per_host
+        per_host = ranks_per_host(self._ranks.count) if per_host is None else per_host
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
             check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
@@ -146,7 +146,6 @@ class Gossip:
         self._pulled = pulled_of(float(gradient_pull), self._codec, self._layout)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
-        self._has_told_unmet = self._has_told_useless = False
         self._before: Tensor | None = None  # the parameters before a step that is measured
         lines = self._ranks.lines
         self._exchange = Exchange(self._layout, turns, self.topology, lines, slack=slack, patience_s=patience_s)
@@ -154,7 +153,7 @@ class Gossip:
         self.factor = float(gamma)
         """The fraction of the way to its peers that mixing goes; one-way edges know none. If ranks differ in it, their
         mean moves."""
-        self._averaging = False
+        self._averaging = self._is_step = self._has_stepped = self._has_told_unmet = self._has_told_useless = False
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_step()),
@@ -334,6 +333,9 @@ class Gossip:
 
     @torch.no_grad()
     def _before_step(self) -> None:
+        self._is_step = not only_asks_for_state(self._optimizer)
+        if not self._is_step:
+            return
         if self._averaging:
             raise ConfigError("a step inside `averaged` would be lost; leave the block before")
         if [len(group["params"]) for group in self._optimizer.param_groups] != self._groups:
@@ -341,6 +343,8 @@ class Gossip:
                 "the optimizer's parameters have changed since Gossip was created; call `finish` on all ranks, and "
                 "create a new Gossip after `add_param_group`"
             )
+        if not self._has_stepped:
+            check_unwrapped(self._model, self._optimizer, self._trained())
         self._pulled.end()
         self._exchange.collect(self.factor)
         self._tell_news()
@@ -353,6 +357,9 @@ class Gossip:
 
     @torch.no_grad()
     def _after_step(self) -> None:
+        if not self._is_step:
+            return
+        self._has_stepped = True
         self.steps += 1
         self._begin_exchange()
         self._pulled.begin([*self._exchange.left_out])
@@ -364,8 +371,7 @@ class Gossip:
         self._since = 0
         iteration = self._exchange.next_iteration
         if self._control is not None:
-            after, before = self._flat(), self._before
-            self._before = None
+            after, before, self._before = self._flat(), self._before, None
             step = None if before is None else float((after - before).double().norm())
             self._control.begin(iteration, after, step)
             self._use(self._control)
@@ -392,9 +398,3 @@ class Gossip:
     def _tell_news(self) -> None:
         for sentence in self._exchange.news():
             warn_script(sentence)
-
-
-def _ranks_per_host(ranks: int) -> int:
-    """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return here if here >= 1 and ranks % here == 0 else 1

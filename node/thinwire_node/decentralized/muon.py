@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from thinwire_node.decentralized.param_groups import ParamGroup
-from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex, refuse_sparse
+from thinwire_node.decentralized.steps_of_torch import check_first_step, check_newest_group, evaluated, refuse_sparse
+from thinwire_node.state_requests import only_asks_for_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import muon_step
 
@@ -51,9 +52,10 @@ class Muon(Optimizer):
         super().__init__(params, numbers | more)
 
     def add_param_group(self, param_group: ParamGroup) -> None:
-        """As in torch. Raises ConfigError for complex parameters, and for a group of matrices with others in it."""
+        """As in torch. Raises ConfigError for parameters that are complex or sharded, and for a group of matrices with
+        others in it."""
         super().add_param_group(param_group)
-        refuse_complex(self)
+        check_newest_group(self)
         group = self.param_groups[-1]
         wrong = [tuple(one.shape) for one in group["params"] if group["is_matrices"] and one.dim() != 2]
         if wrong:
@@ -82,7 +84,13 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step. closure: recomputes the loss and returns it."""
+        if only_asks_for_state(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self._state_of(parameter, group)
+            return None
         loss = evaluated(closure)
+        check_first_step(self)
         for group in self.param_groups:
             step = self._muon if group["is_matrices"] else self._adamw
             for parameter in group["params"]:
@@ -92,18 +100,24 @@ class Muon(Optimizer):
                     step(parameter, parameter.grad, group)
         return loss
 
-    def _muon(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        state, wide = self.state[parameter], torch.promote_types(parameter.dtype, torch.float32)
-        if not state:
+    def _state_of(self, parameter: Tensor, group: ParamGroup) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state and group["is_matrices"]:
+            # float32 at least, since a norm of float16 overflows
+            wide = torch.promote_types(parameter.dtype, torch.float32)
             state["momentum"] = torch.zeros_like(parameter, dtype=wide)
-        step = muon_step(state["momentum"], gradient.to(wide), group["momentum"])  # a norm of float16 overflows
+        elif not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state
+
+    def _muon(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        momentum = self._state_of(parameter, group)["momentum"]
+        step = muon_step(momentum, gradient.to(momentum.dtype), group["momentum"])
         parameter.sub_(step, alpha=group["lr"])
 
     def _adamw(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state = self._state_of(parameter, group)
         beta1, beta2 = group["betas"]
         adamw(
             *([parameter], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]),

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from thinwire_node.decentralized.steps_of_torch import evaluated, refuse_complex
+from thinwire_node.decentralized.steps_of_torch import check_first_step, check_newest_group, evaluated
+from thinwire_node.state_requests import only_asks_for_state
 from thinwire_proto.errors import ConfigError, LocalError
 
 
@@ -63,9 +64,9 @@ class NoiseCorrectedAdamW(Optimizer):
         self._halves = []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for complex parameters."""
+        """As in torch. Raises ConfigError for parameters that are complex or sharded."""
         super().add_param_group(param_group)
-        refuse_complex(self)
+        check_newest_group(self)
 
     @torch.no_grad()
     def keep_half(self) -> None:
@@ -84,7 +85,12 @@ class NoiseCorrectedAdamW(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step. A closure may call `keep_half` itself."""
+        if only_asks_for_state(self):
+            for parameter in self._parameters():
+                self._state_of(parameter)
+            return None
         loss = evaluated(closure)
+        check_first_step(self)
         if not self._halves:
             raise LocalError("call keep_half() between the backward passes of the two halves of the batch")
         factor = self._clipped_by() if len(self._halves) == 2 else 1.0
@@ -104,6 +110,14 @@ class NoiseCorrectedAdamW(Optimizer):
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
+    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            for name in ("exp_avg", "exp_avg_sq", "corrected_sq"):
+                state[name] = torch.zeros_like(parameter)
+        return state
+
     def _clipped_by(self) -> float:
         """The factor by which gradients were changed since the second half was kept."""
         before = after = 0.0
@@ -116,11 +130,7 @@ class NoiseCorrectedAdamW(Optimizer):
 
     def _step(self, parameter: Tensor, gradient: Tensor, first: Tensor, group: dict[str, Any]) -> None:
         """gradient: the mean g of both halves. first: g₁/2, since each loss was divided by 2."""
-        state = self.state[parameter]
-        if not state:
-            state["step"] = 0
-            for name in ("exp_avg", "exp_avg_sq", "corrected_sq"):
-                state[name] = torch.zeros_like(parameter)
+        state = self._state_of(parameter)
         state["step"] += 1
         (beta1, beta2), nodes = group["betas"], group["nodes"]
         one, other = 2 * first, 2 * (gradient - first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -155,6 +156,12 @@ class Ranks:
 
     def _new_group(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
         return new_group(self.store, f"{self._name}/{name}", ranks, self.rank, self._patience_s)
+
+
+def ranks_per_host(ranks: int) -> int:
+    """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return here if here >= 1 and ranks % here == 0 else 1
 
 
 def _total(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:

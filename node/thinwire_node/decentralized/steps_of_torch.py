@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from thinwire_node.whole_parameters import named, refuse_partial, refuse_replaced
 from thinwire_proto.errors import ConfigError
 
 Loss = TypeVar("Loss")
@@ -22,12 +23,29 @@ def evaluated(closure: Callable[[], Loss] | None) -> Loss | None:
         return closure()
 
 
-def refuse_complex(optimizer: Optimizer) -> None:
-    """Raises ConfigError, and drops the newest param group, if it has a complex parameter. The square of a complex
-    number is no second moment, so steps would be wrong."""
-    if any(parameter.is_complex() for parameter in optimizer.param_groups[-1]["params"]):
+def check_newest_group(optimizer: Optimizer) -> None:
+    """Raises ConfigError, and drops the newest param group, if it has a parameter that is complex or not whole. The
+    square of a complex number is no second moment, so steps would be wrong."""
+    group, what = optimizer.param_groups[-1], type(optimizer).__name__
+    try:
+        refuse_partial(what, named(group))
+        if any(parameter.is_complex() for parameter in group["params"]):
+            raise ConfigError(f"{what} takes no complex parameters; give it torch.view_as_real of them")
+    except ConfigError:
         optimizer.param_groups.pop()
-        raise ConfigError(f"{type(optimizer).__name__} takes no complex parameters; give it torch.view_as_real of them")
+        raise
+
+
+def check_first_step(optimizer: Optimizer) -> None:
+    """Raises ConfigError if the model was sharded since the optimizer was created. Does nothing once there is state."""
+    if optimizer.state:
+        return
+    what = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        refuse_partial(what, named(group))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if all(parameter.grad is None for parameter in parameters):
+        refuse_replaced(what, parameters)
 
 
 def refuse_sparse(optimizer: Optimizer, gradient: Tensor) -> None:

@@ -19,6 +19,8 @@ from thinwire_node.optimizer.agreement import check_equal, check_equal_rates
 from thinwire_node.optimizer.all_gather import AllGather
 from thinwire_node.optimizer.equal_payloads import EqualPayloads
 from thinwire_node.optimizer.param_group import ParamGroup, check_rates, described, group_of, settings_of
+from thinwire_node.state_requests import only_asks_for_state
+from thinwire_node.whole_parameters import named, refuse_partial, refuse_replaced
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.fingerprint import fingerprint
@@ -129,16 +131,18 @@ class DeMo(Optimizer):
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
         self._equal_payloads = EqualPayloads()
+        self._has_stepped = False
         self._ranks_most = 1  # that a step has had
         self._agreement_hash = b""  # of `_agreement` when it last changed; empty: not known
         self.dropped = 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for invalid settings, and for parameters that are not float32."""
+        """As in torch. Raises ConfigError for invalid settings, and for parameters that are sharded or not float32."""
         super().add_param_group(param_group)
-        # saved with the state, because the tiled momentum does not show the shapes
-        self.param_groups[-1]["shapes"] = [list(tensor.shape) for tensor in self.param_groups[-1]["params"]]
         try:
+            _refuse_partial(self.param_groups[-1])
+            # saved with the state, because the tiled momentum does not show the shapes
+            self.param_groups[-1]["shapes"] = [list(tensor.shape) for tensor in self.param_groups[-1]["params"]]
             settings_of(self.param_groups[-1])
             check_rates(*_rates(self.param_groups[-1]))
             _trained(self.param_groups[-1])
@@ -170,6 +174,9 @@ class DeMo(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step with one exchange. All ranks must call it. closure: recomputes the loss and returns it."""
+        if only_asks_for_state(self):
+            self._begin()
+            return None
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -180,6 +187,11 @@ class DeMo(Optimizer):
 
     def _step(self) -> None:
         groups = self._begin()
+        if not self._has_stepped:
+            stepped = [tensor for group in groups.values() for tensor in group.parameters]
+            if all(tensor.grad is None for tensor in stepped):
+                refuse_replaced("DeMo", stepped)
+            self._has_stepped = True
         rates = [_rates(group) for group in self.param_groups]
         for rate in rates:
             check_rates(*rate)
@@ -220,6 +232,8 @@ class DeMo(Optimizer):
                     "use add_param_group for parameters that are trained later, or create a new optimizer"
                 )
             begun = self._groups.get(number)
+            if begun is None:
+                _refuse_partial(options)
             if not trained or (begun and begun.settings == settings):
                 continue
             for name in SETTINGS_OF_STATE:
@@ -295,6 +309,11 @@ class DeMo(Optimizer):
             options.setdefault("update_topk", 0)  # the state is older than this setting
         self._groups.clear()
         self._agreement_hash = b""
+
+
+def _refuse_partial(options: dict[str, Any]) -> None:
+    """Raises ConfigError for a trained parameter that this rank does not hold whole."""
+    refuse_partial("DeMo", ((name, tensor) for name, tensor in named(options) if tensor.requires_grad))
 
 
 def _trained(options: dict[str, Any]) -> list[Tensor]:

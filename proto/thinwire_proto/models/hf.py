@@ -23,10 +23,10 @@ from thinwire_proto.models.transformers_models import (
     check_same_model,
     choose_context,
     in_files,
-    load,
+    load_whole,
     sizes_of,
 )
-from thinwire_proto.models.weights_folder import CONFIG, read_json, weight_files
+from thinwire_proto.models.weights_folder import CONFIG, read_json
 from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel, Task
 
 
@@ -50,9 +50,8 @@ class HuggingFaceTask(Task):
         return CausalLM(build(self._spec.config, device), self._spec.context)
 
     def load(self, folder: Path) -> dict[str, Tensor]:
-        weight_files(folder)
         check_same_model(folder, self._spec.config)
-        return trained(load(folder, self._spec.config, torch.float32))
+        return trained(load_whole(folder, self._spec.config))
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
         model = build(self._spec.config, "meta")

@@ -17,8 +17,13 @@ from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.rotary import angles, rotate
 from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.models.weights_folder import check_config, read_tensors
+from thinwire_proto.models.weights_folder import NONE_TIED, check_config, read_tensors
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+
+DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+"""What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""
+FIXED = ("model_type", "rope_parameters", "hidden_act", "attention_bias", "mlp_bias", "head_dim")
+"""Keys in which a model of transformers may differ from all of this kind; of `rope_parameters`, the base is free."""
 
 
 class Linear(nn.Linear):
@@ -212,8 +217,9 @@ class LlamaTask(Task):
             return Llama(self._spec)
 
     def load(self, folder: Path) -> dict[str, Tensor]:
-        check_config(folder, self._config())
-        return read_tensors(folder, self.manifest())
+        check_config(folder, self._config(), DEFAULTS, FIXED)
+        tied = {"lm_head.weight": "model.embed_tokens.weight"} if self._spec.tied else NONE_TIED
+        return read_tensors(folder, self.manifest(), tied=tied)
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
         config = self._config()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blob, Blobs, blob_of
@@ -30,15 +29,19 @@ from thinwire_proto.models.transformers_models import (
     CausalLM,
     build,
     canonical_config,
+    check_whole,
     choose_context,
     in_files,
     load,
     sizes_of,
 )
-from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS, read_json, read_tensors, weight_files
+from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS, dtypes, read_json, read_tensors, weight_files
 from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel, Task
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+CHANGING = ("r", "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+"""Keys of ADAPTER_CONFIG that change what an adapter computes, and that shapes may not show."""
 ADAPTER = ".default"
 """peft puts the adapter's name into the names of its parameters, and leaves it out of its files."""
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
@@ -84,6 +87,12 @@ class LoraTask(Task):
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         """Read an adapter in peft's layout."""
+        if (folder / ADAPTER_CONFIG).is_file():
+            theirs, ours = read_json(folder / ADAPTER_CONFIG), self.hugging_face({}).adapter or {}
+            for key in CHANGING:
+                if theirs.get(key, ours.get(key)) != ours.get(key):
+                    said = f"{key} is {theirs[key]!r}; the adapter of this run has {ours[key]!r}"
+                    raise ConfigError(f"{folder / ADAPTER_CONFIG}: {said}")
         return read_tensors(folder, self.manifest(), [folder / ADAPTER_WEIGHTS])
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
@@ -124,6 +133,7 @@ def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapp
     context = choose_context(spec.context, longest, str(folder / CONFIG))
     paths = weight_files(folder)
     _dtype(paths)
+    check_whole(folder, text)
     blobs = {}
     for path in paths:
         go_on()
@@ -172,7 +182,7 @@ def _base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> nn.Module:
         names = [WEIGHTS]
         if len(paths) > 1:
             names = [f"model-{number:05}-of-{len(paths):05}.safetensors" for number in range(1, len(paths) + 1)]
-            index = {tensor: name for name, path in zip(names, paths, strict=True) for tensor in _dtypes(path)}
+            index = {tensor: name for name, path in zip(names, paths, strict=True) for tensor in dtypes(path)}
             (Path(folder) / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}), encoding="utf-8")
         for name, path in zip(names, paths, strict=True):
             (Path(folder) / name).symlink_to(path.resolve())
@@ -181,16 +191,7 @@ def _base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> nn.Module:
 
 def _dtype(paths: Sequence[Path]) -> torch.dtype:
     """The dtype in which a base is kept. Raises ConfigError."""
-    found = {dtype for path in paths for dtype in _dtypes(path).values()}
+    found = {dtype for path in paths for dtype in dtypes(path).values()}
     for dtype in sorted(found - DTYPES.keys()):
         raise ConfigError(f"the base has a tensor of type {dtype}; take a base in float32, float16 or bfloat16")
     return torch.bfloat16 if found == {"BF16"} else torch.float32
-
-
-def _dtypes(path: Path) -> dict[str, str]:
-    """The dtype of each tensor of a safetensors file, as its header names it. Raises ConfigError."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: cannot be read as safetensors: {error}") from None

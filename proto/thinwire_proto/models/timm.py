@@ -20,7 +20,7 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.models.weights_folder import read_tensors
+from thinwire_proto.models.weights_folder import CONFIG, read_json, read_tensors
 from thinwire_proto.models.wrapped import Wrapped
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
 
@@ -54,7 +54,12 @@ class TimmTask(Task):
         return Classifier(_build(self._spec, device).train())
 
     def load(self, folder: Path) -> dict[str, Tensor]:
-        return read_tensors(folder, self.manifest())
+        if (folder / CONFIG).is_file():
+            said = read_json(folder / CONFIG).get("architecture")
+            if said not in (None, self._spec.name):
+                raise ConfigError(f"{folder / CONFIG}: architecture is {said!r}; the run has {self._spec.name!r}")
+        buffers = dict(_build(self._spec, "meta").named_buffers())
+        return read_tensors(folder, self.manifest(), computed=buffers)
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
         """In timm's layout, which `timm.create_model("local-dir:FOLDER")` and transformers' `AutoModelForImage

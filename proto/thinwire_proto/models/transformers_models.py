@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from contextlib import nullcontext
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,12 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thinwire_proto.contract.models.hugging_face_config import REFUSED, check_config_json
+from thinwire_proto.contract.models.hugging_face_config import check_config_json
 from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.weights_folder import CONFIG, read_json
+from thinwire_proto.models.weights_folder import (
+    COMPUTED,
+    CONFIG,
+    check_dtype,
+    dtypes,
+    read_json,
+    refuse_keys,
+    refuse_others,
+    refuse_renamed,
+    tell_left_out,
+    weight_files,
+)
 from thinwire_proto.models.wrapped import Wrapped
 
 CONTEXT_DEFAULT_MAX = 1024
@@ -26,8 +39,13 @@ NOT_OF_THE_MODEL = {
     "experts_implementation",
 }
 """Keys of a config that describe a file or a machine."""
-MAY_DIFFER = ("drop", "init", "position_embeddings", "token_id", "use_cache", "output_")
+MAY_DIFFER = (
+    *("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "init", "token_id", "use_cache"),
+    *("output_attentions", "output_hidden_states", "output_router_logits"),
+)
 """Parts of the names of keys that do not change what trained weights compute."""
+LONGEST = "max_position_embeddings"
+"""A key that changes nothing either, unless positions are scaled by it."""
 
 
 class CausalLM(Wrapped):
@@ -67,9 +85,7 @@ def canonical_config(config: dict[str, Any], source: str) -> str:
 
     config: the contents of `config.json`. source: its name in errors. Raises ConfigError.
     """
-    for key, why in REFUSED.items():
-        if config.get(key) not in (None, False):
-            raise ConfigError(f"{source}: {key}: {why}")
+    refuse_keys(config, source)
     kept = {key: value for key, value in config.items() if not key.startswith("_") and key not in NOT_OF_THE_MODEL}
     try:
         found = _without_machine(json.loads(json.dumps(_config(kept, source).to_dict(), allow_nan=False)))
@@ -132,6 +148,55 @@ def load(folder: Path, config: str, dtype: torch.dtype) -> nn.Module:
 
     Raises ConfigError, naming the first tensor that is missing or has another shape.
     """
+    return _loaded(folder, config, dtype)[0]
+
+
+def check_whole(folder: Path, config: str) -> None:
+    """Raise ConfigError if the model of a canonical config does not take all weights of a folder. Reads no values."""
+    _, unexpected = _loaded(folder, config, torch.float32, device_map="meta")
+    refuse_others(folder, unexpected)
+
+
+def load_whole(folder: Path, config: str) -> nn.Module:
+    """The same as `load`, in float32, for a run that begins from these weights and trains all of them.
+
+    Raises ConfigError also if the run would begin from another model than the folder's: one with further tensors, with
+    different ones where the run has one for both, or with trained values in what a run does not train.
+    """
+    types = {name: (path, dtype) for path in weight_files(folder) for name, dtype in dtypes(path).items()}
+    model, unexpected = _loaded(folder, config, torch.float32)
+    refuse_others(folder, unexpected)
+    left_out = _left_out(model, types)
+    for name, (path, dtype) in types.items():
+        if name not in left_out:
+            check_dtype(path, name, dtype)
+    plain = build(config, "cpu")  # its parameters take no memory, since nothing is written to them
+    expected, computed = dict(plain.named_parameters()), dict(plain.named_buffers())
+    for name, _ in model.named_parameters():
+        if name not in expected:  # transformers unties tensors that differ
+            raise ConfigError(
+                f"{folder}: {name}: has other values than the tensor to which {CONFIG} ties it; if it is a tensor of "
+                "its own, set tie_word_embeddings to false there"
+            )
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, computed[name]):
+            raise ConfigError(
+                f"{folder}: {name}: has values of its own in the files, but it is no parameter, so a run would begin "
+                "without them; take another model"
+            )
+    tell_left_out(folder, left_out)
+    return model
+
+
+def _left_out(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """The tensors in files that transformers knows, and does not read."""
+    patterns, read = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or (), model.state_dict().keys()
+    ignored = [name for name in names if COMPUTED.search(name) or any(re.search(one, name) for one in patterns)]
+    return [name for name in ignored if name not in read]
+
+
+def _loaded(folder: Path, config: str, dtype: torch.dtype, **more: Any) -> tuple[nn.Module, list[str]]:
+    """The model, and the names of the tensors that it does not take. Raises ConfigError."""
     transformers = _transformers()
     try:
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -143,14 +208,16 @@ def load(folder: Path, config: str, dtype: torch.dtype) -> nn.Module:
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # the report has them
             output_loading_info=True,
+            **more,
         )
     except Exception as error:  # noqa: BLE001 - another library's code, on files that may be anything
         raise ConfigError(f"{folder}: transformers cannot read these weights: {error}") from None
     for name, theirs, ours in sorted(report["mismatched_keys"]):
         raise ConfigError(f"{folder}: {name}: has shape {tuple(theirs)}; the model of this run has {tuple(ours)}")
-    for name in sorted(report["missing_keys"]):
+    for name in (missing := sorted(report["missing_keys"])):
+        refuse_renamed(folder, sorted(report["unexpected_keys"]), missing)
         raise ConfigError(f"{folder}: {name}: is missing; the model of this run has it")
-    return _ready(model)
+    return _ready(model), sorted(report["unexpected_keys"])
 
 
 def check_same_model(folder: Path, config: str) -> None:
@@ -158,8 +225,16 @@ def check_same_model(folder: Path, config: str) -> None:
     path = folder / CONFIG
     ours, theirs = json.loads(config), json.loads(canonical_config(read_json(path), str(path)))
     for key in ours.keys() | theirs.keys():
-        if ours.get(key) != theirs.get(key) and not any(part in key for part in MAY_DIFFER):
+        if ours.get(key) != theirs.get(key) and not (
+            any(part in key for part in MAY_DIFFER) or (key == LONGEST and not _scales_positions(ours))
+        ):
             raise ConfigError(f"{path}: {key} is {theirs.get(key)!r}; the model of this run has {ours.get(key)!r}")
+
+
+def _scales_positions(config: dict[str, Any]) -> bool:
+    """Whether the longest context of a config may change what the model computes."""
+    rope = json.dumps([config.get("rope_parameters"), config.get("rope_scaling")])
+    return any(kind in rope for kind in ("dynamic", "longrope", "yarn"))
 
 
 def in_files(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
