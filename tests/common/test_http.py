@@ -78,9 +78,10 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[HttpServer]:
     await found.stop()
 
 
-async def connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(server: HttpServer, own: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """own: the address of this end."""
     context = ssl.create_default_context(cadata=AUTHORITY.chain.decode()) if server.scheme == "https" else None
-    return await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    return await asyncio.open_connection("127.0.0.1", server.port, ssl=context, local_addr=(own, 0))
 
 
 async def ask(server: HttpServer, request: bytes) -> bytes:
@@ -258,6 +259,29 @@ async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: H
         one.close()
 
 
+async def test_the_network_with_the_most_connections_gives_way(server: HttpServer) -> None:
+    """Its connections are all in use, as those of slow readers are. Each address is a network here."""
+    crowd = []
+    for _ in range(CONNECTIONS_MAX):
+        reader, writer = await connect(server, "127.0.0.2")
+        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readexactly(1)
+        crowd.append((reader, writer))
+    held = []
+    for oldest in range(2):
+        reader, writer = await connect(server)
+        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readexactly(13)) == b"HTTP/1.1 200 "
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(crowd[oldest][0].read(), timeout=30)
+        held.append((reader, writer))
+    reader, writer = await connect(server, "127.0.0.2")
+    assert await asyncio.wait_for(closed(reader), timeout=30)
+    assert not any(reader.at_eof() for reader, _ in (*crowd[2:], *held))
+    for _, one in (*crowd, *held, (reader, writer)):
+        one.close()
+
+
 async def tls_server(tls: ServerTls, strangers: bool = False) -> HttpServer:
     bound = bind("127.0.0.1", 0, ADVICE)
     found = HttpServer(bound, [Route("/metrics", metrics)], CONNECTIONS_MAX, tls, lambda address: not strangers)
@@ -303,13 +327,19 @@ async def _hold_handshakes() -> None:
     for reader, _ in held[:5]:
         assert await asyncio.wait_for(closed(reader), timeout=30)
     assert not any(reader.at_eof() for reader, _ in held[5:])
+    mine = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+    held += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(HANDSHAKES_MAX)]
+    for reader, _ in held[: HANDSHAKES_MAX + 6]:
+        assert await asyncio.wait_for(closed(reader), timeout=30)
+    assert not mine[0].at_eof()  # its network has fewer, so it does not give way to those that came later
     reader, writer = await connect(server)  # takes the place of the next one
-    assert await asyncio.wait_for(closed(held[5][0]), timeout=30)
+    assert await asyncio.wait_for(closed(held[HANDSHAKES_MAX + 6][0]), timeout=30)
     writer.write(get("/metrics"))
     assert (await reader.read()).endswith(b"a 1\n")
     await server.stop()
-    assert all([await asyncio.wait_for(closed(reader), timeout=30) for reader, _ in held[6:]])
-    for one in (writer, *(one for _, one in held)):
+    rest = (*held[HANDSHAKES_MAX + 7 :], mine)
+    assert all([await asyncio.wait_for(closed(reader), timeout=30) for reader, _ in rest])
+    for one in (writer, mine[1], *(one for _, one in held)):
         one.close()
         with suppress(ConnectionResetError):
             await one.wait_closed()
