@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from thinwire_coordinator.access.forwarded import is_forwarded
 from thinwire_coordinator.access.logins import Logins
 from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
 from thinwire_coordinator.access.organizer_secret import OrganizerSecret
@@ -59,8 +60,8 @@ class Monitoring:
         if settings.http is None:
             return
         self._organizer = Organizer(Logins(secret), behind_proxy=transport.behind_proxy)
-        private = transport.is_private(settings.http)
-        self._page.sees_all = (lambda _: True) if private else self._organizer.knows
+        knows, private = self._organizer.knows, transport.is_private(settings.http)
+        self._page.sees_all = lambda request: knows(request) or (private and not is_forwarded(request.headers))
         routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
         self._web = WebServer(settings.http, transport, self.readiness, routes, may_move=settings.http_may_move)
         self._web.start()

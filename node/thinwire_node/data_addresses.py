@@ -5,13 +5,16 @@ itself, to the router, or to anything else in the volunteer's network (server-si
 lead only to the public internet, over https, unless the volunteer allows more. Names prove nothing, because whoever
 owns a name chooses where it leads. So the check is made on the address that a name was resolved to, and the connection
 goes to the very address that was checked (`guarded_http`).
+
+What is public is decided by the table here, not by `ipaddress`: that module's answers depend on Python's version, and
+it takes whatever is not in its list of exceptions for public, ranges that nobody has assigned yet included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
@@ -28,9 +31,34 @@ PRIVATE = (
 )
 NETWORKS: dict[str, tuple[IpNetwork, ...]] = {"loopback": LOOPBACK, "private": PRIVATE}
 """Networks that have a name in the option."""
+GLOBAL_UNICAST = (IPv4Network("0.0.0.0/0"), IPv6Network("2000::/3"))
+"""The networks that public addresses are assigned from. Everything else of IPv6 is local, reserved or multicast."""
+SPECIAL: tuple[IpNetwork, ...] = (
+    *map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24"),
+            *("192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+            *("224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    ),
+    *map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocols: Teredo, benchmarks (2001:2::/48), ORCHID (2001:20::/28) and others
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, except as CARRIES_IPV4 says
+            "2620:4f:8000::/48",  # AS112
+            "3fff::/20",  # documentation
+        ),
+    ),
+)
+"""What IANA has set apart (iana-ipv4-special-registry and iana-ipv6-special-registry of 2025-10-09), and IPv4's
+multicast. No machine that serves data has such an address, even where it is routed, as AS112 is."""
 CARRIES_IPV4 = {IPv6Network("64:ff9b::/96"): 0, IPv6Network("2002::/16"): 80}
-"""IPv6 networks whose addresses lead to an IPv4 address in them (RFC 6052, RFC 3056), and the bits that follow it."""
-SITE_LOCAL = IPv6Network("fec0::/10")
+"""IPv6 networks whose addresses lead to an IPv4 address in them (RFC 6052, RFC 3056), and the bits that follow it. A
+machine without IPv4 reaches the public IPv4 internet by the first."""
 HOME_BITS = 56
 """Providers give a home an IPv6 network of this length or a longer one. All of its addresses are public, so the
 volunteer's own network is recognized by the machine's own address."""
@@ -76,13 +104,8 @@ PUBLIC = DataAddresses()
 
 def is_public(address: IpAddress) -> bool:
     """Whether this is the address of one machine in the public internet."""
-    if address.is_multicast or not address.is_global or _is_in(address, [SITE_LOCAL]):
-        return False
-    return not any(
-        address in network and not is_public(_ipv4_in(address, bits))
-        for network, bits in CARRIES_IPV4.items()
-        if isinstance(address, IPv6Address)
-    )
+    address = _led_to(address)
+    return _is_in(address, GLOBAL_UNICAST) and not _is_in(address, SPECIAL)
 
 
 def is_at_home(address: IpAddress, own: IpAddress) -> bool:
@@ -111,8 +134,11 @@ def _unwrapped(address: IpAddress) -> IpAddress:
     return address if mapped is None else mapped
 
 
-def _ipv4_in(address: IpAddress, bits: int) -> IpAddress:
-    return ip_address(int(address) >> bits & 0xFFFFFFFF)
+def _led_to(address: IpAddress) -> IpAddress:
+    """The IPv4 address that an address of `CARRIES_IPV4` leads to, and any other address as it is."""
+    address = _unwrapped(address)
+    found = (bits for network, bits in CARRIES_IPV4.items() if address in network)
+    return next((IPv4Address(int(address) >> bits & 0xFFFFFFFF) for bits in found), address)
 
 
 def _is_in(address: IpAddress, networks: Iterable[IpNetwork]) -> bool:

@@ -3,7 +3,7 @@
 The problem: `loop.create_server` begins a handshake with whoever connects, so peers that stop in the middle of theirs
 take memory and open files until their time is up. A protocol hears of a connection only after the handshake, which is
 too late to bound it. So this accepts the connections itself. Beyond the bound, a new handshake takes the place of the
-oldest. A fault of this program is logged, and the next connection is accepted.
+oldest of the network with the most. A fault of this program is logged, and the next connection is accepted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -35,14 +36,22 @@ class TlsListener:
     """Serves a protocol that `make` makes on each connection whose handshake succeeds in time, until `close`."""
 
     def __init__(
-        self, listening: socket.socket, make: MakeProtocol, context: ssl.SSLContext, patience_s: float
+        self,
+        listening: socket.socket,
+        make: MakeProtocol,
+        context: ssl.SSLContext,
+        patience_s: float,
+        network_of: Callable[[str], str] = str,
     ) -> None:
+        """network_of: groups the IP addresses of peers."""
         listening.setblocking(False)
         self._listening = listening
         self._make = make
         self._context = context
         self._patience_s = patience_s
-        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}  # the oldest first
+        self._network_of = network_of
+        self._handshakes: dict[socket.socket, str] = {}  # of which network; the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()
         self.failures = 0
         """Connections that were lost to a fault of this program."""
         self._failure_told_s: float | None = None
@@ -67,7 +76,7 @@ class TlsListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(self._listening)
+                connection, address = await loop.sock_accept(self._listening)
             except ConnectionError:  # the peer has gone already
                 continue
             except OSError:  # this process has no free file
@@ -79,7 +88,10 @@ class TlsListener:
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._give_up_oldest()
-            self._handshakes[connection] = loop.create_task(self._shake_hands(connection))
+            self._handshakes[connection] = self._network_of(address[0])
+            task = loop.create_task(self._shake_hands(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         def established() -> None:
@@ -101,8 +113,9 @@ class TlsListener:
             established()
 
     def _give_up_oldest(self) -> None:
-        """End the connection, which ends its handshake as if the peer had gone."""
-        connection = next(iter(self._handshakes))
+        """End the oldest connection of the network with the most, which ends its handshake as if the peer had gone."""
+        crowded = Counter(self._handshakes.values()).most_common(1)[0][0]
+        connection = next(one for one, network in self._handshakes.items() if network == crowded)
         del self._handshakes[connection]
         with suppress(OSError):  # it has ended already
             connection.shutdown(socket.SHUT_RDWR)

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from thinwire_common import http
-from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
+from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind, read_body
 from thinwire_common.tls import ServerTls
 from thinwire_common.tls_listener import HANDSHAKES_MAX, TlsListener
 from thinwire_proto import limits
@@ -58,20 +58,30 @@ async def held(request: Request) -> Response:
     return StreamingResponse(body())
 
 
+async def read(request: Request) -> Response:
+    return Response(await read_body(request))
+
+
+async def large(request: Request) -> Response:
+    """A response that does not fit into the buffers of a connection."""
+    return Response(bytes(1 << 24))
+
+
 @pytest.fixture(params=["http", "https"])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[HttpServer]:
     tls = ServerTls(LEAF.chain, LEAF.key) if request.param == "https" else None
     routes = [Route("/metrics", metrics), Route("/raises", raises), Route("/held", held)]
-    routes.append(Route("/echo", echo, methods=["POST"]))
-    found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX, tls)
+    routes += [Route("/large", large), *(Route(f"/{do.__name__}", do, methods=["POST"]) for do in (echo, read))]
+    found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX, tls, behind_proxy=True)  # any Host
     found.start()
     yield found
     await found.stop()
 
 
-async def connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(server: HttpServer, own: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """own: the address of this end."""
     context = ssl.create_default_context(cadata=AUTHORITY.chain.decode()) if server.scheme == "https" else None
-    return await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    return await asyncio.open_connection("127.0.0.1", server.port, ssl=context, local_addr=(own, 0))
 
 
 async def ask(server: HttpServer, request: bytes) -> bytes:
@@ -103,7 +113,7 @@ async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None
     assert head.endswith(b"\r\n\r\n")
     missing = await ask(server, get("/"))
     assert missing.startswith(b"HTTP/1.1 404 ")
-    assert missing.endswith(b"not found; available: /metrics, /raises, /held, /echo\n")
+    assert missing.endswith(b"not found; available: /metrics, /raises, /held, /large, /echo, /read\n")
     assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
 
 
@@ -113,6 +123,79 @@ async def test_an_exception_in_a_page_gives_500_and_the_server_goes_on(
     assert (await ask(server, get("/raises"))).startswith(b"HTTP/1.1 500 ")
     assert "this page has a bug" in caplog.text
     assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
+
+
+HOSTS = [
+    *[
+        (host, 200)
+        for host in ("localhost:{}", "LocalHost:{}", "127.0.0.1:{}", "127.9.9.9:{}", "[::1]:{}", "[::FFFF]:{}")
+    ],
+    *[(host, 200) for host in ("192.168.1.7:{}", "[2001:db8::1]:{}")],  # as of a tunnel: nobody can lead them elsewhere
+    *[
+        (host, 421)
+        for host in ("evil.example:{}", "localhost.evil.example:{}", "127.0.0.1.evil.example:{}", "a.localhost:{}")
+    ],
+    *[(host, 421) for host in ("localhost", "127.0.0.1", "127.0.0.1:1", "[::1]", "localhost:", "localhost:{}1", "")],
+    *[(host, 421) for host in ("::1:{}", "[127.0.0.1]:{}", "1.2.3:{}", "[::1]x:{}", "a@localhost:{}", "localhost:{}/")],
+]
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS)
+async def test_on_this_machine_only_its_own_names_and_addresses_are_served(host: str, status: int) -> None:
+    """Any site can lead its own name to 127.0.0.1, and read the answers in the visitor's browser (DNS rebinding)."""
+    server = HttpServer(bind("127.0.0.1", 0, ADVICE), [Route("/metrics", metrics)], CONNECTIONS_MAX)
+    server.start()
+    told = host.format(server.port)
+    answer = await ask(server, get("/metrics").replace(b"Host: x", f"Host: {told}".encode()))
+    assert int(answer.split()[1]) == status, answer
+    assert (b"a 1" in answer) == (status == 200)
+    if status == 421:
+        assert f"only requests for localhost:{server.port}, or for an IP address".encode() in answer
+        missing = await ask(server, f"GET /nothing HTTP/1.1\r\nHost: {told}\r\nConnection: close\r\n\r\n".encode())
+        assert missing.startswith(b"HTTP/1.1 421 ")
+    await server.stop()
+
+
+async def test_a_request_without_a_host_is_refused_on_this_machine() -> None:
+    server = HttpServer(bind("127.0.0.1", 0, ADVICE), [Route("/metrics", metrics)], CONNECTIONS_MAX)
+    server.start()
+    assert (await ask(server, b"GET /metrics HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
+    host = f"Host: localhost:{server.port}\r\n".encode()
+    assert (await ask(server, b"GET /metrics HTTP/1.0\r\n" + host + b"\r\n")).endswith(b"a 1\n")
+    assert (await ask(server, b"GET /metrics HTTP/1.1\r\n" + 2 * host + b"\r\n")).startswith(b"HTTP/1.1 400 ")
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
+        b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n" + b"x" * 5000,
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nConte",
+        b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /held HTTP/1.1\r\nHost: x\r\n\r\nGET",
+    ],
+)
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_client_that_goes_away_leaves_nothing_in_the_log(
+    server: HttpServer, sent: bytes, *, reset: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        for _ in range(3):
+            _, writer = await connect(server)
+            writer.write(sent)
+            await writer.drain()
+            if reset:
+                writer.transport.abort()
+            else:
+                writer.close()
+        while server.connections:
+            await asyncio.sleep(0.01)
+        assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
+    assert not caplog.records
 
 
 async def test_the_size_of_a_request_is_limited(server: HttpServer) -> None:
@@ -176,6 +259,29 @@ async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: H
         one.close()
 
 
+async def test_the_network_with_the_most_connections_gives_way(server: HttpServer) -> None:
+    """Its connections are all in use, as those of slow readers are. Each address is a network here."""
+    crowd = []
+    for _ in range(CONNECTIONS_MAX):
+        reader, writer = await connect(server, "127.0.0.2")
+        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readexactly(1)
+        crowd.append((reader, writer))
+    held = []
+    for oldest in range(2):
+        reader, writer = await connect(server)
+        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readexactly(13)) == b"HTTP/1.1 200 "
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(crowd[oldest][0].read(), timeout=30)
+        held.append((reader, writer))
+    reader, writer = await connect(server, "127.0.0.2")
+    assert await asyncio.wait_for(closed(reader), timeout=30)
+    assert not any(reader.at_eof() for reader, _ in (*crowd[2:], *held))
+    for _, one in (*crowd, *held, (reader, writer)):
+        one.close()
+
+
 async def tls_server(tls: ServerTls, strangers: bool = False) -> HttpServer:
     bound = bind("127.0.0.1", 0, ADVICE)
     found = HttpServer(bound, [Route("/metrics", metrics)], CONNECTIONS_MAX, tls, lambda address: not strangers)
@@ -221,13 +327,19 @@ async def _hold_handshakes() -> None:
     for reader, _ in held[:5]:
         assert await asyncio.wait_for(closed(reader), timeout=30)
     assert not any(reader.at_eof() for reader, _ in held[5:])
+    mine = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+    held += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(HANDSHAKES_MAX)]
+    for reader, _ in held[: HANDSHAKES_MAX + 6]:
+        assert await asyncio.wait_for(closed(reader), timeout=30)
+    assert not mine[0].at_eof()  # its network has fewer, so it does not give way to those that came later
     reader, writer = await connect(server)  # takes the place of the next one
-    assert await asyncio.wait_for(closed(held[5][0]), timeout=30)
+    assert await asyncio.wait_for(closed(held[HANDSHAKES_MAX + 6][0]), timeout=30)
     writer.write(get("/metrics"))
     assert (await reader.read()).endswith(b"a 1\n")
     await server.stop()
-    assert all([await asyncio.wait_for(closed(reader), timeout=30) for reader, _ in held[6:]])
-    for one in (writer, *(one for _, one in held)):
+    rest = (*held[HANDSHAKES_MAX + 7 :], mine)
+    assert all([await asyncio.wait_for(closed(reader), timeout=30) for reader, _ in rest])
+    for one in (writer, mine[1], *(one for _, one in held)):
         one.close()
         with suppress(ConnectionResetError):
             await one.wait_closed()

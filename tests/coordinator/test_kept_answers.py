@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.observe.kept_answers import KEPT_MAX, RATE, KeptAnswers
+from thinwire_coordinator.observe.kept_answers import KEPT_MAX, NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01
@@ -16,8 +16,8 @@ class Readers:
         self._cpu_s = 0.0
         self._answers = KeptAnswers(kept_s, lambda: self._cpu_s)
 
-    def ask(self, question: str, now: float) -> bytes | None:
-        return self._answers.answer(question, now, self._make)
+    def ask(self, question: str, now: float, network: str | None = None) -> bytes | None:
+        return self._answers.answer(question, now, self._make, network)
 
     def _make(self) -> bytes:
         self.made += 1
@@ -47,6 +47,20 @@ def test_who_asks_the_same_without_a_pause_gets_an_older_answer() -> None:
     answers = [readers.ask("", 3 + number / 1000) for number in range(10_000)]
     assert None not in answers
     assert (readers.made - 3) * COST_S < RATE.burst_s + RATE.share * 10 + 2 * COST_S
+
+
+def test_a_network_that_asks_ever_new_questions_leaves_half_to_others() -> None:
+    readers, seconds = Readers(), 100
+    got = {"flood": 0, "visitor": 0}
+    for number in range(1000 * seconds):
+        got["flood"] += readers.ask(f"{number}", number / 1000, "flood") is not None
+        if number % 1000 == 999:  # once a second, one question of its own
+            got["visitor"] += readers.ask(f"mine {number}", number / 1000, "visitor") is not None
+    assert got["visitor"] == seconds
+    assert abs(got["flood"] * COST_S - (RATE_OF_A_NETWORK.burst_s + RATE_OF_A_NETWORK.share * seconds)) < 2 * COST_S
+    for number in range(2 * NETWORKS_MAX):
+        readers.ask(f"{number}", 1000.0 + number, f"network {number}")
+    assert len(readers._answers._of_networks) <= NETWORKS_MAX
 
 
 def test_the_number_of_kept_answers_is_bounded() -> None:

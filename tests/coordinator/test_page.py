@@ -70,13 +70,14 @@ async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:
 class Browser:
     """A browser that reads a stream. It reads nothing while `reads` is cleared."""
 
-    def __init__(self, stream: live.Live) -> None:
+    def __init__(self, stream: live.Live, address: str = "192.0.2.1") -> None:
         self.got: list[dict[str, Any]] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.closed = asyncio.Event()
         self.has = asyncio.Event()
-        self.task = asyncio.ensure_future(stream({"type": "http"}, self._receive, self._send))
+        scope = {"type": "http", "client": (address, 5000)}
+        self.task = asyncio.ensure_future(stream(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         await self.closed.wait()
@@ -150,3 +151,41 @@ def test_samples_use_their_share_of_the_processor_and_no_more() -> None:
             spent += 0.7
     assert 0.9 * SAMPLE_SHARE * 100_000 < spent <= SAMPLE_SHARE * 100_000
     assert budget.due(0.0, last=True)
+
+
+async def test_no_network_shuts_the_browsers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "STREAMS_MAX", 6)
+    monkeypatch.setattr(live, "STREAMS_OF_A_NETWORK_MAX", 4)
+    stream = live.Live(lambda: b"{}", Events().failed)
+
+    async def come(address: str) -> Browser:
+        browser = Browser(stream, address)
+        await browser.message(b"")
+        return browser
+
+    crowd = [await come(f"192.0.2.{number}") for number in range(4)]
+    refused = await come("192.0.2.9")
+    assert refused.got[0]["status"] == 503
+    assert b"4 browsers of your network are connected" in refused.got[1]["body"]
+    others = [await come(address) for address in ("2001:db8::1", "2001:db8:0:1::1", "198.51.100.1", "203.0.113.1")]
+    assert [other.got[0]["status"] for other in others] == [200] * 4
+    await asyncio.gather(crowd[0].task, crowd[1].task)  # the oldest ones of the network with the most
+    assert crowd[0].got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert not any(browser.task.done() for browser in (*crowd[2:], *others))
+    late = await come("192.0.2.9")  # its network has as many as any other
+    assert (late.got[0]["status"], b"6 of at most 6 browsers" in late.got[1]["body"]) == (503, True)
+    stream.close()
+    await asyncio.gather(*(browser.task for browser in (*crowd[2:], *others)))
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example"])
+async def test_a_site_that_leads_its_name_here_reads_nothing(host: str) -> None:
+    readiness = Readiness()
+    web = WebServer("127.0.0.1:0", plain_transport(), readiness, Page(readiness).routes, may_move=False)
+    web.start()
+    port = web.address.rpartition(":")[2]
+    for path in ("/", "/readyz", "/api/status", "/api/live", "/history.csv", "/static/main.js", "/nothing"):
+        answer, body = await get(web.address, path, Host=f"{host}:{port}")
+        assert (answer.status, body.count(b"\n")) == (421, 1), path
+        assert b"only requests for localhost" in body
+    await web.stop()

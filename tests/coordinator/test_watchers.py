@@ -8,13 +8,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import generate_latest
 
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
 from thinwire_coordinator.access.organizer_proof import organizer_proof
+from thinwire_coordinator.access.organizer_secret import OrganizerSecret
 from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_coordinator.observe import node_names
@@ -169,6 +172,32 @@ async def test_names_are_kept_for_the_model_card_without_a_page_too(
     while not (names := bench.state.ledger.names(10)):
         await asyncio.sleep(0)
     assert names == {member.node_id: "a"}
+    await monitoring.close()
+    await bench.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "in_full"),
+    [
+        (None, True),
+        *[((name, "198.51.100.7"), False) for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via")],
+        (("Cookie", "another=1"), True),
+    ],
+)
+async def test_a_page_on_loopback_shows_all_unless_a_proxy_passed_the_request_on(
+    tmp_path: Path, header: tuple[str, str] | None, *, in_full: bool
+) -> None:
+    """A proxy that the organizer has not named passes on what anybody asks."""
+    bench = Bench(tmp_path)
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http="127.0.0.1:0")
+    monitoring = Monitoring(settings, bench.workers)
+    monitoring.start(plain_transport(), OrganizerSecret("a secret of the organizer"))
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
+    monitoring.listening(bench.swarm, 1, 0)
+    async with httpx.AsyncClient(base_url=str(monitoring.page_address)) as client:
+        answer = await client.get("/api/status", headers=dict([header] if header else []))
+    assert (len(answer.json()["node_list"]["sorts"]) > 3) == in_full
     await monitoring.close()
     await bench.close()
 

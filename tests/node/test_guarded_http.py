@@ -85,9 +85,10 @@ async def test_a_redirect_to_the_own_machine_is_refused(
         assert await fetch(f"http://{NAME}:{port}/blobs", blob, tmp_path, only_there)
         asked = len(server.asked)
         (tmp_path / "fetched").unlink()
-        public.faults[blob.hash] = f"redirect:http://127.0.0.2:{server.server_address[1]}/{blob.hash}"
-        with pytest.raises(SourceRefused, match=r"127\.0\.0\.2 is no address of the public internet"):
-            await fetch(f"http://{NAME}:{port}/blobs", blob, tmp_path, only_there)
+        for host in ("127.0.0.2", "[64:ff9b:1::7f00:1]", "[::127.0.0.1]"):
+            public.faults[blob.hash] = f"redirect:http://{host}:{server.server_address[1]}/{blob.hash}"
+            with pytest.raises(SourceRefused, match=r"[0-9a-f.:]+ is no address of the public internet"):
+                await fetch(f"http://{NAME}:{port}/blobs", blob, tmp_path, only_there)
         assert len(server.asked) == asked
 
 
@@ -118,6 +119,26 @@ async def test_a_name_that_leads_elsewhere_at_the_next_look_up_gains_nothing(
     assert server.asked == []
     with pytest.raises(SourceRefused):
         await fetch(f"http://{NAME}:{server.server_address[1]}/blobs", blob, tmp_path, allowed)
+
+
+async def test_each_address_of_a_name_is_checked(
+    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name has several addresses. Those that are refused are not tried, and the others are."""
+    real, answers = socket.getaddrinfo, ["64:ff9b:1::7f00:1", "127.0.0.2", "::127.0.0.1", "127.0.0.1"]
+
+    def look_up(host: str, *arguments: Any, **keywords: Any) -> Any:
+        return [entry for answer in answers for entry in real(answer, *arguments, **keywords)]
+
+    monkeypatch.setattr("thinwire_node.session.guarded_http.socket.getaddrinfo", look_up)
+    only_there = DataAddresses(frozenset({"http"}), read_networks(["127.0.0.1/32"]))
+    url = f"http://{NAME}:{server.server_address[1]}/blobs"
+    assert hashlib.sha256(await fetch(url, blob, tmp_path, only_there)).hexdigest() == blob.hash
+    answers.pop()
+    (tmp_path / "fetched").unlink()
+    with pytest.raises(SourceRefused) as refused:
+        await fetch(url, blob, tmp_path, only_there)
+    assert all(f"{answer} is no address" in str(refused.value) for answer in ("64:ff9b:1::7f00:1", "127.0.0.2"))
 
 
 async def test_https_checks_the_certificate_of_the_name(

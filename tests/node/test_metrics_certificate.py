@@ -50,6 +50,20 @@ async def test_a_scraper_checks_the_nodes_certificate(tmp_path: Path) -> None:
     await found.stop()
 
 
+@pytest.mark.parametrize(("host", "status"), [("localhost", b"200"), ("evil.example", b"421")])
+async def test_plain_metrics_are_for_this_machine_alone(host: str, status: bytes) -> None:
+    """A site that leads its own name to 127.0.0.1 must not read what this node does (DNS rebinding)."""
+    found = server(None, "127.0.0.1")
+    found.start()
+    port = int(found.address.rpartition(":")[2])
+    for path in ("/metrics", "/livez"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.read()).split(b" ")[1] == status
+        writer.close()
+    await found.stop()
+
+
 def test_only_the_owner_reads_the_key_and_everybody_the_certificate(tmp_path: Path) -> None:
     metrics_tls(tmp_path)
     assert stat.S_IMODE((tmp_path / "node.key.pem").stat().st_mode) == 0o600

@@ -8,9 +8,11 @@ counts, and only if it came from one.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 HEADER = "x-forwarded-for"
+SIGNS = (HEADER, "forwarded", "via", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+"""Headers that a proxy adds, and no browser."""
 LENGTH_MAX = 1 << 10
 """Characters of the header that are read, from its end."""
 
@@ -28,6 +30,11 @@ def client_of(host: str, forwarded: Sequence[str], is_proxy: Callable[[str], boo
         if not is_proxy(address):
             break
     return found
+
+
+def is_forwarded(headers: Container[str]) -> bool:
+    """Whether a request came through a proxy, even one that the organizer has not named. headers: their names."""
+    return any(name in headers for name in SIGNS)
 
 
 def _address(text: str) -> str | None:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -125,18 +124,22 @@ class Organizer:
         if isinstance(said, Response):
             return said
         address, now = network_of(request.client.host if request.client else ""), self._now()
-        token = self._logins.begin(said.secret, address, now)
+        token = self._logins.begin(said.secret, now)
         if token is None:
-            wait_s = self._logins.wait_s(address, now)
-            text = "the secret is wrong; it is in organizer.secret in the coordinator's state directory"
-            tell(log, logging.WARNING, "coordinator.login_refused", "a login to the organizer's panel was refused")
-            if wait_s > 0:
-                return _error(429, f"too many attempts; wait {wait_s:.0f} s", {"retry-after": str(int(wait_s) + 1)})
-            return _error(403, text)
+            return self._refused(address, now)
         answer = JSONResponse({"ok": True}, headers=HEADERS)
         secure = self._behind_proxy or request.url.scheme == "https"
         answer.set_cookie(COOKIE, token, int(LOGIN_S), path="/", secure=secure, httponly=True, samesite="strict")
         return answer
+
+    def _refused(self, address: str, now: float) -> Response:
+        """The answer to a wrong secret. Attempts of an address that has to wait leave nothing in the log."""
+        if (wait_s := self._logins.wait_s(address, now)) > 0:
+            text = f"the secret is wrong, and this address has tried too often; wait {wait_s:.0f} s"
+            return _error(429, text, {"retry-after": str(int(wait_s) + 1)})
+        self._logins.failed(address, now)
+        tell(log, logging.WARNING, "coordinator.login_refused", "a login to the organizer's panel was refused")
+        return _error(403, "the secret is wrong; it is in organizer.secret in the coordinator's state directory")
 
     async def _logout(self, request: Request) -> Response:
         if refused := _refuse_origin(request):
@@ -198,7 +201,8 @@ def _token(request: Request) -> str:
 def _refuse_origin(request: Request) -> Response | None:
     """Refuse a request that a page of another site made. Programs that are no browsers send neither header."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    host = request.headers.get("host", "")
+    is_ours = origin is None or (host != "" and origin.partition("://")[2] == host)
     return None if is_ours and site in ("same-origin", "none") else _error(403, "another site asked for this")
 
 

@@ -29,6 +29,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.whole_run import WholeRun
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.web.live import Live
@@ -167,7 +168,7 @@ class Page:
             page = status.nodes(swarm, history, sort, offset, count, in_full=in_full)
             return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
 
-        return self._answer(f"status {count} {offset} {sort} {in_full}", make)
+        return self._answer(request, f"status {count} {offset} {sort} {in_full}", make)
 
     async def _series(self, request: Request) -> Response:
         try:
@@ -177,7 +178,8 @@ class Page:
         name = request.query_params.get("set", "")
         if name and self._history is not None and name not in self._history.held_out:
             return _refused(f"set must be one of {', '.join(self._history.held_out)}")
-        return self._answer(f"history {points} {name}", lambda _, history: status.series(history, points, name))
+        question = f"history {points} {name}"
+        return self._answer(request, question, lambda _, history: status.series(history, points, name))
 
     async def _stream(self, request: Request) -> Any:
         return self._live or self._not_yet()
@@ -186,20 +188,20 @@ class Page:
         name = self._swarm.contract.hash.hex()[:CONTRACT_DIGITS] if self._swarm else ""
         saved_as = f'attachment; filename="thinwire-{name}.csv"'
         headers = {"content-type": MEDIA_TYPE, "content-disposition": saved_as}
-        return self._kept_answer("csv", lambda _, history: curves_csv(history), headers)
+        return self._kept_answer(request, "csv", lambda _, history: curves_csv(history), headers)
 
-    def _answer(self, question: str, make: Callable[[SwarmView, History], Any]) -> Response:
+    def _answer(self, request: Request, question: str, make: Callable[[SwarmView, History], Any]) -> Response:
         """Answer a question with JSON."""
-        return self._kept_answer(
-            question, lambda swarm, history: _json(make(swarm, history)), {"content-type": "application/json"}
-        )
+        kind = {"content-type": "application/json"}
+        return self._kept_answer(request, question, lambda swarm, history: _json(make(swarm, history)), kind)
 
     def _kept_answer(
-        self, question: str, make: Callable[[SwarmView, History], bytes], headers: dict[str, str]
+        self, request: Request, question: str, make: Callable[[SwarmView, History], bytes], headers: dict[str, str]
     ) -> Response:
         if self._swarm is None or self._history is None or self._readiness.swarm is None:
             return self._not_yet()
-        found = self._kept.answer(question, time.monotonic(), partial(make, self._swarm, self._history))
+        network = group_of(request.client.host if request.client else "")
+        found = self._kept.answer(question, time.monotonic(), partial(make, self._swarm, self._history), network)
         if found is None:
             return self._unavailable("asked too much")
         return Response(found, headers={**SAFETY, "cache-control": "no-store", **headers})

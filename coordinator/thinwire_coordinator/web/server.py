@@ -13,6 +13,7 @@ from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_coordinator.web.live import STREAMS_MAX
 
 CONNECTIONS_MAX = 4 * STREAMS_MAX
@@ -37,7 +38,16 @@ class WebServer:
         may_connect = transport.may_connect if tls is None else lambda _: True
         bound = bind(host, int(port), ADVICE, may_move=may_move)
         every = [*readiness.routes, *routes]
-        self._server = HttpServer(bound, every, CONNECTIONS_MAX, tls, may_connect, transport.client_of)
+        self._server = HttpServer(
+            bound,
+            every,
+            CONNECTIONS_MAX,
+            tls,
+            may_connect,
+            transport.client_of,
+            behind_proxy=transport.behind_proxy,
+            network_of=group_of,
+        )
         self.address = f"{self._server.scheme}://{host}:{self._server.port}"
 
     def start(self) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+
+AUTHORITY = re.compile(r"(?:(localhost)|([0-9.]+)|\[([0-9a-f:.]+)\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
+HTTP_PORT = 80
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -17,3 +21,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_local_or_literal(authority: str, port: int) -> bool:
+    """Whether the Host of a request is localhost or an IP address, with this port. Without a port it means HTTP's."""
+    found = AUTHORITY.fullmatch(authority)
+    if found is None or int(found[4] or HTTP_PORT) != port:
+        return False
+    try:
+        return bool(found[1] or (found[2] and ipaddress.IPv4Address(found[2])) or ipaddress.IPv6Address(found[3]))
+    except ValueError:
+        return False

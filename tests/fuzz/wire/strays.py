@@ -23,7 +23,8 @@ CLIENT_HELLO = bytes.fromhex(
 )
 PATHS = (
     *("/", "/api/status", "/api/history", "/api/live", "/history.csv", "/metrics", "/healthz", "/readyz", "/livez"),
-    *("/static/page.js", "/static/../page.py", "/static/%2e%2e/page.py", "/static//etc/passwd", "/login", "/panel"),
+    *("/static/page.js", "/static/../page.py", "/static/%2e%2e/page.py", "/static//etc/passwd", "/organizer"),
+    *("/organizer/login", "/organizer/login", "/organizer/state", "/organizer/ban", "/metrics/", "/organizer/login/"),
     *("/api/status?nodes=-1", "/api/status?nodes=9999999999", "/api/status?sort=", "/api/status?sort=-tokens&nodes=5"),
     *("/api/history?points=0", "/api/history?set=%00", "/api/history?points=1e9", "/%", "/%ff", "//", "*"),
 )
@@ -33,7 +34,8 @@ HEADERS = (
     *("Connection: keep-alive", "Connection: Upgrade\r\nUpgrade: h2c", "Expect: 100-continue", "Host: a\r\nHost: b"),
     *("If-None-Match: *", "Accept-Encoding: gzip", "Range: bytes=0-", "Cookie: a=b", "Authorization: Basic !!!"),
     *("X: " + "a" * 20000, "X" * 300 + ": y", " folded", ": empty", "\x00: \x00", "Accept: text/event-stream"),
-    *("Origin: https://evil.example", "Cookie: thinwire=" + "0" * 64, "Content-Type: application/json"),
+    *("Origin: https://evil.example", "Origin: http://[", "Host: [", "Host: a]:-1", "Sec-Fetch-Site: cross-site"),
+    *("Cookie: thinwire=" + "0" * 64, "Content-Type: application/json"),
 )
 
 
