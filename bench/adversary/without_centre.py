@@ -217,7 +217,9 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.adversary.without_centre", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.adversary.without_centre", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--codecs", nargs="+", default=CODECS, choices=CODECS)
     parser.add_argument("--attacks", nargs="+", default=ATTACKS, choices=ATTACKS)
     parser.add_argument("--seed", type=int, default=1)

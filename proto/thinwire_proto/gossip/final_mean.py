@@ -33,7 +33,7 @@ COMPARED_LEAST = 3
 """With fewer nodes nobody can say which one is wrong."""
 ROUNDING = 2.0**-20
 """Of the parameters: a difference as small as this puts nobody out."""
-READ_NUMBERS = 1 << 22
+READ_NUMBERS = 1 << 20
 """Of all nodes together, that are in memory at a time. Bounds the memory; does not change the mean."""
 
 Read = Callable[[slice], Tensor]
@@ -108,11 +108,11 @@ def bounded_mean(nodes: Sequence[Read], layout: TileLayout) -> BoundedMean:
     over = near > limits if len(kept) >= COMPARED_LEAST else torch.zeros_like(near, dtype=torch.bool)
     total = torch.zeros(layout.parameters, dtype=torch.int64)
     for numbers, of_blocks, _, parts in _parts([nodes[node] for node in kept], blocks):
-        if bool(over[:, of_blocks].any()):
-            median = parts.median(0).values
-            scales = torch.where(over, limits / near, 1.0)[:, of_blocks, None]
-            parts = torch.where(over[:, of_blocks, None], median + (parts - median) * scales, parts)
-        for part in parts:
+        median = parts.median(0).values
+        for place, part in enumerate(parts):
+            if bool((far_here := over[place, of_blocks]).any()):
+                scales = (limits / near[place])[of_blocks, None]
+                part[far_here] = (median + (part - median) * scales)[far_here]
             total[numbers] += in_integers(part.reshape(-1))
     clipped = {node: count for node, count in zip(kept, over.sum(1).tolist(), strict=True) if count}
     return BoundedMean(mean_of_sum(total, len(kept)), far, clipped)
