@@ -95,7 +95,7 @@ def test_a_peer_at_the_bound_for_ever_does_not_raise_it() -> None:
 
     def stay_just_below(x: Tensor) -> None:
         peer = world.nodes[2 - world.nodes[3].member.iteration % 2].member
-        x.copy_(peer.x).add_(0.98 * peer._bounds.radius() / PARAMETERS**0.5)  # type: ignore[union-attr]
+        x.copy_(peer.x).add_(0.7 * peer._bounds.radius() / PARAMETERS**0.5)  # type: ignore[union-attr]
 
     world._hostile = {3: stay_just_below}
     world.run()

@@ -10,7 +10,7 @@ are further away, and so on: within sixty iterations the model was gone, later t
 
 The sketch (ClippedGossip: He, Karimireddy and Jaggi, Byzantine-robust decentralized learning via self-centered
 clipping, 2022): the difference that a node takes from a peer's copy is clipped to a radius in steps of the node itself,
-which no peer decides. Honest peers are so many steps away as the codec and the graph make it, at most 2.7 with every
+which no peer decides. Honest peers are so many steps away as the codec and the graph make it, at most 3.1 with every
 number and 6.3 with one bit, with up to sixteen nodes. In larger swarms it may be more. So the radius follows the usual
 distance too, over many turns. A hostile peer at the radius makes about half of it usual, so less than twice the usual
 distance does not let it raise the radius. Usual is the lower median over the edges: with two peers the nearer counts.
@@ -31,9 +31,10 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.blocks import Blocks
 
-RADIUS = 12.0
-"""Steps of the node: about twice the distance of honest nodes with one bit."""
-RADIUS_WHOLE_NUMBERS = 6.0
+RADIUS = 8.0
+"""Steps of the node: more than the distance of honest nodes with one bit. With twelve, a hostile peer at the radius
+undid all that the others learned."""
+RADIUS_WHOLE_NUMBERS = 4.0
 """The same for codecs that keep every number."""
 WHOLE_NUMBERS = frozenset({"dense", "bf16", "int8"})
 FOLLOWS = 1.75
@@ -50,8 +51,10 @@ FAR_TURNS = 32
 """A peer that is beyond the radius for so many turns in a row is left out. One that was apart is back by then."""
 ABSURD = 100.0
 """Times the radius: a peer beyond it is left out at once. It would have trained by itself for hundreds of steps."""
+STEP_MEMORY = 0.05
+"""Share of the newest step in the usual size of a step: distances shrink more slowly than steps do."""
 STEP_DECAY = 0.99
-"""Of the largest step of a block, in each iteration: distances shrink more slowly than steps do."""
+"""Of the largest step of a block, in each iteration."""
 
 
 def radius_of(codec: str, *, is_controlled: bool) -> float:
@@ -68,8 +71,9 @@ class MixBounds:
         self._blocks = Blocks(layout)
         self._even = (self._blocks.lengths / max(1, layout.parameters)).sqrt().to(torch.float32)  # shares of a norm
         self._radius = radius
-        self._steps = torch.zeros(self._blocks.count)  # the largest recent ones, float32 [blocks]
-        self._step = 0.0  # the norm of these
+        self._steps = torch.zeros(self._blocks.count)  # of each block the largest recent one, float32 [blocks]
+        self._square = 0.0  # the mean square of the steps' norms
+        self._newest = 0.0  # the newest step's norm
         self._usual = 0.0  # distance in steps
         self._near: dict[int, float] = {}  # by peer, its newest distance in steps
         self._far: dict[int, int] = {}  # by peer, turns in a row
@@ -78,8 +82,15 @@ class MixBounds:
         """The node has stepped, float32 [parameters]."""
         norms = self._blocks.norms(step)
         if bool(norms.isfinite().all()):
-            before = torch.where(self._steps.isfinite(), self._steps, 0.0)
-            self._take_steps(torch.maximum(norms, before.mul(STEP_DECAY)))
+            if not 0 < self._square < math.inf:  # it is the first
+                self._square, self._steps = _norm(norms) ** 2, torch.zeros_like(norms)
+            self._newest = _norm(norms)
+            self._square += STEP_MEMORY * (self._newest**2 - self._square)
+            self._steps = torch.maximum(norms, self._steps.mul(STEP_DECAY))
+
+    @property
+    def _step(self) -> float:
+        return max(self._newest, math.sqrt(self._square))
 
     def clip_(self, peer: int, difference: Tensor, every: int = 1) -> Tensor:
         """Clip the difference of a turn with a peer in place, float32 [parameters]. every: see `Message`. Raises
@@ -87,7 +98,7 @@ class MixBounds:
         near, radius = self._blocks.norms(difference), self.radius(every)
         distance = _norm(near)
         self._check(peer, distance, radius)
-        if self._step > 0:
+        if 0 < self._step < math.inf:
             self._near[peer] = min(distance, radius) / self._step / every
             newest = sorted(self._near.values())[(len(self._near) - 1) // 2]
             self._usual += MEMORY * (newest - self._usual)
@@ -113,23 +124,19 @@ class MixBounds:
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name, as it is saved."""
         edges = [[peer, self._near.get(peer, math.nan), turns] for peer, turns in sorted(self._far.items())]
-        numbers = torch.tensor([[self._usual, 0.0, 0.0], *edges], dtype=torch.float64)
+        numbers = torch.tensor([[self._usual, self._square, self._newest], *edges], dtype=torch.float64)
         return {"bounds steps": self._steps, "bounds edges": numbers}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from `tensors`. In a state of an earlier version there are none, so nothing is clipped before the
         next step."""
         if "bounds steps" not in tensors:
-            self._take_steps(torch.full_like(self._steps, math.inf))
+            self._square = math.inf
             return
-        self._take_steps(tensors["bounds steps"])
-        first, *edges = tensors["bounds edges"].tolist()
-        self._usual = first[0]
+        self._steps = tensors["bounds steps"]
+        (self._usual, self._square, self._newest), *edges = tensors["bounds edges"].tolist()
         self._near = {int(peer): near for peer, near, _ in edges if not math.isnan(near)}
         self._far = {int(peer): int(turns) for peer, _, turns in edges}
-
-    def _take_steps(self, steps: Tensor) -> None:
-        self._steps, self._step = steps, _norm(steps)
 
     def _check(self, peer: int, distance: float, radius: float) -> None:
         if not math.isfinite(distance):
@@ -149,10 +156,10 @@ class MixBounds:
 
     def _of_blocks(self, radius: float) -> Tensor:
         """How far each block may be, float32 [blocks]."""
-        if not 0 < self._step < math.inf:
+        step = _norm(self._steps)
+        if step == 0:
             return torch.full_like(self._steps, radius)
-        least = self._even * (BLOCK_LEAST * self._step)
-        return torch.maximum(self._steps, least) * (BLOCK_FACTOR * radius / self._step)
+        return torch.maximum(self._steps, self._even * (BLOCK_LEAST * step)) * (BLOCK_FACTOR * radius / step)
 
     def _clip_(self, difference: Tensor, near: Tensor, radius: float) -> Tensor:
         limits, distance = self._of_blocks(radius), _norm(near)
