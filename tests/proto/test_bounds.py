@@ -90,20 +90,14 @@ def test_without_bounds_the_same_node_ends_the_model() -> None:
 
 
 def test_a_peer_at_the_bound_for_ever_does_not_raise_it() -> None:
-    """It knows the bound of its peer, and is never left out."""
-    world = world_of(4, BOUNDED, iterations=150)
-
-    def stay_just_below(x: Tensor) -> None:
-        peer = world.nodes[2 - world.nodes[3].member.iteration % 2].member
-        x.copy_(peer.x).add_(0.7 * peer._bounds.radius() / PARAMETERS**0.5)  # type: ignore[union-attr]
-
-    world._hostile = {3: stay_just_below}
-    world.run()
-    for number in (1, 2):
-        bounds = world.nodes[number].member._bounds
-        assert bounds is not None
-        assert not world.nodes[number].unreadable
-        assert bounds.radius() == RADIUS_WHOLE_NUMBERS * bounds._step
+    """Mixed by a half, it moves the node by half of the radius, and by so much the honest peer is away then."""
+    bounds = bounds_after(torch.ones(8))
+    first = bounds.radius()
+    for _ in range(500):
+        away = 0.99 * bounds.radius() / 8**0.5
+        bounds.clip_(1, torch.full((8,), away))
+        bounds.clip_(2, torch.full((8,), away / 2))
+    assert bounds.radius() == first
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,6 +11,7 @@ distance of that block is brought nearer, so that nobody puts all that is allowe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -135,4 +136,6 @@ def _distances(nodes: Sequence[Read], blocks: Blocks) -> tuple[Tensor, Tensor]:
 
 
 def _norm_of_median(nodes: Sequence[Read], blocks: Blocks) -> float:
-    return sum(float(parts.median(0).values.double().square().sum()) for *_, parts in _parts(nodes, blocks)) ** 0.5
+    return math.sqrt(
+        math.fsum(float(parts.median(0).values.double().norm()) ** 2 for *_, parts in _parts(nodes, blocks))
+    )
