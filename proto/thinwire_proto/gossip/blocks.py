@@ -53,6 +53,11 @@ class Blocks:
         norms = [rows.norm(dim=1) for rows in self._rows(flat)]
         return torch.cat(norms) if norms else flat.new_zeros(0)
 
+    def distances(self, flat: Tensor, other: Tensor) -> Tensor:
+        """`norms` of the difference of two tensors, which takes no memory as a whole."""
+        norms = [(rows - others).norm(dim=1) for rows, others in zip(self._rows(flat), self._rows(other), strict=True)]
+        return torch.cat(norms) if norms else flat.new_zeros(0)
+
     def scale_(self, flat: Tensor, scales: Tensor) -> Tensor:
         """Multiply each number of a float32 tensor [parameters], in place, by its block's scale of float32 [blocks]."""
         start = 0

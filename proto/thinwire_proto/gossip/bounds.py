@@ -106,11 +106,10 @@ class MixBounds:
 
     def clipped_copy(self, x: Tensor, theirs: Tensor, every: int = 1) -> Tensor:
         """The copy of a peer, or one that is nearer to x, to pull a gradient."""
-        difference = theirs - x
-        near, radius = self._blocks.norms(difference), PULL_FACTOR * self.radius(every)
+        near, radius = self._blocks.distances(theirs, x), PULL_FACTOR * self.radius(every)
         if _norm(near) <= radius and bool((near <= self._of_blocks(radius)).all()):
             return theirs
-        return self._clip_(difference, near, radius).add_(x)
+        return self._clip_(theirs - x, near, radius).add_(x)
 
     def radius(self, every: int = 1) -> float:
         """How far a peer may be, as a norm over all parameters."""
