@@ -174,6 +174,11 @@ COORDINATOR = {
     "coordinator.collecting": EventType(
         "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)
     ),
+    "coordinator.deposit_bounded": EventType(
+        "In a run without a centre, the parameters of a node do not fit its last sketch or those of others; they are "
+        "not in the final mean, or not whole.",
+        ("node_id", "reason"),
+    ),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
     "coordinator.trust_changed": EventType(
         "The coordinator suspects a node, clears it, makes it a newcomer again, or bans it.",

@@ -224,3 +224,30 @@ def test_nodes_that_wait_for_longer_than_until_a_silent_one_is_lost_are_in_the_m
         assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
 
     collecting(tmp_path, scene)
+
+
+def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_whose(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        *honest, hostile = coordinator.nodes
+        parameters = coordinator.swarm.view.layout.parameters
+        for node in honest:
+            assert await coordinator.deposit(node) == ""
+        body = np.full(parameters, 300.0, "<f4").tobytes()
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield body
+
+        assert await coordinator.run.deposits.take(hostile.member, hostile.claim(CONTRACT, body), parts()) == ""
+        assert torch.equal(await sealed(coordinator), mean_of(honest, parameters))
+        state = coordinator.swarm.state
+        counted = {entry.node for entry in state.ledger.row(state.ledger.step - 1).counted}
+        assert counted == {node.node_id for node in honest}
+        assert not (state.folder / "deposits").exists()
+        name = coordinator.swarm.view.members[hostile.node_id].name
+        assert f"the mean of 2 nodes is sealed, without {name} (its parameters were" in caplog.text
+        assert "times as far from the median as usual" in caplog.text
+
+    caplog.set_level("INFO", "thinwire.coordinator")
+    collecting(tmp_path, scene)

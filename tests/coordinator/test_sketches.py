@@ -134,3 +134,22 @@ def test_the_body_is_named_by_its_hash_and_a_missing_one_is_told() -> None:
     assert hashlib.sha256(found.body).digest() == hashlib.sha256(measure(AT, found.sketches).body).digest()
     check.check(found.plain(bytes(32), 1), None)
     assert (check.repeated, check.without_body) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("moved", "fits"),
+    [(0.0, True), (0.02, True), (3.0, False)],
+    ids=["as it was", "ten steps later", "3.0 everywhere"],
+)
+def test_parameters_at_the_end_must_fit_the_nodes_own_last_sketch(moved: float, fits: bool) -> None:
+    sketches, random = Sketches(steps=AT + 10), torch.Generator().manual_seed(0)
+    sketches.ask(AT)
+    base = torch.randn(PARAMETERS, generator=random)
+    nodes = [base + 0.01 * torch.randn(PARAMETERS, generator=random) for _ in range(4)]
+    for place, x in enumerate(nodes):
+        sketches.put(f"node {place}", AT, pack_sketch(x, AT), 0.5)
+    handed_in = torch.full((PARAMETERS,), 3.0) if not fits else nodes[0] + moved
+    found = sketches.misfit("node 0", handed_in, lambda iteration: 1e-3)
+    assert bool(found) != fits
+    assert fits or f"sketch of iteration {AT}" in found
+    assert sketches.misfit("newcomer", handed_in, lambda iteration: 1e-3) == ""  # it has sent none

@@ -10,9 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import LocalError, PayloadError
-from thinwire_proto.gossip.final_mean import FRACTION_BITS, NODES_MAX, PARAMETER_MAX, final_mean, in_integers
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.final_mean import (
+    FRACTION_BITS,
+    NODES_MAX,
+    PARAMETER_MAX,
+    BoundedMean,
+    bounded_mean,
+    final_mean,
+    in_integers,
+)
 
 numbers = st.floats(-PARAMETER_MAX, PARAMETER_MAX, width=32)
 
@@ -54,3 +65,46 @@ def test_numbers_that_a_node_cannot_have_are_refused() -> None:
     for nodes in ([], [good, good * 2**14 + 1], [good, good[:2]], [good.float()], [good] * (NODES_MAX + 1)):
         with pytest.raises(PayloadError):
             final_mean(nodes)
+
+
+LAYOUT = TileLayout([Parameter(name="m", shape=(40, 70)), Parameter(name="v", shape=(64,))])
+
+
+def apart(nodes: int) -> list[Tensor]:
+    """Parameters of nodes that are as far apart as they move in a few steps."""
+    generator = torch.Generator().manual_seed(nodes)
+    base = torch.randn(LAYOUT.parameters, generator=generator)
+    return [base + 0.01 * torch.randn(LAYOUT.parameters, generator=generator) for _ in range(nodes)]
+
+
+def bounded(nodes: list[Tensor]) -> BoundedMean:
+    return bounded_mean([lambda part, x=x: x[part] for x in nodes], LAYOUT)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 16])
+def test_the_bounded_mean_of_honest_nodes_is_their_mean_to_the_bit(nodes: int) -> None:
+    found = bounded(apart(nodes))
+    assert torch.equal(found.mean, final_mean(map(in_integers, apart(nodes))))
+    assert not found.far
+    assert not found.clipped
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 16])
+@pytest.mark.parametrize("number", [3.0, -PARAMETER_MAX])
+def test_a_node_that_is_far_from_all_others_is_left_out_of_the_mean(nodes: int, number: float) -> None:
+    honest = apart(nodes)[1:]
+    found = bounded([torch.full((LAYOUT.parameters,), number), *honest])
+    assert found.far.keys() == {0}
+    assert torch.equal(found.mean, final_mean(map(in_integers, honest)))
+
+
+def test_a_node_that_is_far_in_one_block_alone_is_brought_nearer_there() -> None:
+    nodes = apart(4)
+    nodes[2][-64:] += 0.1
+    found = bounded(nodes)
+    assert not found.far
+    assert found.clipped == {2: 1}
+    plain = final_mean(map(in_integers, nodes))
+    assert torch.equal(found.mean[:-64], plain[:-64])
+    mean = torch.stack([node for place, node in enumerate(nodes) if place != 2]).mean(0)
+    assert float((found.mean - mean)[-64:].norm()) < float((plain - mean)[-64:].norm())

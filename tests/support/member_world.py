@@ -10,7 +10,7 @@ import gc
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,6 +52,7 @@ class SimulatedNode:
     kept: dict[str, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
     archive: list[bytes] | None = None
     archived: int = 0
+    unreadable: dict[int, str] = field(default_factory=dict)  # peers that it has left out, and why
 
     def keep(self) -> MemberState:
         """A copy of the member's state. Only tensors that have changed since the last one are copied."""
@@ -80,7 +81,8 @@ def _uncollected() -> Iterator[None]:
 class MemberWorld:
     """nodes: how many begin. compute_s, line_s: how long things take. sending_s: for which a message occupies the line
     of its sender before, and holds up its next one. lost: probability that a message is lost, and then its line breaks
-    for RECONNECT_S. step: the step of a node at x in an iteration."""
+    for RECONNECT_S. step: the step of a node at x in an iteration. hostile: by node, what changes its parameters before
+    each of its messages is made; others may leave it out."""
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class MemberWorld:
         iterations: int = 40,
         save_s: float = 0.01,
         archives: bool = False,
+        hostile: Mapping[int, Callable[[Tensor], object]] | None = None,
     ) -> None:
         self.now = 0.0
         self.layout = TileLayout([Parameter(name="x", shape=(parameters,))])
@@ -118,6 +121,7 @@ class MemberWorld:
         self._confirmed: dict[tuple[int, int], int] = {}  # of each direction, what has reached the other end
         self._next_number = nodes
         self._archives = archives
+        self._hostile = hostile or {}
         for number in range(nodes):
             self.nodes[number] = self._made(number)
         self._open()
@@ -220,6 +224,8 @@ class MemberWorld:
             self._begin(node)
 
     def _begin(self, node: SimulatedNode) -> None:
+        if change := self._hostile.get(node.number):
+            change(node.member.x)
         messages = node.member.begin()
         kept, archived = node.keep(), len(node.archive or ())
         life = node.life
@@ -267,8 +273,9 @@ class MemberWorld:
             return
         step = self._step(node.number, node.member.x.clone(), node.member.iteration)
         self._mix(node, mix)
-        assert not node.member.unreadable()
+        self._note_unreadable(node)
         node.member.x.add_(step)
+        node.member.stepped(step)
         node.missing += mix.missing
         node.finished.append((self.now, node.member.iteration))
         assert node.awaits_since is not None
@@ -276,6 +283,11 @@ class MemberWorld:
         node.awaits_since = None
         if node.member.iteration + 1 < self._iterations:
             self._begin(node)
+
+    def _note_unreadable(self, node: SimulatedNode) -> None:
+        found = node.member.unreadable()
+        node.unreadable |= found
+        assert node.number in self._hostile or found.keys() <= self._hostile.keys(), f"{node.number}: {found}"
 
     def _mix(self, node: SimulatedNode, mix: Mix) -> None:
         node.member.mix(mix)
@@ -302,7 +314,7 @@ class MemberWorld:
         if self._random.random() < self._lost:  # it comes twice
             self.at(self.now + 0.05, lambda: self._arrive(source, target, message))
         mix = node.member.received(source, message)
-        assert not (found := node.member.unreadable()), f"{target}: {found}"
+        self._note_unreadable(node)
         self._begin_if_possible(node)
         self._apply(node, mix)
 

@@ -61,7 +61,7 @@ class _Answered:
 
 
 class Beats:
-    """deposited: the nodes whose parameters are in the mean."""
+    """deposited: the nodes whose parameters have come. sketches: those that nodes have sent."""
 
     def __init__(
         self, swarm: Swarm, settings: GossipSettings, sealer: RowSealer, sketches: Sketches, held_out: HeldOutLosses
@@ -69,7 +69,7 @@ class Beats:
         self._swarm = swarm
         self._settings = settings
         self._sealer = sealer
-        self._sketches = sketches
+        self.sketches = sketches
         self._held_out = held_out
         self._store = Store(swarm, settings.directory)
         self.directory = self._store.directory
@@ -153,7 +153,7 @@ class Beats:
             self._swarm.events.tell(NodeCame(node))
         if says:
             self._store.unsealed.add(SealedReport(signed, member.public_key, samples))
-            self._sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
+            self.sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
 
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
@@ -214,7 +214,7 @@ class Beats:
         if directory.phase is Phase.COLLECTING:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)
-        leases, measure_at = self._swarm.registry.leases, self._sketches.measure_at
+        leases, measure_at = self._swarm.registry.leases, self.sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
         next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
         leases.grant(known.node, wanted, self._sealer.step)
@@ -260,7 +260,7 @@ class Beats:
         """Seal what has come since the last row."""
         leases = self._swarm.registry.leases
         if pending := self._store.unsealed.take():
-            measured = self._sketches.measured(self.directory.running)
+            measured = self.sketches.measured(self.directory.running)
             before = self._sealer.level
             await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
             self._show_measured(measured)
@@ -275,12 +275,12 @@ class Beats:
 
     def _ask(self) -> None:
         """Ask for the sketches of an iteration, unless some are awaited, and for held-out losses there if due."""
-        directory, before = self.directory, self._sketches.measure_at
+        directory, before = self.directory, self.sketches.measure_at
         if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
             given = self._sealer.level
             settled = given.start + SETTLING if given is not None and given.start else 0
-            self._sketches.ask(max(directory.ahead, settled))
-        if (iteration := self._sketches.measure_at) != before:
+            self.sketches.ask(max(directory.ahead, settled))
+        if (iteration := self.sketches.measure_at) != before:
             nodes = [known.node for known in directory.running if known.enters_at is None]
             unfinished = self._held_out.iteration
             if self._held_out.begin(iteration, nodes):
@@ -335,7 +335,7 @@ class Beats:
         self._swarm.events.tell(event)
 
     def _went(self, node: str, *, lost: bool) -> None:
-        self._sketches.drop(node)
+        self.sketches.drop(node)
         iteration = self._held_out.iteration
         if self._held_out.left(node):
             self._given_up(iteration, "before one of them went")

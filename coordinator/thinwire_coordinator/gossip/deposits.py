@@ -1,7 +1,10 @@
 """Collects the nodes' parameters at the end of a run without a centre, and seals their mean as the model.
 
-One body arrives at a time, and is added to one sum of integers, so memory does not grow with the nodes and the order
-does not matter. The sum lives in memory alone: after a restart, nodes are asked again.
+One body arrives at a time, and is kept on disk until the mean is sealed, so memory does not grow with the nodes. Then
+the bodies are read part by part, because each node is compared with the others (`final_mean.bounded_mean`). After a
+restart, nodes are asked again.
+
+Parameters that do not fit the last sketch that their node has signed are refused (`Sketches.misfit`).
 """
 
 from __future__ import annotations
@@ -9,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +38,9 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.final_mean import in_integers, mean_of_sum
+from thinwire_proto.gossip.final_mean import READ_NUMBERS, BoundedMean, Read, bounded_mean, in_integers
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 
@@ -43,19 +49,22 @@ log = logging.getLogger("thinwire.coordinator")
 CHUNK = 1 << 20
 """Parameters that are converted at a time."""
 DEPOSIT_BYTES_A_PARAMETER = 4 + 8 + 4
-"""The body that arrives, the sum, and the mean."""
+"""The body that arrives; or the sum, and the mean."""
 CHUNK_BYTES_A_PARAMETER = 32
-"""Of the parameters that are being converted: in float64, rounded, and in integers."""
+"""Of the parameters that are being converted: in float64, rounded, and in integers. Of those that are compared, of all
+nodes together: read, in one tensor, and nearer."""
 SLOWEST_BYTES_A_SECOND = 64 << 10
 """A body must arrive at this rate at least, so that nobody holds up the others for ever."""
 HASH_BYTES = 32
+FOLDER = "deposits"
+"""In the state directory, from the first body until the mean is sealed: 4 bytes a parameter and node."""
 NAMED_MAX = 8
 """Nodes that are named of those that the mean lacks."""
 
 
 def deposit_bytes(parameters: int) -> int:
     """The most memory that deposits take, however many nodes send theirs."""
-    return DEPOSIT_BYTES_A_PARAMETER * parameters + CHUNK_BYTES_A_PARAMETER * min(parameters, CHUNK)
+    return DEPOSIT_BYTES_A_PARAMETER * parameters + CHUNK_BYTES_A_PARAMETER * max(min(parameters, CHUNK), READ_NUMBERS)
 
 
 class Deposits:
@@ -66,7 +75,9 @@ class Deposits:
         self._sealer = sealer
         self._parameters = swarm.view.layout.parameters
         self._turn = asyncio.Lock()
-        self._sum: Tensor | None = None
+        self._folder = swarm.state.folder / FOLDER
+        shutil.rmtree(self._folder, ignore_errors=True)  # of an earlier life: the nodes are asked again
+        self._far: dict[str, float] = {}  # nodes that the mean was made without, and how far they were
         self._taken: dict[str, tuple[Deposited, PublicKey]] = {}
         self._progress = swarm.view.now
         self._waiting: set[str] = set()  # nodes whose calls wait for their turn
@@ -160,21 +171,30 @@ class Deposits:
         return body if filled == len(body) else f"the parameters end after {filled} of {len(body)} bytes"
 
     def _add(self, member: Member, claim: DepositClaim, body: npt.NDArray[np.uint8]) -> str:
-        """Add a body to the sum, and its node to those in it: both or neither, whether or not the call still holds."""
+        """Keep a body, and its node among those in the mean: both or neither, whether or not the call still holds."""
         if hashlib.sha256(body.data).digest() != claim.hash:
             return "the parameters do not match their hash"
         x = torch.from_numpy(body.view("<f4").astype(np.float32, copy=False))
-        total = torch.zeros(len(x), dtype=torch.int64) if self._sum is None else self._sum
         try:
             for start in range(0, len(x), CHUNK):
-                in_integers(x[start : start + CHUNK])  # all parts, before the first changes the sum
+                in_integers(x[start : start + CHUNK])
         except LocalError as error:
             return str(error)
-        for start in range(0, len(x), CHUNK):
-            total[start : start + CHUNK] += in_integers(x[start : start + CHUNK])
+        if misfit := self._beats.sketches.misfit(member.node_id, x, self._rate):
+            text = f"the parameters of {member.name} are refused: {misfit}"
+            tell(log, logging.WARNING, "coordinator.deposit_bounded", text, node_id=member.node_id, reason=misfit)
+            return misfit
+        self._folder.mkdir(exist_ok=True)
+        body.tofile(self._path(member.node_id))
         deposited = Deposited(member.node_id, claim.iteration, claim.head, claim.hash, claim.signature)
-        self._sum, self._taken[member.node_id] = total, (deposited, member.public_key)
+        self._taken[member.node_id] = deposited, member.public_key
         return ""
+
+    def _path(self, node: str) -> Path:
+        return self._folder / hashlib.sha256(node.encode()).hexdigest()
+
+    def _rate(self, iteration: int) -> float:
+        return learning_rate(self._swarm.view.contract.schedule, iteration)
 
     async def seal_if_due(self) -> None:
         """Seal the mean once all members that are present and have begun have sent their parameters, or the patience is
@@ -189,23 +209,31 @@ class Deposits:
             await self._swarm.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
             self._beats.directory.phase = Phase.COMPLETE
             self._beats.show()
-            self._sum = None
-            text = f"the run is complete: the mean of {len(self._taken)} nodes is sealed{self._without()}"
+            text = (
+                f"the run is complete: the mean of {len(self._taken) - len(self._far)} nodes is sealed{self._without()}"
+            )
             tell(log, logging.INFO, "coordinator.run_complete", text, step=self._sealer.step)
             self._swarm.sealed.set()
 
     def _without(self) -> str:
         """The nodes that have trained and are not in the mean, in words; nothing if there are none."""
-        known, steps = self._swarm.view.members, self._settings.steps
-        trained = [
-            one for one in self._beats.directory.by_node.values() if one.iteration and one.node not in self._taken
-        ]
+        steps, counted = self._settings.steps, self._taken.keys() - self._far.keys()
+        trained = [one for one in self._beats.directory.by_node.values() if one.iteration and one.node not in counted]
         names = [
-            f"{known[node].name if (node := one.node) in known else node[:8]} ({one.iteration} of {steps} iterations)"
+            f"{self._name(one.node)} ({self._how_far(one.node) or f'{one.iteration} of {steps} iterations'})"
             for one in trained[:NAMED_MAX]
         ]
         more = f" and {len(trained) - NAMED_MAX} more" if len(trained) > NAMED_MAX else ""
         return f", without {', '.join(names)}{more}" if names else ""
+
+    def _name(self, node: str) -> str:
+        known = self._swarm.view.members
+        return known[node].name if node in known else node[:8]
+
+    def _how_far(self, node: str) -> str:
+        """Why the parameters of a node that have come are not in the mean; nothing if they are, or have not come."""
+        far = self._far.get(node)
+        return f"its parameters were {far:,.3g} times as far from the median as usual" if far is not None else ""
 
     def _is_due(self) -> bool:
         if not self._taken or self._waiting - self._failed:
@@ -217,14 +245,37 @@ class Deposits:
         return self._swarm.view.now - self._progress > patience_s
 
     def _seal(self) -> Replica:
-        assert self._sum is not None
-        taken = sorted(self._taken.values(), key=lambda entry: entry[0].node)
-        mean = _replica(self._swarm, mean_of_sum(self._sum, len(taken)))
+        nodes = sorted(self._taken)
+        found = bounded_mean([self._reading(node) for node in nodes], self._swarm.view.layout)
+        self._far = {nodes[place]: far for place, far in found.far.items()}
+        self._tell_bounded(nodes, found)
+        taken = [self._taken[node] for node in nodes if node not in self._far]
+        mean = _replica(self._swarm, found.mean)
         body = encode_deposits([deposited for deposited, _ in taken])
         counted = tuple(deposited.counted(self._swarm.view.contract.hash) for deposited, _ in taken)
         signed = [NodeSignature(key, deposited.signature) for deposited, key in taken]
         self._sealer.write_mean(mean, body, counted, signed)
+        shutil.rmtree(self._folder, ignore_errors=True)
         return mean
+
+    def _reading(self, node: str) -> Read:
+        path = self._path(node)
+
+        def read(part: slice) -> Tensor:
+            found = np.fromfile(path, "<f4", part.stop - part.start, offset=4 * part.start)
+            return torch.from_numpy(found.astype(np.float32, copy=False))
+
+        return read
+
+    def _tell_bounded(self, nodes: list[str], found: BoundedMean) -> None:
+        """Say whose parameters are not in the mean, or not whole."""
+        reasons = {node: self._how_far(node) for node in self._far}
+        reasons |= {
+            nodes[at]: f"{count} blocks of its parameters were brought nearer" for at, count in found.clipped.items()
+        }
+        for node in sorted(reasons)[:NAMED_MAX]:
+            text = f"the final mean and {self._name(node)}: {reasons[node]}"
+            tell(log, logging.WARNING, "coordinator.deposit_bounded", text, node_id=node, reason=reasons[node])
 
 
 def _replica(swarm: Swarm, flat: Tensor) -> Replica:

@@ -260,7 +260,9 @@ class GossipWork:
         member.mix(mix)
         norm = 0.0
         if gradient.samples:
+            before = member.x.clone()
             norm = self._optimizer.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
+            member.stepped(before.sub_(member.x))
         self._samples += gradient.samples
         samples, loss_sum = self.unreported
         self.unreported = samples + gradient.samples, loss_sum + gradient.loss * gradient.samples

@@ -24,17 +24,39 @@ class Blocks:
         self._sizes = [math.prod(tensor.shape) for tensor in layout.tensors]
         lengths = [length for size in self._sizes for length in _lengths(size)]
         self.count = len(lengths)
-        self._lengths = torch.tensor(lengths, dtype=torch.int64)
+        self.lengths = torch.tensor(lengths, dtype=torch.int64)
+        """Numbers of each block."""
+
+    def spans(self, numbers_max: int) -> Iterator[tuple[slice, slice, int]]:
+        """Runs of blocks of one size, of about so many numbers at most: the numbers, the blocks, and the size."""
+        start = block = 0
+        for size in self._sizes:
+            for length in (BLOCK, size % BLOCK):
+                left = size // BLOCK if length == BLOCK else 1
+                while length and left:
+                    count = min(left, max(1, numbers_max // length))
+                    yield slice(start, start + count * length), slice(block, block + count), length
+                    start, block, left = start + count * length, block + count, left - count
 
     def mean_magnitudes(self, flat: Tensor) -> Tensor:
         """Mean of |x| in each block of a float32 tensor [parameters]; float32 [blocks]."""
         sums = [rows.abs().sum(1) for rows in self._rows(flat)]
-        return torch.cat(sums) / self._lengths.to(flat.device) if sums else flat.new_zeros(0)
+        return torch.cat(sums) / self.lengths.to(flat.device) if sums else flat.new_zeros(0)
 
     def largest_magnitudes(self, flat: Tensor) -> Tensor:
         """Largest |x| in each block of a float32 tensor [parameters]; float32 [blocks]."""
         largest = [torch.maximum(rows.amax(1), -rows.amin(1)) for rows in self._rows(flat)]
         return torch.cat(largest) if largest else flat.new_zeros(0)
+
+    def norms(self, flat: Tensor) -> Tensor:
+        """Root of the sum of x² of each block of a float32 tensor [parameters]; float32 [blocks]."""
+        norms = [rows.norm(dim=1) for rows in self._rows(flat)]
+        return torch.cat(norms) if norms else flat.new_zeros(0)
+
+    def distances(self, flat: Tensor, other: Tensor) -> Tensor:
+        """`norms` of the difference of two tensors, which takes no memory as a whole."""
+        norms = [(rows - others).norm(dim=1) for rows, others in zip(self._rows(flat), self._rows(other), strict=True)]
+        return torch.cat(norms) if norms else flat.new_zeros(0)
 
     def scale_(self, flat: Tensor, scales: Tensor) -> Tensor:
         """Multiply each number of a float32 tensor [parameters], in place, by its block's scale of float32 [blocks]."""

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.bounds import MixBounds
 from thinwire_proto.gossip.codec import Codec, make_codec
 from thinwire_proto.gossip.iteration import AHEAD_MAX, Turn
 from thinwire_proto.gossip.public_copy import PublicCopy
@@ -362,13 +363,15 @@ class Copies:
     """The edges of a node, and how far it mixes.
 
     gamma: γ, the fraction of the way to the peers' copies, above 0 and at most 1. Raises ConfigError if it is not.
+    bounds: how far a peer may move the node; by default as far as it likes.
     """
 
-    def __init__(self, layout: TileLayout, gamma: float = 1.0) -> None:
+    def __init__(self, layout: TileLayout, gamma: float = 1.0, bounds: MixBounds | None = None) -> None:
         if not 0 < gamma <= 1:
             raise ConfigError(f"gamma must be above 0 and at most 1; it is {gamma:g}")
         self._layout = layout
         self._gamma = gamma
+        self._bounds = bounds
         self.edges: dict[int, Edge] = {}
 
     def join(self, peer: int, start: Tensor | None, device: torch.device | str = "cpu", base: int = 0) -> Edge:
@@ -378,22 +381,31 @@ class Copies:
 
     def leave(self, peer: int) -> None:
         self.edges.pop(peer, None)
+        if self._bounds is not None:
+            self._bounds.forget(peer)
 
-    def pull(self, x: Tensor, part: float, iteration: int, out: Tensor) -> None:
-        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory."""
-        pull(x, [edge.theirs.flat for _, edge in sorted(self.edges.items()) if edge.knows_peer(iteration)], part, out)
+    def pull(self, x: Tensor, part: float, iteration: int, out: Tensor, every: int = 1) -> None:
+        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory. every:
+        see `Message`."""
+        copies = [edge.theirs.flat for _, edge in sorted(self.edges.items()) if edge.knows_peer(iteration)]
+        bounds = self._bounds
+        pull(x, copies if bounds is None else [bounds.clipped_copy(x, copy, every) for copy in copies], part, out)
 
     def mix(self, x: Tensor, turns: Iterable[Turn], weight: Callable[[Turn], float]) -> int:
-        """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed.
+        """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed. Raises
+        PayloadError for a peer that cannot be read, or is too far away (see `MixBounds`).
 
         x: float32 [layout.parameters]. weight: of a turn's edge, in the iteration of the turn; 0 if the turn is void.
         Both ends compute the same products with opposite signs.
         """
         mixed = 0
         for turn in turns:
-            factor = self._gamma * weight(turn)
-            difference = self.edges[turn.peer].difference((turn.topology, turn.iteration))
+            factor, edge, when = self._gamma * weight(turn), self.edges[turn.peer], (turn.topology, turn.iteration)
+            every = edge.every_of_the_peer(when) or 1
+            difference = edge.difference(when)
             if difference is not None and factor:
+                if self._bounds is not None:
+                    self._bounds.clip_(turn.peer, difference, every)
                 x.add_(difference.mul_(factor))
                 mixed += 1
         return mixed

@@ -30,6 +30,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.archive import OWN, THEIRS
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.assignments import Assignments
+from thinwire_proto.gossip.bounds import MixBounds, radius_of
 from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
@@ -55,7 +56,9 @@ class Member:
         self._settings = settings
         self._first = x.clone()
         self._machine = IterationMachine(settings.slack, settings.patience_s)
-        self._copies = Copies(layout, settings.gamma * late_factor(settings.slack))
+        radius = radius_of(settings.codec, is_controlled=settings.is_controlled)
+        self._bounds = MixBounds(layout, radius) if settings.is_bounded else None
+        self._copies = Copies(layout, settings.gamma * late_factor(settings.slack), self._bounds)
         self._assignments = Assignments(Level(settings.codec))
         self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
         self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
@@ -215,7 +218,7 @@ class Member:
     def pull(self, part: float, out: Tensor) -> None:
         """Where the gradient of this iteration is computed: part of the way from x to the mean of x and its peers. See
         `Copies.pull`."""
-        self._copies.pull(self.x, part, self.iteration, out)
+        self._copies.pull(self.x, part, self.iteration, out, self._assignments.level(self.iteration).every)
 
     def mix(self, mix: Mix) -> None:
         """Mix the turns of a decision into x, and extend the chain."""
@@ -228,6 +231,11 @@ class Member:
             except PayloadError as error:
                 self._refuse(turn.peer, error)
 
+    def stepped(self, step: Tensor) -> None:
+        """The node's optimizer has changed x by this."""
+        if self._bounds is not None:
+            self._bounds.stepped(step)
+
     # saving
 
     def state(self) -> MemberState:
@@ -237,6 +245,8 @@ class Member:
         for peer, edge in self._copies.edges.items():
             edges[peer], copies = edge.state()
             tensors |= {f"{peer} {name}": copy for name, copy in copies.items()}
+        if self._bounds is not None:
+            tensors |= self._bounds.tensors()
         numbers = [
             self.head,
             self._machine.state(),
@@ -270,6 +280,8 @@ class Member:
             prefix = f"{peer} "
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             member._copies.join(peer, member._first).load(edge, copies)
+        if member._bounds is not None:
+            member._bounds.load(tensors)
         member._since, member._renewed, member._ended = (dict(each) for each in since)
         member._lingering = Lingering.from_plain(lingering)
         for *turn, is_passed in arrived:
