@@ -61,6 +61,7 @@ def _coordinator(text: str | None) -> str | None:
 class CommonOptions(Options):
     """Options of every command."""
 
+    PREFIX = "THINWIRE_COORDINATOR_"
     log_level: Literal["debug", "info", "warning"] = option("lowest level that is logged", "info")
 
 
@@ -176,6 +177,7 @@ class StatusOptions(CommonOptions):
         metavar="COORDINATOR",
         shown=f"the one that runs on --state-dir, or {DEFAULT_ADDRESS}",
         positional=True,
+        has_variable=False,
     )
     state_dir: Path | None = option(
         "the coordinator's state directory: shows the organizer more of each node", None, metavar="DIR"
