@@ -87,8 +87,6 @@ SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
 """When the coordinator stops, its sinks may take so long to write what they still have."""
 SINK_RETRY_S = 2.5 * ROUND_TRIP_MAX_S
 """A sink that failed to begin is tried again after this time."""
-OTLP_ANSWER_S = 5 * ROUND_TRIP_MAX_S
-"""A collector of OTLP metrics that does not answer for so long counts as failed; the next push comes soon."""
 PREPARE_SILENT_S = 60 * ROUND_TRIP_MAX_S
 """A source of `prepare` that sends nothing for so long is given up. Some take a minute to begin."""
 HANDSHAKE_S = HEARTBEAT_S

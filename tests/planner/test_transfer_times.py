@@ -8,20 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thinwire_planner.methods.all_reduce import exchange_s
-from thinwire_planner.methods.method import Setting
-from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import (
     INITIAL_WINDOW_BYTES,
     OVERHEAD,
     SEGMENT_BYTES,
     achieved_bits_s,
     ramp_s,
-    recovery_s,
     transfer_s,
     window_bytes,
 )
-from thinwire_planner.timing.network import Network
 
 WAN = Path(__file__).parents[2] / "docs" / "wan.md"
 CELL = re.compile(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -30,13 +29,6 @@ AUDIT_EVERY = 4
 """Rounds from one audit to the next, by default."""
 KEEP_MIN = 2
 """Minimum number of snapshots to keep: one to continue from, and one to fall back to."""
-
-
-def _otlp(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"{text!r} is not a URL, as in http://127.0.0.1:4318")
-    return text
 
 
 def _http(text: str) -> str:
@@ -162,11 +154,6 @@ class ServeOptions(RunStateOptions):
         "also log the curves to this project of Weights & Biases; needs thinwire[wandb]",
         None,
         metavar="PROJECT",
-    )
-    otlp: Annotated[str, AfterValidator(_otlp)] | None = option(
-        "also push the metrics to this OpenTelemetry receiver (OTLP over HTTP); needs thinwire[otlp]",
-        None,
-        metavar="URL",
     )
 
 
