@@ -51,7 +51,8 @@ def option(
     **limits: Any,
 ) -> Any:
     """Declare a field of an Options class. shown: the default in words. limits: arguments of pydantic's Field."""
-    extra = {"metavar": metavar, "shown": shown, "positional": positional, "has_variable": has_variable}
+    extra: dict[str, Any] = {"metavar": metavar, "shown": shown}
+    extra |= {"positional": positional, "has_variable": has_variable}
     return Field(default, description=help, json_schema_extra=extra, **limits)
 
 

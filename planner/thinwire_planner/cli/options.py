@@ -53,5 +53,5 @@ class PlanOptions(Options):
         "also the time to this loss, with --curves", None, metavar="NATS", gt=0, le=POSITIVE_MAX
     )
     tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0, le=POSITIVE_MAX)
-    curves: Path | None = option("a folder with runs of `make science`, for --loss", None, metavar="DIR")
+    curves: Path | None = option("the file runs.jsonl of `make science`, for --loss", None, metavar="FILE")
     plot: Path | None = option("draw time against the lines' rate into this file", None, metavar="FILE")
