@@ -25,12 +25,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
+.PHONY: swarm test test-all test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: without a centre; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
 
-test: lint  ## lint and all tests; 12 to 20 minutes on two cores (PYTEST_ARGS)
+test: lint  ## lint and the quick tests: all but those of tests/slow.txt (PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
+test-all: lint  ## lint and all tests; 12 to 20 minutes on two cores (PYTEST_ARGS)
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date

@@ -22,6 +22,8 @@ if not torch.cuda.is_available():
 from support.closed_loops import is_of_this_test
 from support.real import RealSwarm, real_swarm
 
+pytest_plugins = ("support.tiers",)
+
 logging.getLogger("asyncio").addFilter(is_of_this_test)
 
 

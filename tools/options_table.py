@@ -26,13 +26,16 @@ def tables() -> str:
 
 
 def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
-    lines = [f"| `{title}` | variable | default | description |", "|---|---|---|---|"]
+    has_variables = bool(options.PREFIX)
+    heads = [f"`{title}`", *(["variable"] if has_variables else []), "default", "description"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in names:
         field = options.model_fields[name]
         metavar, usage = metavar_of(field), flag(options, name)
         usage = usage if usage == metavar else f"{usage} {metavar}".strip()
-        cell = usage.replace("|", "\\|")
-        lines.append(f"| `{cell}` | `{variable(name)}` | {default_of(field)} | {field.description} |")
+        named = variable(options, name)
+        cells = [f"`{usage}`".replace("|", "\\|"), *([f"`{named}`" if named else ""] if has_variables else [])]
+        lines.append(f"| {' | '.join([*cells, default_of(field), str(field.description)])} |")
     return "\n".join([*lines, ""])
 
 

@@ -1,6 +1,7 @@
 """`make science`: run all arms of a study, and write the results to docs/convergence.
 
-Each run is a process with one thread, and its result is a file. An interrupted study continues where it stopped.
+Each run is a process with one thread, and its result is a line of runs.jsonl. An interrupted study continues where it
+stopped.
 `--quick` takes under 10 minutes on two cores, and measures less.
 """
 
@@ -22,7 +23,7 @@ from rich.text import Text
 from bench.convergence.arms import ARMS, CANDIDATES, MAIN_ARMS
 from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, next_runs, runs_at_least
 from bench.convergence.report import write_report
-from bench.convergence.run import Run, Size
+from bench.convergence.run import RESULTS, Run, Size
 from bench.convergence.scaling import PAGE, TITLES, run_scalings, selected, write_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 
@@ -40,12 +41,12 @@ def main() -> None:
     arguments = _arguments()
     whole = QUICK if arguments.quick else LARGE if arguments.large else FULL
     study = replace(whole, arms=tuple(arguments.arms)) if arguments.arms else whole
-    folder = arguments.into / "runs"
+    folder = arguments.into
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if arguments.scaling:
-            _many_nodes(arguments, folder, console)
+            _many_nodes(arguments, console)
             return
         if arguments.plan:
             _print_plan(study, folder, console)
@@ -54,17 +55,20 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with Live(console=console, refresh_per_second=1) as live:
                 asyncio.run(run_all(study, folder, arguments.jobs, lambda progress: live.update(_view(progress))))
-        write_report(whole, results_in(folder, whole), arguments.into)
-        console.print(f"written to {arguments.into}")
+        write_report(whole, results_in(folder, whole), folder)
+        console.print(f"written to {folder}")
     except StudyError as error:
         console.print(f"error: {error}", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; the finished results are in {folder}, and the same command continues from there")
+        console.print(
+            f"\nstopped; the finished results are in {folder / RESULTS}, and the same command continues from there"
+        )
         sys.exit(130)
 
 
-def _many_nodes(arguments: argparse.Namespace, folder: Path, console: Console) -> None:
+def _many_nodes(arguments: argparse.Namespace, console: Console) -> None:
+    folder = arguments.into
     scalings = selected(arguments.arms or ())
     if arguments.plan:
         for one in scalings:
@@ -76,7 +80,7 @@ def _many_nodes(arguments: argparse.Namespace, folder: Path, console: Console) -
         with Live(console=console, refresh_per_second=1) as live:
             whole = run_scalings(scalings, folder, arguments.jobs, lambda progress: live.update(_view(progress)))
             asyncio.run(whole)
-    write_page(folder, arguments.into)
+    write_page(folder)
     console.print(f"written to {arguments.into / PAGE}")
 
 

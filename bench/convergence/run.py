@@ -1,11 +1,13 @@
 """One run of the study, in its own process: an arm with a learning rate, a seed, a number of nodes and of tokens.
 
-python -m bench.convergence.run FOLDER RUN THREADS   RUN: a `Run` in JSON. Prints `tokens N` as progress, and writes the
-result to FOLDER. A run that is stopped goes on from its last checkpoint there, and prints `resumed N` first.
+python -m bench.convergence.run FOLDER RUN THREADS   RUN: a `Run` in JSON. Prints `tokens N` as progress, and adds the
+result to FOLDER's file of results. A run that is stopped goes on from its last checkpoint there, and prints `resumed N`
+first.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,6 +46,8 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = 
     "push": PushMethod,
 }
 ALL_REDUCE_KINDS = ("adamw", "signum", "diloco")
+RESULTS = "runs.jsonl"
+"""The file of results in a study's folder: one line a run."""
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
 """Held-out samples for a point of the curve. They are harder or easier than those of `loss`, so the two differ."""
@@ -90,7 +95,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of the result file; unique within a folder of the same model and text."""
+        """Name of the checkpoint; unique within a folder of the same model and text."""
         samples = "" if self.size.samples == Size.samples else f"-samples{self.size.samples}"
         return f"{self.arm}-{self.rate:g}-nodes{self.nodes}-seed{self.seed}-{self.tokens}{samples}"
 
@@ -215,16 +220,29 @@ def settings_of(arm: Arm) -> dict[str, object]:
 
 
 def write(result: Result, folder: Path) -> None:
-    """Write a result file atomically."""
-    document = asdict(result)
-    temporary = folder / f"{result.run.name}.part"
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    temporary.replace(folder / f"{result.run.name}.json")
+    """Add a result to the file. Other runs may do so at the same time."""
+    line = json.dumps(asdict(result)) + "\n"
+    with (folder / RESULTS).open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(line)
 
 
-def read(path: Path) -> Result:
-    """A result. Its rate has the three digits of swept rates, also if the run was started with more."""
-    document = json.loads(path.read_text())
+def read(folder: Path) -> list[Result]:
+    """The results in the file, sorted by name; of a run that was repeated, the newest. Raises ValueError for a line
+    that is no result, and names it."""
+    path = folder / RESULTS
+    found: dict[tuple[Size, str], Result] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), start=1):
+        try:
+            result = _result(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}:{number}: is no result: {error!r}; remove the line") from None
+        found[result.run.size, result.run.name] = result
+    return sorted(found.values(), key=lambda result: result.run.name)
+
+
+def _result(document: dict[str, Any]) -> Result:
+    """Its rate has the three digits of swept rates, also if the run was started with more."""
     run = document.pop("run")
     run["rate"] = float(f"{run['rate']:.3g}")
     size = Size(**run.pop("size"))

@@ -2,7 +2,7 @@
 
 Two kinds of batches, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
 number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. Without a centre,
-runs with own batches are shorter, because one process trains all nodes in turn. The results are in the folder of the
+runs with own batches are shorter, because one process trains all nodes in turn. The results are in the file of the
 main study, whose runs of the fixed batch with four nodes are used.
 """
 
@@ -87,9 +87,9 @@ async def run_scalings(scalings: Sequence[Scaling], folder: Path, jobs: int, sho
         await run_all(one.study, folder, jobs, show)
 
 
-def write_page(folder: Path, into: Path) -> None:
-    into.mkdir(parents=True, exist_ok=True)
-    (into / PAGE).write_text(page(folder))
+def write_page(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAGE).write_text(page(folder))
 
 
 def page(folder: Path) -> str:
@@ -112,7 +112,7 @@ def page(folder: Path) -> str:
 * muon-*H*: a round has H local steps of Muon ([local-rules.md](../local-rules.md#local-steps-of-muon)).
 * *One node* is the loss of one node's own parameters, where each has its own; *loss* is that of their mean.
 * k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
-* {on_cards} of the runs were made on a card, in float32 like the others; their files name it.
+* {on_cards} of the runs were made on a card, in float32 like the others; their lines of runs.jsonl name it.
 {missing}"""
     return "\n".join([head, *(_section(kind, folder) for kind in TITLES)])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.convergence.arms import ARMS
 from bench.convergence.plan import Study, next_runs, runs_at_least
-from bench.convergence.run import Result, Run, read, settings_of
+from bench.convergence.run import RESULTS, Result, Run, read, settings_of
 
 ERROR_LINES = 15
 
@@ -47,7 +47,10 @@ class Progress:
 def results_in(folder: Path, study: Study) -> list[Result]:
     """The existing results of this study. Raises StudyError for results on other texts, or of arms with other
     settings."""
-    results = [read(path) for path in sorted(folder.glob("*.json"))]
+    try:
+        results = read(folder)
+    except ValueError as error:
+        raise StudyError(str(error)) from None
     mine = [result for result in results if result.run.size == study.size and result.run.arm in study.arms]
     if len({result.corpus for result in mine}) > 1:
         raise StudyError(
@@ -58,8 +61,8 @@ def results_in(folder: Path, study: Study) -> list[Result]:
         changed = [name for name, value in result.settings.items() if value != now.get(name)]
         if changed:
             raise StudyError(
-                f"{folder / result.run.name}.json was run with another {', '.join(changed)} than the arm has now; "
-                "remove it, or use another --into"
+                f"{folder / RESULTS}: {result.run.name} was run with another {', '.join(changed)} "
+                "than the arm has now; remove its line, or use another --into"
             )
     return mine
 

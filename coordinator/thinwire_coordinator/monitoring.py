@@ -70,14 +70,14 @@ class Monitoring:
         """Start to watch the swarm."""
         settings = self._settings
         self._names = NodeNames(swarm)
-        if self._web is not None or self._sinks.reads_metrics:
+        if self._web is not None:
             self._exposition.begin(swarm, settings.keep, run.needs, run.losses)
         self._page.open(swarm)  # even if it is not served: its history answers the status call
         if self._organizer is not None:
             self._organizer.panel = AccessPanel(access, settings.state_dir, swarm)
         memories = self._sinks.recall()
         totals = await worker.run(self._sinks.totals, memories, swarm)
-        self._sinks.begin(swarm, memories, totals, self._exposition)
+        self._sinks.begin(swarm, memories, totals)
 
     def whole_run(self) -> WholeRun | None:
         """Figures of all terms of the coordinator; None until they are read from the ledger."""

@@ -77,7 +77,7 @@ FIELDS = {
     "sent_bytes": "payload sent, in bytes",
     "set": "name of the held-out set",
     "short_bytes": "missing disk space, in bytes",
-    "sink": "tensorboard, wandb or otlp",
+    "sink": "tensorboard or wandb",
     "slept_s": "how long the machine slept, in seconds",
     "start": "the first iteration in which a topology holds, or a codec",
     "step": "the step, which is the number of updates before it",

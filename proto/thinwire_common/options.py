@@ -1,22 +1,21 @@
 """Program options that can also be set by environment variables. Each is declared once, as a field of a class.
 
 An option on the command line overrides its variable, and the variable overrides the default. An empty variable counts
-as not set.
+as not set. Each program has a prefix of its own, so that a variable means one thing.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from importlib.metadata import version
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from thinwire_proto.errors import UsageError
 
-PREFIX = "THINWIRE_"
 THREADS_MAX = 1024
 """CPU threads of one program. Far more than that, and the system refuses to start them, which ends the process."""
 IN_WORDS = {
@@ -31,20 +30,29 @@ IN_WORDS = {
 """In words, by pydantic's type of error: pydantic's own text is about parsing."""
 
 
-class Options(BaseSettings):
-    """The base class of all option classes."""
+class Options(BaseModel):
+    """The base class of all option classes. PREFIX: of the variables; empty where options have none."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True)
+    PREFIX: ClassVar[str] = ""
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 Found = TypeVar("Found", bound=Options)
 
 
 def option(
-    help: str, default: Any = ..., *, metavar: str = "", shown: str = "", positional: bool = False, **limits: Any
+    help: str,
+    default: Any = ...,
+    *,
+    metavar: str = "",
+    shown: str = "",
+    positional: bool = False,
+    has_variable: bool = True,
+    **limits: Any,
 ) -> Any:
     """Declare a field of an Options class. shown: the default in words. limits: arguments of pydantic's Field."""
-    extra: dict[str, Any] = {"metavar": metavar, "shown": shown, "positional": positional}
+    extra: dict[str, Any] = {"metavar": metavar, "shown": shown}
+    extra |= {"positional": positional, "has_variable": has_variable}
     return Field(default, description=help, json_schema_extra=extra, **limits)
 
 
@@ -97,8 +105,10 @@ def flag(options: type[Options], name: str) -> str:
     return str(extra["metavar"]) if extra["positional"] else "--" + name.replace("_", "-")
 
 
-def variable(name: str) -> str:
-    return PREFIX + name.upper()
+def variable(options: type[Options], name: str) -> str:
+    """The environment variable of an option; empty if it has none."""
+    has_one = options.PREFIX and _extra(options.model_fields[name])["has_variable"]
+    return options.PREFIX + name.upper() if has_one else ""
 
 
 def default_of(field: FieldInfo) -> str:
@@ -126,13 +136,13 @@ def add_option(parser: argparse._ActionsContainer, options: type[Options], name:
     field = options.model_fields[name]
     positional = _extra(field)["positional"]
     default = default_of(field)
-    notes = [variable(name), f"default {default}"] if default else [variable(name)]
+    notes = [note for note in (variable(options, name), default and f"default {default}") if note]
     given: dict[str, Any] = {"nargs": "?"} if positional else {"dest": name}
     if field.annotation is bool:
         given["action"] = "store_true"
     else:
         given["choices" if _choices(field) else "metavar"] = _choices(field) or metavar_of(field)
-    text = f"{field.description} ({'; '.join(notes)})".replace("%", "%%")
+    text = (f"{field.description} ({'; '.join(notes)})" if notes else f"{field.description}").replace("%", "%%")
     flags = [name] if positional else [flag(options, name), *aliases]
     parser.add_argument(*flags, default=argparse.SUPPRESS, help=text, **given)
 
@@ -144,8 +154,9 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 def read_options(options: type[Found], arguments: argparse.Namespace) -> Found:
     """Read options from arguments and variables. Raises UsageError, which names the wrong option or variable."""
     given = {name: value for name, value in vars(arguments).items() if name in options.model_fields}
+    set_outside = {name: os.environ.get(variable(options, name), "") for name in options.model_fields}
     try:
-        return options(**given)
+        return options(**{name: value for name, value in set_outside.items() if value} | given)
     except ValidationError as error:
         raise UsageError("; ".join(_in_words(problem, options, given) for problem in error.errors())) from None
 
@@ -153,13 +164,13 @@ def read_options(options: type[Found], arguments: argparse.Namespace) -> Found:
 def _in_words(problem: Any, options: type[Options], given: dict[str, Any]) -> str:
     name = str(problem["loc"][0])
     if problem["type"] == "missing":
-        return f"{flag(options, name)} is missing; or set {variable(name)}"
+        return f"{flag(options, name)} is missing; or set {variable(options, name)}"
     text = str(problem["msg"]).removeprefix("Value error, ")
     if wanted := IN_WORDS.get(problem["type"]):
         text = f"must be {wanted}, not {problem['input']!r}"
     elif problem["type"] != "value_error":
         text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
-    return f"{flag(options, name) if name in given else variable(name)}: {text}"
+    return f"{flag(options, name) if name in given else variable(options, name)}: {text}"
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:

@@ -87,12 +87,8 @@ SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
 """When the coordinator stops, its sinks may take so long to write what they still have."""
 SINK_RETRY_S = 2.5 * ROUND_TRIP_MAX_S
 """A sink that failed to begin is tried again after this time."""
-OTLP_ANSWER_S = 5 * ROUND_TRIP_MAX_S
-"""A collector of OTLP metrics that does not answer for so long counts as failed; the next push comes soon."""
 PREPARE_SILENT_S = 60 * ROUND_TRIP_MAX_S
 """A source of `prepare` that sends nothing for so long is given up. Some take a minute to begin."""
-PLAN_PROBE_S = 15 * ROUND_TRIP_MAX_S
-"""A connection of `thinwire plan --probe` may last so long: a mebibyte at 280 kbit/s."""
 HANDSHAKE_S = HEARTBEAT_S
 """A new connection to the coordinator may take so long until it speaks TLS and HTTP/2."""
 IDLE_CONNECTION_S = 2 * CALL_S

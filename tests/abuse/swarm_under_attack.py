@@ -96,11 +96,13 @@ def _pin(process: Process, cores: list[int]) -> None:
 @contextmanager
 def _debug_log() -> Iterator[None]:
     """Programs that are started meanwhile log at level debug, where each sealed round is told."""
-    os.environ["THINWIRE_LOG_LEVEL"] = "debug"
+    names = ("THINWIRE_COORDINATOR_LOG_LEVEL", "THINWIRE_NODE_LOG_LEVEL")
+    os.environ |= dict.fromkeys(names, "debug")
     try:
         yield
     finally:
-        del os.environ["THINWIRE_LOG_LEVEL"]
+        for name in names:
+            del os.environ[name]
 
 
 @contextmanager

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Histogram
 
 from support.sealed_run import make_run
-from support.sink_readers import OtlpReceiver, wandb_runs
+from support.sink_readers import wandb_runs
 from support.swarm_bench import Bench
 from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.counters import Counters
-from thinwire_coordinator.observe.definitions import METRICS
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.observe.sinks import sinks as facade
 from thinwire_coordinator.observe.sinks.fold import Fold
 from thinwire_coordinator.observe.sinks.memory import Continued, Totals, recall, totals_at
-from thinwire_coordinator.observe.sinks.otel_names import otel_name
-from thinwire_coordinator.observe.sinks.otlp import Otlp, PushFailed, Scrape, endpoint_of
 from thinwire_coordinator.observe.sinks.port import HELD_OUT, TRAINING, Point
 from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.observe.sinks.tensorboard import TensorBoard
@@ -209,111 +201,40 @@ def test_a_new_target_begins_new_curves_and_keeps_the_totals(tmp_path: Path) -> 
     assert recall(tmp_path / "a.json", "one").newest == {}
 
 
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    found = OtlpReceiver()
-    try:
-        yield found
-    finally:
-        found.close()
-
-
-def test_a_receiver_decodes_counters_gauges_and_histograms(receiver: OtlpReceiver) -> None:
-    registry, counts = CollectorRegistry(), Counts(1000)
-    registry.register(Counters(counts))
-    seconds = Histogram("thinwire_coordinator_phase_seconds", "x", ["phase"], registry=registry, buckets=(1, 10))
-    for taken in (0.5, 5, 50):
-        seconds.labels("merge").observe(taken)
-    counts.tokens, counts.votes_bytes = 768, 99
-    counts.traffic.received.add("contribution", 1234)
-    otlp = Otlp(endpoint_of(receiver.url), "abc", began_ns=5)
-    otlp.write([Scrape(6, []), Scrape(7, list(registry.collect()))])
-    otlp.close()
-    assert receiver.paths == ["/v1/metrics"]
-    (resource,) = receiver.pushes[0].resource_metrics
-    named = {entry.key: entry.value.string_value for entry in resource.resource.attributes}
-    assert (named["service.name"], named["service.instance.id"]) == ("thinwire-coordinator", "abc")
-    metrics = receiver.metrics()
-    tokens = metrics["thinwire.coordinator.tokens"]
-    assert (tokens.unit, tokens.sum.is_monotonic, tokens.sum.aggregation_temporality) == ("{token}", True, 2)
-    (point,) = tokens.sum.data_points
-    assert (point.as_double, point.start_time_unix_nano, point.time_unix_nano) == (768, 5, 7)
-    payload = metrics["thinwire.coordinator.payload"]
-    assert payload.unit == "By"
-    by_labels = {tuple(sorted((a.key, a.value.string_value) for a in p.attributes)): p for p in payload.sum.data_points}
-    assert by_labels[("direction", "received"), ("kind", "contribution")].as_double == 1234
-    (merge,) = metrics["thinwire.coordinator.phase"].histogram.data_points
-    assert (merge.count, merge.sum, list(merge.bucket_counts)) == (3, 55.5, [1, 1, 1])
-    assert list(merge.explicit_bounds) == [1, 10]
-
-
-def test_a_refused_push_says_why(receiver: OtlpReceiver) -> None:
-    receiver.status = 403
-    otlp = Otlp(endpoint_of(receiver.url), "abc", began_ns=5)
-    with pytest.raises(PushFailed, match="403"):
-        otlp.write([Scrape(7, [])])
-    otlp.close()
-
-
-def test_names_convert_back_to_those_of_prometheus() -> None:
-    """By OpenTelemetry's rules: dots become underscores, the unit and _total are appended if they are not there yet."""
-    names = set()
-    for definition in METRICS:
-        named = otel_name(definition.name.removesuffix("_total"))
-        assert named is not None
-        name, unit = named
-        assert name.startswith("thinwire.coordinator.")
-        assert name not in names
-        names.add(name)
-        back = name.replace(".", "_")
-        suffix = SUFFIXES.get(unit, "")
-        assert bool(suffix) == (unit[:1] not in ("", "{")), unit
-        back += f"_{suffix}" if suffix and not back.endswith(f"_{suffix}") else ""
-        assert back + ("_total" if definition.kind == "counter" else "") == definition.name
-
-
-def test_an_endpoint_gets_the_standard_path() -> None:
-    assert endpoint_of("http://a:4318") == endpoint_of("http://a:4318/") == "http://a:4318/v1/metrics"
-    assert endpoint_of("https://a/otlp/v1/metrics") == "https://a/otlp/v1/metrics"
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "otlp"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_a_missing_package_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(facade.MODULES, name, "not_installed_anywhere.at_all")
     with pytest.raises(ConfigError, match=rf"pip install 'thinwire\[{name}\]'"):
         Sinks(SinkSettings(**{name: "x"}), tmp_path).check()  # type: ignore[arg-type]
 
 
-def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="give another folder"):
         Sinks(SinkSettings(tensorboard=tmp_path / "file" / "x"), tmp_path).check()
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "often")
-    with pytest.raises(ConfigError, match="OTEL_METRIC_EXPORT_INTERVAL"):
-        Sinks(SinkSettings(otlp="http://127.0.0.1:1"), tmp_path).check()
 
 
 def test_without_sinks_nothing_runs_and_every_count_is_zero(tmp_path: Path) -> None:
     sinks = Sinks(SinkSettings(), tmp_path)
     sinks.check()
     (items,) = sinks.collect()
-    assert len(items.samples) == 9
+    assert len(items.samples) == 6
     assert {sample.value for sample in items.samples} == {0}
     asyncio.run(sinks.close())
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody listens for OTLP, and TensorBoard's folder is a file."""
+    """TensorBoard's folder is a file."""
     (tmp_path / "run").mkdir()
     bench, folder = Bench(tmp_path / "run"), tmp_path / "curves"
-    sinks = Sinks(SinkSettings(tensorboard=folder, otlp="http://127.0.0.1:9"), tmp_path)
+    sinks = Sinks(SinkSettings(tensorboard=folder), tmp_path)
     sinks.check()
     folder.rmdir()
     folder.touch()
     memories = sinks.recall()
     with caplog.at_level(logging.WARNING):
-        sinks.begin(bench.swarm, memories, Totals(), Exposition(Readiness(), bench.workers))
+        sinks.begin(bench.swarm, memories, Totals())
         member = bench.join("a")
         await bench.attend(member)
         for seed in range(2):
@@ -323,40 +244,7 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     (items,) = sinks.collect()
     counts = {(sample.labels["sink"], sample.labels["outcome"]): sample.value for sample in items.samples}
     assert counts["tensorboard", "failed"] == 2
-    assert counts["tensorboard", "written"] == counts["otlp", "written"] == 0
+    assert counts["tensorboard", "written"] == 0
     assert "tensorboard cannot be written" in caplog.text
     assert not bench.swarm.failed.done()
-    await bench.close()
-
-
-async def test_a_push_that_fails_is_told_and_the_next_ones_come(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, receiver: OtlpReceiver
-) -> None:
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
-    bench, looks, goes_on = Bench(tmp_path), 0, asyncio.Event()
-    exposition = Exposition(Readiness(), bench.workers)
-    look = exposition.look
-
-    def broken() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    async def fails_at_first() -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            broken()
-        elif looks > 2:
-            goes_on.set()
-        await look()
-
-    monkeypatch.setattr(exposition, "look", fails_at_first)
-    sinks = Sinks(SinkSettings(otlp=receiver.url), tmp_path)
-    sinks.begin(bench.swarm, {}, Totals(), exposition)
-    await asyncio.wait_for(goes_on.wait(), PATIENCE_S)
-    assert "a watcher failed: pushing metrics: OSError(24, 'Too many open files')" in caplog.text
-    assert bench.swarm.events.failures == 1
-    monkeypatch.setattr(exposition, "collect", broken)
-    await sinks.close()  # the last push fails too, and what waits is written all the same
-    assert bench.swarm.events.failures >= 2
-    assert receiver.pushes
     await bench.close()

@@ -27,5 +27,5 @@ def test_what_a_node_on_a_gpu_writes_is_on_a_volume() -> None:
     """The rest of its file system is read-only."""
     mounted = [volume.split(":")[1] for volume in node_of(ROOT / "docker-compose.yml")["volumes"]]
     environment = node_of(ROOT / "deploy" / "compose.gpu.yml")["environment"]
-    for name in ("THINWIRE_RUNTIME_DIR", "TRITON_CACHE_DIR"):
+    for name in ("THINWIRE_NODE_RUNTIME_DIR", "TRITON_CACHE_DIR"):
         assert any(environment[name].startswith(f"{folder}/") for folder in mounted), name

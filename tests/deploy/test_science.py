@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ from bench.convergence.method import SwarmSize
 from bench.convergence.plan import Study, best_rate, next_runs, runs_at_least, sweep_of
 from bench.convergence.problem import Problem
 from bench.convergence.report import page, write_report
-from bench.convergence.run import Result, Run, Size, checkpoint_of, read, settings_of, train, write
+from bench.convergence.run import RESULTS, Result, Run, Size, checkpoint_of, settings_of, train, write
 from bench.convergence.scaling import SCALINGS
 from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
@@ -186,6 +188,11 @@ def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_
     assert "still to be made" not in scaling_page(tmp_path)
 
 
+def run_in(line: str) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(line)["run"]
+    return run | {"size": Size(**run["size"])}
+
+
 def continue_study(folder: Path, study: Study) -> list[Result]:
     return asyncio.run(run_all(study, folder, 2, lambda progress: None))
 
@@ -214,14 +221,16 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
         asyncio.run(run_all(TINY, tmp_path, 2, stop))
     first = [result for result in results_in(tmp_path, TINY) if result.run == best]
     assert first
-    finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    file = tmp_path / RESULTS
+    finished = file.read_text()
     results = continue_study(tmp_path, TINY)
     assert next_runs(TINY, results) == []
-    assert {name: (tmp_path / name).stat().st_mtime_ns for name in finished} == finished  # no run is repeated
-    again = tmp_path / f"{first[0].run.name}.json"
-    again.unlink()
-    continue_study(tmp_path, TINY)
-    assert read(again).curve == first[0].curve
+    assert file.read_text().startswith(finished)
+    assert len(file.read_text().splitlines()) == len(results)  # no run is repeated
+    left = [line for line in file.read_text().splitlines(keepends=True) if Run(**run_in(line)) != best]
+    file.write_text("".join(left))
+    again = [result for result in continue_study(tmp_path, TINY) if result.run == best]
+    assert again[0].curve == first[0].curve
     assert 0 < first[0].up < first[0].down
 
 
@@ -338,6 +347,14 @@ def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
     assert LARGE.size.spec.vocabulary == VOCABULARY
     assert LARGE.size.spec.width == BYTE_PRESETS["byte-30m"].width
     assert LARGE.tokens >= 200_000_000
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+    write(result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0), tmp_path)
+    with (tmp_path / RESULTS).open("a") as file:
+        file.write('{"run": {"arm": "ad')
+    with pytest.raises(StudyError, match=r"runs\.jsonl:2: is no result: .*; remove the line"):
+        results_in(tmp_path, TINY)
 
 
 def test_a_result_with_other_settings_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_on_convergence_follows_from_its_runs() -> None:
-    results = results_in(DOCS / "convergence" / "runs", FULL)
+    results = results_in(DOCS / "convergence", FULL)
     assert results
     assert (DOCS / "convergence" / "README.md").read_text() == page(FULL, results, summaries_of(FULL, results))
 

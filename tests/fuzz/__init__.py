@@ -9,5 +9,5 @@ else is a find.
     coverage       tells which inputs reach new lines of code
     parsers        runs targets in this process, and keeps the inputs that reach new code
     with_atheris   the same targets under atheris, where it is installed
-    corpus         inputs that are kept; `make test` replays them
+    corpus         inputs that are kept; `make test-all` replays them
 """

@@ -1,4 +1,4 @@
-"""Inputs that are kept, one file each: CORPUS/TARGET/HASH. `make test` replays them."""
+"""Inputs that are kept, one file each: CORPUS/TARGET/HASH. `make test-all` replays them."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_an_option_that_groups_leave_without_effect_is_refused(
 def test_the_time_to_a_loss_needs_the_curves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = str(Path(__file__).parents[2] / "docs" / "convergence" / "runs")
+    runs = str(Path(__file__).parents[2] / "docs" / "convergence" / "runs.jsonl")
     words = (*OPTIONS, "--loss", "1.5", "--tokens", "4096", "--curves", runs)
     document = printed(monkeypatch, capsys, *words)
     assert document["take"]["to_loss_s"] > 0

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 
 PARAMETERS = 885_888
-RUNS = Path(__file__).parents[2] / "docs" / "convergence" / "runs"
+RUNS = Path(__file__).parents[2] / "docs" / "convergence" / "runs.jsonl"
 
 
 def setting(nodes: int, mbit: float, rtt_ms: float, variation: float = 0.1, compute_s: float = 0.42) -> Setting:
@@ -209,11 +210,18 @@ def test_the_least_time_is_that_of_the_recommended_methods_where_others_have_cur
     assert "the least of all recommended methods with a curve" in plan.reasons[0]
 
 
+def written(folder: Path, runs: list[dict[str, Any]]) -> Path:
+    path = folder / "runs.jsonl"
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs), encoding="utf-8")
+    return path
+
+
 def test_a_loss_before_training_and_a_run_that_diverged_are_no_curve(tmp_path: Path) -> None:
-    for name, loss in (("a", math.nan), ("b", 1.5)):
+    lines = []
+    for loss in (math.nan, 1.5):
         run = {"run": {"arm": "adamw", "tokens": 100, "nodes": 4}, "loss": loss, "curve": [(0, 5.0), (50, 3.0)]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
-    curve = read_curves(tmp_path, 4)["adamw"]
+        lines.append(run)
+    curve = read_curves(written(tmp_path, lines), 4)["adamw"]
     assert curve == [(50, 3.0), (100, 1.5)]
     assert tokens_to(curve, 4.0) == 50
 
@@ -221,24 +229,26 @@ def test_a_loss_before_training_and_a_run_that_diverged_are_no_curve(tmp_path: P
 def test_runs_with_another_batch_are_no_curves_beside_these(tmp_path: Path) -> None:
     """A larger batch needs more tokens for the same loss, with any method."""
     runs = [("adamw", 16, 100, 2.0), ("thinwire", 16, 100, 2.1), ("adamw", 64, 400, 1.0)]
+    lines = []
     for arm, samples, tokens, loss in runs:
         described = {"arm": arm, "tokens": tokens, "nodes": 4, "size": {"samples": samples}}
-        run = {"run": described, "loss": loss, "curve": []}
-        (tmp_path / f"{arm}-{samples}.json").write_text(json.dumps(run), encoding="utf-8")
-    assert read_curves(tmp_path, 4) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
+        lines.append({"run": described, "loss": loss, "curve": []})
+    assert read_curves(written(tmp_path, lines), 4) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
 
 
 @pytest.mark.parametrize(("nodes", "loss"), [(1, 1.3), (4, 1.3), (9, 1.4), (64, 1.4)])
 def test_the_curve_is_that_of_the_nearest_number_of_nodes(nodes: int, loss: float, tmp_path: Path) -> None:
-    for measured, reached in ((4, 1.3), (16, 1.4)):
-        run = {"run": {"arm": "gossip-dense", "tokens": 100, "nodes": measured}, "loss": reached, "curve": []}
-        (tmp_path / f"{measured}.json").write_text(json.dumps(run), encoding="utf-8")
-    assert read_curves(tmp_path, nodes) == {"gossip-dense": [(100, loss)]}
+    lines = [
+        {"run": {"arm": "gossip-dense", "tokens": 100, "nodes": measured}, "loss": reached, "curve": []}
+        for measured, reached in ((4, 1.3), (16, 1.4))
+    ]
+    assert read_curves(written(tmp_path, lines), nodes) == {"gossip-dense": [(100, loss)]}
 
 
 def test_the_runs_of_make_science_are_curves() -> None:
     curves = read_curves(RUNS, 4)
+    runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
     assert {"adamw", "thinwire", "diloco-16"} <= curves.keys()
-    run = json.loads((RUNS / "adamw-0.003-nodes4-seed1-4194304.json").read_text(encoding="utf-8"))
+    run = next(run for run in runs if run["run"]["arm"] == "adamw" and run["run"]["tokens"] == 4_194_304)
     assert curves["adamw"][-1][0] == run["run"]["tokens"]
     assert curves["adamw"][-1][1] <= run["loss"]

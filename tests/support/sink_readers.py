@@ -1,11 +1,9 @@
-"""Readers of what sinks write: a folder of wandb, and pushes of OTLP over HTTP."""
+"""A reader of what the sink of W&B writes."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -54,41 +52,3 @@ def _records(data: bytes) -> Iterator[bytes]:
         if kind in (WHOLE, LAST):
             yield record
             record = b""
-
-
-class OtlpReceiver:
-    """A receiver of OTLP over HTTP on loopback. pushes: the decoded requests. status: of its answers."""
-
-    def __init__(self) -> None:
-        self.pushes: list[Any] = []
-        self.paths: list[str] = []
-        self.status = 200
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2  # noqa: PLC0415
-
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.paths.append(self.path)
-                receiver.pushes.append(metrics_service_pb2.ExportMetricsServiceRequest.FromString(body))
-                self.send_response(receiver.status)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def metrics(self) -> dict[str, Any]:
-        """The metrics of the newest push, by name."""
-        return {metric.name: metric for metric in self.pushes[-1].resource_metrics[0].scope_metrics[0].metrics}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

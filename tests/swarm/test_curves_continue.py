@@ -9,7 +9,7 @@ import pytest
 
 from support.prometheus import parsed, read, value
 from support.real import ended, real_swarm, run_text, until
-from support.sink_readers import OtlpReceiver, wandb_runs
+from support.sink_readers import wandb_runs
 from thinwire_coordinator.ledger.state_directory import open_state
 
 CONTEXT = 64  # tokens of a sample
@@ -18,40 +18,37 @@ CONTEXT = 64  # tokens of a sample
 def test_curves_continue_when_the_coordinator_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - slow
 
-    for name, setting in (("WANDB_MODE", "offline"), ("OTEL_METRIC_EXPORT_INTERVAL", "500")):
-        monkeypatch.setenv(name, setting)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of a test in this process that used wandb
-    receiver, curves = OtlpReceiver(), tmp_path / "curves"
-    options = ["--tensorboard", str(curves), "--wandb", "project", "--otlp", receiver.url]
+    curves = tmp_path / "curves"
+    options = ["--tensorboard", str(curves), "--wandb", "project"]
     options += ["--http", "127.0.0.1:0", "--evaluate-every", "5"]
-    try:
-        with real_swarm(tmp_path) as swarm:
-            slow = run_text(100_000, length_ms=500, rounds='pace = "clock"')
-            first = swarm.coordinator(slow, *options)
-            node = swarm.node("one")
-            until(lambda: any(wandb_steps(swarm.state)), "wandb has steps", first, node)
-            until((swarm.state / "sinks" / "tensorboard.json").exists, "TensorBoard has steps", first, node)
-            first.tell(signal.SIGKILL)
-            ended(first)
-            state = open_state(swarm.state, read_only=True)  # before a node can join again
-            restarted_at = state.ledger.step
-            state.close()
-            again = swarm.coordinator(None, *options)
-            swarm.reached(restarted_at + 5)
+    with real_swarm(tmp_path) as swarm:
+        slow = run_text(100_000, length_ms=500, rounds='pace = "clock"')
+        first = swarm.coordinator(slow, *options)
+        node = swarm.node("one")
+        until(lambda: any(wandb_steps(swarm.state)), "wandb has steps", first, node)
+        until((swarm.state / "sinks" / "tensorboard.json").exists, "TensorBoard has steps", first, node)
+        first.tell(signal.SIGKILL)
+        ended(first)
+        state = open_state(swarm.state, read_only=True)  # before a node can join again
+        restarted_at = state.ledger.step
+        state.close()
+        again = swarm.coordinator(None, *options)
+        swarm.reached(restarted_at + 5)
 
-            def written(sink: str) -> float:
-                told = parsed(read(f"{swarm.ready['page']}/metrics"))
-                return value(told, "thinwire_coordinator_sink_items_total", sink=sink, outcome="written")
+        def written(sink: str) -> float:
+            told = parsed(read(f"{swarm.ready['page']}/metrics"))
+            return value(told, "thinwire_coordinator_sink_items_total", sink=sink, outcome="written")
 
-            until(lambda: all(written(sink) > 0 for sink in ("tensorboard", "wandb", "otlp")), "all write", again)
-            again.tell(signal.SIGTERM)
-            assert ended(again) == 0
-            assert "Traceback" not in first.text() + again.text()
-    finally:
-        receiver.close()
+        until(lambda: all(written(sink) > 0 for sink in ("tensorboard", "wandb")), "all write", again)
+        again.tell(signal.SIGTERM)
+        assert ended(again) == 0
+        assert "Traceback" not in first.text() + again.text()
 
-    pushed = receiver.metrics()  # the last push, of a coordinator that was told to stop
-    step = pushed["thinwire.coordinator.step"].gauge.data_points[0].as_double
+    stopped = open_state(swarm.state, read_only=True)
+    step = stopped.ledger.step
+    stopped.close()
     accumulated = EventAccumulator(str(curves))
     accumulated.Reload()
     for tag in ("loss/training", "bytes/up", "tokens", "loss/held_out/held_out"):

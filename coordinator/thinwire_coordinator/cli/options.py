@@ -5,7 +5,6 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -32,13 +31,6 @@ KEEP_MIN = 2
 """Minimum number of snapshots to keep: one to continue from, and one to fall back to."""
 
 
-def _otlp(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"{text!r} is not a URL, as in http://127.0.0.1:4318")
-    return text
-
-
 def _http(text: str) -> str:
     if text != NO_HTTP:
         host_and_port(text)
@@ -61,6 +53,7 @@ def _coordinator(text: str | None) -> str | None:
 class CommonOptions(Options):
     """Options of every command."""
 
+    PREFIX = "THINWIRE_COORDINATOR_"
     log_level: Literal["debug", "info", "warning"] = option("lowest level that is logged", "info")
 
 
@@ -162,11 +155,6 @@ class ServeOptions(RunStateOptions):
         None,
         metavar="PROJECT",
     )
-    otlp: Annotated[str, AfterValidator(_otlp)] | None = option(
-        "also push the metrics to this OpenTelemetry receiver (OTLP over HTTP); needs thinwire[otlp]",
-        None,
-        metavar="URL",
-    )
 
 
 class StatusOptions(CommonOptions):
@@ -176,6 +164,7 @@ class StatusOptions(CommonOptions):
         metavar="COORDINATOR",
         shown=f"the one that runs on --state-dir, or {DEFAULT_ADDRESS}",
         positional=True,
+        has_variable=False,
     )
     state_dir: Path | None = option(
         "the coordinator's state directory: shows the organizer more of each node", None, metavar="DIR"

@@ -42,7 +42,7 @@ def serve(options: ServeOptions) -> None:
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
         ready_file=options.ready_file,
-        sinks=SinkSettings(options.tensorboard, options.wandb, options.otlp),
+        sinks=SinkSettings(options.tensorboard, options.wandb),
     )
 
     async def run() -> None:

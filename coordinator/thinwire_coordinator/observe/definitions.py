@@ -254,7 +254,7 @@ WATCHER_FAILURES = METRICS.counter(
 )
 SINK_ITEMS = METRICS.counter(
     "sink_items_total",
-    "Items given to sinks: points of curves, and for otlp all metrics at one time. sink: tensorboard, wandb, otlp. "
+    "Items given to sinks: points of curves. sink: tensorboard, wandb. "
     "outcome: written, dropped (the sink does not keep up), failed (writing them raised an exception).",
     "sink",
     "outcome",

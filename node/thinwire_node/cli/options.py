@@ -39,7 +39,7 @@ def home_problem(path: Path) -> str:
     """What to do if a path leads to a home folder that does not exist; empty if it does not."""
     if not path.parts or not path.parts[0].startswith("~"):
         return ""
-    return f"{path}: there is no such home folder; give --state-dir, or set THINWIRE_STATE_DIR"
+    return f"{path}: there is no such home folder; give --state-dir, or set THINWIRE_NODE_STATE_DIR"
 
 
 def _name(text: str) -> str:
@@ -87,6 +87,7 @@ def names(text: str | None) -> list[str]:
 
 
 class NodeStateOptions(Options):
+    PREFIX = "THINWIRE_NODE_"
     state_dir: Annotated[Path, AfterValidator(_below_home)] = option(
         "the state directory", DEFAULT_STATE_DIR, metavar="DIR", shown="~/.thinwire/node"
     )

@@ -53,7 +53,7 @@ def _state_slots(options: StartOptions | StatusOptions, arguments: argparse.Name
         return options.state_slots
     if "state_dir" in arguments:
         return None
-    raise UsageError("THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set; unset one of them")
+    raise UsageError("THINWIRE_NODE_STATE_DIR and THINWIRE_NODE_STATE_SLOTS are both set; unset one of them")
 
 
 def _check_home(options: StartOptions | StatusOptions, slots: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 Each node holds a lock on its card while it runs. The system releases the lock when the process dies. A card that
 several nodes share has one lock for each of them. The locks are files in a folder of the user. Nodes in containers
-share the folder through THINWIRE_RUNTIME_DIR.
+share the folder through THINWIRE_NODE_RUNTIME_DIR.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def cuda_cards() -> list[Card]:
 
 def runtime_dir() -> Path:
     """The folder for locks that all nodes of a user on this machine share."""
-    if given := os.environ.get("THINWIRE_RUNTIME_DIR"):
+    if given := os.environ.get("THINWIRE_NODE_RUNTIME_DIR"):
         return Path(given)
     if given := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(given) / "thinwire"

@@ -1,4 +1,4 @@
-"""Reads the curves of `make science` from its folder of runs, one JSON file a run."""
+"""Reads the curves of `make science` from its file of results: one line of JSON a run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from pathlib import Path
 from thinwire_planner.choosing.to_loss import Curve
 from thinwire_proto.errors import ConfigError
 
-FILES_MAX = 10_000
-FILE_BYTES_MAX = 16 * 1024 * 1024
+FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
-def read_curves(folder: Path, nodes: int) -> dict[str, Curve]:
+def read_curves(path: Path, nodes: int) -> dict[str, Curve]:
     """The curve of each arm: of its runs with the most tokens, that whose number of nodes is nearest to `nodes`; of
     several such runs, the one with the least loss.
 
     Only runs of one model, text and global batch can be compared: of the size that most arms have. Raises
     ConfigError."""
-    files = sorted(folder.glob("*.json"))[:FILES_MAX]
-    if not files:
-        raise ConfigError(f"{folder}: has no runs; give the folder that `make science` wrote, docs/convergence/runs")
+    lines = _lines(path)
+    if not lines:
+        raise ConfigError(f"{path}: has no runs; give the file that `make science` wrote, docs/convergence/runs.jsonl")
     by_size: dict[str, dict[str, tuple[Order, Curve]]] = {}
-    for path in files:
-        size, arm, order, curve = _read(path, nodes)
+    for number, line in enumerate(lines, start=1):
+        size, arm, order, curve = _read(line, f"{path}:{number}", nodes)
         best = by_size.setdefault(size, {})
         if arm not in best or order < best[arm][0]:
             best[arm] = (order, curve)
@@ -36,17 +35,24 @@ Order = tuple[float, float, float]
 """The place of a run among those of its arm: by tokens, number of nodes, and loss."""
 
 
-def _read(path: Path, nodes: int) -> tuple[str, str, Order, Curve]:
-    """A run's size and arm, its place among the runs of that arm, and its curve."""
+def _lines(path: Path) -> list[str]:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise ValueError(f"is larger than {FILE_BYTES_MAX} bytes")
-        run = json.loads(path.read_text(encoding="utf-8"))
+            raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes")
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; give the file runs.jsonl of `make science`") from None
+
+
+def _read(line: str, where: str, nodes: int) -> tuple[str, str, Order, Curve]:
+    """A run's size and arm, its place among the runs of that arm, and its curve."""
+    try:
+        run = json.loads(line)
         size = json.dumps(run["run"].get("size"), sort_keys=True)
         arm, tokens, loss = str(run["run"]["arm"]), float(run["run"]["tokens"]), float(run["loss"])
         away = abs(math.log(float(run["run"]["nodes"]) / nodes))
         points = [*((float(at), float(reached)) for at, reached in run["curve"]), (tokens, loss)]
         curve = [point for point in points if point[0] > 0]  # a loss before training is no point of a logarithmic scale
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: is not a run of `make science`: {error!r}; remove it") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{where}: is not a run of `make science`: {error!r}; remove the line") from None
     return size, arm, (-tokens, away, math.inf if math.isnan(loss) else loss), curve  # one that diverged is the worst

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from thinwire_common.options import Address, Options, RemoteAddress, option
+from thinwire_common.options import Options, option
 from thinwire_planner.cli.plan_file import NODES_MAX, PARAMETERS_MAX, PASSES_MAX, POSITIVE_MAX, RTT_MS_MAX
 from thinwire_planner.timing.compute import VARIATION_MAX
 
@@ -53,12 +53,5 @@ class PlanOptions(Options):
         "also the time to this loss, with --curves", None, metavar="NATS", gt=0, le=POSITIVE_MAX
     )
     tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0, le=POSITIVE_MAX)
-    curves: Path | None = option("a folder with runs of `make science`, for --loss", None, metavar="DIR")
+    curves: Path | None = option("the file runs.jsonl of `make science`, for --loss", None, metavar="FILE")
     plot: Path | None = option("draw time against the lines' rate into this file", None, metavar="FILE")
-    probe: RemoteAddress | None = option(
-        "measure the line to a machine that runs --answer; with --preset and without --compute, this machine too",
-        None,
-        metavar="HOST:PORT",
-    )
-    samples: int = option("samples of a step of this machine, for --probe", 8, metavar="N", ge=1)
-    answer: Address | None = option("answer the probes of other machines until Ctrl-C", None, metavar="HOST:PORT")

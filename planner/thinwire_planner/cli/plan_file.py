@@ -251,9 +251,7 @@ def _network(file: PlanFile) -> tuple[Network, tuple[float, ...]]:
 
 def _only_group(nodes: NodesSection) -> GroupSection:
     if nodes.count is None or nodes.up_mbit is None or nodes.rtt_ms is None:
-        raise ConfigError(
-            "give --nodes, --up and --rtt (nodes.count, nodes.up_mbit, nodes.rtt_ms), or measure the line with --probe"
-        )
+        raise ConfigError("give --nodes, --up and --rtt (nodes.count, nodes.up_mbit, nodes.rtt_ms)")
     if nodes.count % nodes.per_host:
         raise ConfigError(f"{nodes.count} nodes cannot be divided evenly into hosts of {nodes.per_host}")
     return GroupSection(hosts=nodes.count // nodes.per_host, up_mbit=nodes.up_mbit, down_mbit=nodes.down_mbit)

@@ -14,7 +14,6 @@ from thinwire_planner.cli.options import PlanOptions
 from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
 from thinwire_planner.cli.plan_table import print_plan
 from thinwire_planner.cli.plot import check_plot, draw
-from thinwire_planner.cli.probing import answer, fill_in
 
 KEYS = {
     "preset": "model.preset",
@@ -42,14 +41,9 @@ INSTEAD = {"preset": "parameters", "parameters": "preset"}
 
 def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     """Make a plan and show it. Raises ThinwireError."""
-    if options.answer is not None:
-        answer(options.answer)
-        return
     if options.plot is not None:
-        check_plot(options.plot)  # planning and measuring take long
+        check_plot(options.plot)  # planning takes long
     found, source = document(options), str(options.file or "the options")
-    if options.probe is not None:
-        fill_in(found, source, options.probe, options.samples)
     file = parse(found, source)
     setting = setting_of(file)
     plan = make_plan(setting, _goal(file, len(setting.speeds)))

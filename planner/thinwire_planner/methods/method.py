@@ -39,7 +39,7 @@ class Rates:
     compress: float = 65e6
     apply: float = 118e6
     merge: float = 8.5e9
-    """Of one node's votes: 200 million components a second, 96 of 4,096 in a tile (`probe.machine`)."""
+    """Of one node's votes: 200 million components a second, 96 of 4,096 in a tile."""
 
 
 @dataclass(frozen=True, eq=False)

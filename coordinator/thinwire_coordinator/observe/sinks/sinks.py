@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,26 +16,22 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_coordinator.observe import definitions
-from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.sinks.fold import Fold
 from thinwire_coordinator.observe.sinks.memory import Continued, Memory, Totals, recall, totals_at
-from thinwire_coordinator.observe.sinks.otlp import Otlp, Scrape, endpoint_of, every_s
 from thinwire_coordinator.observe.sinks.port import Point, Sink
 from thinwire_coordinator.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.observe.sinks.wandb import WeightsAndBiases, check_login
 from thinwire_coordinator.observe.sinks.worker import SinkWorker
-from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 
-TENSORBOARD, WANDB, OTLP = "tensorboard", "wandb", "otlp"
-MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", OTLP: "opentelemetry.exporter.otlp.proto.http"}
+TENSORBOARD, WANDB = "tensorboard", "wandb"
+MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
 """The package that each sink needs. The extras have the names of the sinks."""
 OUTCOMES = ("written", "dropped", "failed")
 CONTRACT_DIGITS = 16
-PUSHING = "pushing metrics"
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class SinkSettings:
 
     tensorboard: Path | None = None
     wandb: str | None = None
-    otlp: str | None = None
 
 
 class Sinks(Collector):
@@ -54,16 +49,6 @@ class Sinks(Collector):
         self._settings = settings
         self._folder = state_dir / "sinks"
         self._curves: list[SinkWorker[Point]] = []
-        self._pusher: SinkWorker[Scrape] | None = None
-        self._exposition: Exposition | None = None
-        self._events: Events | None = None
-        self._pushing: asyncio.Task[None] | None = None
-        self._began_ns = time.time_ns()
-
-    @property
-    def reads_metrics(self) -> bool:
-        """Whether a sink needs the metrics, also without an HTTP port."""
-        return self._settings.otlp is not None
 
     def check(self) -> None:
         """Raise ConfigError if a sink cannot work: a package is missing, a folder cannot be made, nobody is logged in.
@@ -77,8 +62,6 @@ class Sinks(Collector):
             prepare_folder(self._settings.tensorboard)
         if self._settings.wandb is not None:
             check_login()
-        if self._settings.otlp is not None:
-            every_s()
 
     def recall(self) -> dict[str, Memory]:
         """Read what the sinks have written in earlier terms."""
@@ -94,7 +77,7 @@ class Sinks(Collector):
         known, view = [memory.totals for memory in memories.values()], swarm.view
         return totals_at(swarm.state.watch_ledger.step, known, swarm.state.watch_ledger, view.contract.model.context)
 
-    def begin(self, swarm: Swarm, memories: dict[str, Memory], before: Totals, exposition: Exposition) -> None:
+    def begin(self, swarm: Swarm, memories: dict[str, Memory], before: Totals) -> None:
         """Watch the swarm."""
         settings, contract = self._settings, swarm.view.contract
         sinks: dict[str, Sink[Point]] = {}
@@ -106,22 +89,12 @@ class Sinks(Collector):
             self._curves.append(SinkWorker(name, Continued(sink, memories[name])))
         if self._curves:
             swarm.events.watchers.append(Fold(swarm.view.counts, before, self._give).watch)
-        if settings.otlp is not None:
-            instance = contract.hash.hex()[:CONTRACT_DIGITS]
-            self._exposition, self._events = exposition, swarm.events
-            self._pusher = SinkWorker(OTLP, Otlp(endpoint_of(settings.otlp), instance, self._began_ns))
-            self._pushing = swarm.events.keep(PUSHING, self._push(self._pusher, exposition))
-        for worker in self._workers():
+        for worker in self._curves:
             worker.start()
 
     async def close(self) -> None:
         """Write what is left, as far as that takes at most SINKS_CLOSE_S."""
-        if self._pushing is not None:
-            self._pushing.cancel()
-        if self._pusher is not None and self._exposition is not None:
-            with self._failing():
-                self._pusher.offer(Scrape(time.time_ns(), self._exposition.collect()))
-        workers, deadline = self._workers(), time.monotonic() + limits.SINKS_CLOSE_S
+        workers, deadline = self._curves, time.monotonic() + limits.SINKS_CLOSE_S
         for worker in workers:
             worker.close()
         for worker in workers:
@@ -129,35 +102,15 @@ class Sinks(Collector):
 
     def collect(self) -> Iterable[Metric]:
         items = definitions.SINK_ITEMS.counter()
-        workers = {worker.name: worker for worker in self._workers()}
+        workers = {worker.name: worker for worker in self._curves}
         for name in MODULES:
             for outcome in OUTCOMES:
                 items.add_metric((name, outcome), getattr(workers.get(name), outcome, 0))
         yield items
 
-    def _workers(self) -> list[SinkWorker[Any]]:
-        return [*self._curves, *([self._pusher] if self._pusher is not None else [])]
-
     def _give(self, point: Point) -> None:
         for worker in self._curves:
             worker.offer(point)
-
-    async def _push(self, worker: SinkWorker[Scrape], exposition: Exposition) -> None:
-        pause_s = every_s()
-        while True:
-            with self._failing():
-                await exposition.look()
-                worker.offer(Scrape(time.time_ns(), exposition.collect()))
-            await asyncio.sleep(pause_s)
-
-    @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Tell of a push that fails, such as while too many files are open: the next one may succeed."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - no single push may end them all
-            if self._events is not None:
-                self._events.failed(PUSHING, error)
 
 
 def _is_installed(module: str) -> bool:
