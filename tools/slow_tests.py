@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "slow.txt"
@@ -38,7 +38,7 @@ def main() -> None:
     LIST.write_text(HEAD + "".join(f"{name}\n" for name in sorted(slow)), encoding="utf-8")
     quick_s = sum(sum(cases) for name, cases in found.items() if name not in slow)
     all_s = sum(map(sum, found.values()))
-    print(f"{len(slow)} of {len(found)} tests are slow; they cost {all_s - quick_s:.0f} s, and the others {quick_s:.0f} s")
+    print(f"{len(slow)} of {len(found)} tests are slow: {all_s - quick_s:.0f} s of {all_s:.0f} s")
 
 
 if __name__ == "__main__":

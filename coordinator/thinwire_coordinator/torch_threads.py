@@ -1,7 +1,7 @@
 """The number of torch threads of a run.
 
-On a busy machine, small parallel regions cost many times their work (docs/log/watching.md), so small models are computed
-on one thread.
+On a busy machine, small parallel regions cost many times their work (docs/log/watching.md), so small models are
+computed on one thread.
 """
 
 from __future__ import annotations

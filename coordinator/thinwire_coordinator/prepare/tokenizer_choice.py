@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from thinwire_common.lfs_pointer import IS_LFS_POINTER, POINTER_BYTES_MAX, is_lfs_pointer
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, check_end
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE, JsonTokenizer
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.lfs_pointer import IS_LFS_POINTER, POINTER_BYTES_MAX, is_lfs_pointer
 
 KEPT = (CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
 """Files of a tokenizer's folder that are handed on. The vocabulary is in `tokenizer.json`."""

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from thinwire_common.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_coordinator.prepare.readers.arrow import ARROW_MAGICS, read_arrow
 from thinwire_coordinator.prepare.readers.codings import CODINGS, LZMA, XZ, Coding
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
@@ -18,6 +17,7 @@ from thinwire_coordinator.prepare.readers.port import LINE_BYTES_MAX, Document, 
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import LLM_C_MAGICS, read_token_file
 from thinwire_coordinator.prepare.sources import SourceFile
+from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 
 LAYERS_MAX = 4
 """A server may compress what is compressed already, and text may be in UTF-16."""
