@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ LARGEST = {
 }
 
 
-def scalars(field: FieldDescriptor) -> list[Any]:
+def scalars(field: Any) -> list[Any]:
     """The extreme values of a field that is no message."""
     if field.type in LARGEST:
         largest = LARGEST[field.type]
@@ -60,31 +61,31 @@ def scalars(field: FieldDescriptor) -> list[Any]:
 def extremes(valid: Message) -> Iterator[Message]:
     """Copies of a message, each with one field at one extreme; fields of the messages in it included."""
     for field in valid.DESCRIPTOR.fields:
-        yield _changed(valid, lambda copy, name=field.name: copy.ClearField(name))
+        yield _changed(valid, partial(_clear, field.name))
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             yield from _inner(valid, field)
         elif field.is_repeated:
             for value in scalars(field):
                 for times in (1, 2, REPEATED_MAX):
-                    yield _changed(valid, lambda copy, n=field.name, v=value, t=times: _fill(copy, n, [v] * t))
+                    yield _changed(valid, partial(_fill, field.name, [value] * times))
         else:
             for value in scalars(field):
-                yield _changed(valid, lambda copy, n=field.name, v=value: setattr(copy, n, v))
+                yield _changed(valid, partial(_set, field.name, value))
 
 
-def _inner(valid: Message, field: FieldDescriptor) -> Iterator[Message]:
+def _inner(valid: Message, field: Any) -> Iterator[Message]:
     name = field.name
     if not field.is_repeated:
         for inner in extremes(getattr(valid, name)):
-            yield _changed(valid, lambda copy, i=inner: getattr(copy, name).CopyFrom(i))
+            yield _changed(valid, partial(_replace, name, inner))
         return
     empty = field.message_type._concrete_class()
     first = next(iter(getattr(valid, name)), empty)
     for times in (2, REPEATED_MAX):
         for one in (empty, first):
-            yield _changed(valid, lambda copy, o=one, t=times: _refill(copy, name, [o] * t))
+            yield _changed(valid, partial(_refill, name, [one] * times))
     for inner in extremes(first):
-        yield _changed(valid, lambda copy, i=inner: _refill(copy, name, [i]))
+        yield _changed(valid, partial(_refill, name, [inner]))
 
 
 def _changed(valid: Message, change: Callable[[Any], object]) -> Message:
@@ -94,14 +95,26 @@ def _changed(valid: Message, change: Callable[[Any], object]) -> Message:
     return copy
 
 
-def _fill(message: Any, name: str, values: list[Any]) -> None:
+def _clear(name: str, message: Any) -> None:
+    message.ClearField(name)
+
+
+def _set(name: str, value: Any, message: Any) -> None:
+    setattr(message, name, value)
+
+
+def _replace(name: str, value: Message, message: Any) -> None:
+    getattr(message, name).CopyFrom(value)
+
+
+def _fill(name: str, values: list[Any], message: Any) -> None:
     message.ClearField(name)
     if isinstance(values[0], str | bytes):
         values = values if len(values[0]) < 100 else values[:2]
     getattr(message, name).extend(values)
 
 
-def _refill(message: Any, name: str, values: list[Message]) -> None:
+def _refill(name: str, values: list[Message], message: Any) -> None:
     message.ClearField(name)
     getattr(message, name).extend(values)
 

@@ -47,7 +47,7 @@ Reply = TypeVar("Reply")
 Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
-AT_ONCE, MESSAGES_PER_S = 200, 40.0
+AT_ONCE, MESSAGES_PER_S = 100, 25.0
 """Messages of a stream that a node takes at once, and lastingly. A round has a few, and lasts 50 ms at least."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
