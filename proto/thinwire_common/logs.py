@@ -11,6 +11,7 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+from thinwire_common.log_bound import LogBound
 from thinwire_common.log_stream import handler_for
 from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_written
 
@@ -54,7 +55,7 @@ class JsonFormatter(logging.Formatter):
         if event is not None:
             line |= {"event": event} | getattr(record, "fields", {})
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = record.exc_text or self.formatException(record.exc_info)
         return escaped_in_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
@@ -88,8 +89,12 @@ def log_to_stderr(level: str, name: str = "text") -> None:
 
 
 def log_to(handler: logging.Handler, level: str) -> None:
-    """Log to `handler` only; it replaces all earlier handlers."""
+    """Log to `handler` only; it replaces all earlier handlers. Warnings of Python go there too.
+
+    `log_bound` limits what all loggers together write, because peers can cause lines."""
+    handler.addFilter(LogBound(handler))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
     logging.getLogger("torch").setLevel(logging.WARNING)  # below that it logs its internals, at its end too
     logging.getLogger(GRPC_CALLS).addFilter(_is_no_cancellation)
 

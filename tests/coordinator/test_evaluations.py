@@ -15,6 +15,7 @@ from simulator.world import World
 from thinwire_coordinator.round.measurement import MeasureHere, Part, SetMeasured
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.port import AnnouncedRound, Announcement
+from thinwire_proto.contract import Contract
 from thinwire_proto.limits import evaluation_answer_s
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -102,8 +103,8 @@ def test_the_coordinator_replaces_nodes_of_an_older_version(monkeypatch: pytest.
     """They ignore the parts that they are given. After the first measurement they get none."""
     announcement = messages.announcement
 
-    def as_0_2_0(message: pb.Announcement) -> Announcement:
-        found = announcement(message)
+    def as_0_2_0(message: pb.Announcement, contract: Contract) -> Announcement:
+        found = announcement(message, contract)
         return replace(found, evaluate=(), evaluating=None) if isinstance(found, AnnouncedRound) else found
 
     monkeypatch.setattr(messages, "announcement", as_0_2_0)

@@ -77,7 +77,7 @@ def test_a_contribution_is_signed_and_a_claim_without_samples_is_not() -> None:
 def test_a_node_does_not_walk_over_positions_without_end(run: pb.SampleRange) -> None:
     state = pb.Announcement.STATE_ROUND
     with pytest.raises(PayloadError, match="larger than any contract allows"):
-        messages.announcement(pb.Announcement(state=state, nonces=[5], lease=[run]))
-    announced = messages.announcement(pb.Announcement(state=state, nonces=[5], upcoming=[run] * 3))
+        messages.announcement(pb.Announcement(state=state, k=8, nonces=[5], lease=[run]))
+    announced = messages.announcement(pb.Announcement(state=state, k=8, nonces=[5], upcoming=[run] * 3))
     assert isinstance(announced, AnnouncedRound)
     assert sum(len(found) for found in announced.upcoming) <= messages.POSITIONS_MAX

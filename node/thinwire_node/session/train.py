@@ -180,7 +180,9 @@ class TrainingLoop:
         began = self._clocks.now()
         contribution = await self._work.contribution(round_)
         if contribution is None:
-            return  # an update arrived in between; decide again
+            # an update arrived in between, or the round has no nonce for this replica: decide again after news
+            await set_or_after(self._situation.changed, LOOK_AGAIN_S)
+            return
         self._record.encoded(contribution, self._clocks.now() - began)
         self._situation.contributed = (round_.term, round_.number)
         log.debug("round %d: extracted because %s", round_.number, why)

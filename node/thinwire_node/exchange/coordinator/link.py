@@ -16,6 +16,7 @@ import grpc
 
 from thinwire_common import heartbeat
 from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
@@ -46,6 +47,8 @@ Reply = TypeVar("Reply")
 Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
+AT_ONCE, MESSAGES_PER_S = 100, 25.0
+"""Messages of a stream that a node takes at once, and lastingly. A round has a few, and lasts 50 ms at least."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     *heartbeat.CLIENT_OPTIONS,
@@ -104,7 +107,8 @@ class Link:
 
         invite: names the coordinator, and the token to enrol with; without one, any coordinator is taken."""
         nonce = secrets.token_bytes(NONCE_BYTES)
-        greeting = await _told(self._stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S))
+        hello = self._stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S)
+        greeting = messages.greeting(await _told(hello))
         self.coordinator = check_coordinator(invite, nonce, greeting)
         request = pb.JoinRequest(
             protocol=PROTOCOL,
@@ -122,13 +126,16 @@ class Link:
             self.abilities = check_chosen(reply.protocol)
         except ContractError as error:
             raise Refused(str(error)) from None
-        self._metadata = ((SESSION, reply.session),)
-        self._signer = key, statements.session_of(reply.session)
+        secret = messages.session_secret(reply)
+        self._metadata = ((SESSION, secret),)
+        self._signer = key, statements.session_of(secret)
         return reply
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
+        pace = Pace()
         async for announcement in _stream(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
             yield announcement
+            await pace.wait()
 
     async def contribute(
         self, header: pb.ContributionHeader, payload: bytes, sent: Callable[[], None] | None = None
@@ -176,8 +183,11 @@ class Link:
         return await _told(self._stub.Beat(report, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def relay(self, parcels: AsyncIterator[pb.Parcel]) -> AsyncGenerator[pb.Parcel, None]:
+        pace = Pace()
         async for parcel in _stream(self._stub.Relay(parcels, metadata=self._metadata)):
             yield parcel
+            if not parcel.data:  # parts of messages are bounded by the contract, and the line's speed
+                await pace.wait()
 
     async def deposit(self, header: pb.DepositHeader, body: bytes) -> str:
         """Send parameters in parts. Returns why they are refused, or nothing."""
@@ -205,6 +215,7 @@ class Link:
                 raise PayloadError(f"the update of step {row.step} is incomplete, and another one begins")
             if row is None or assembly is None:
                 row, head_step, signature = parse_row(part.row), part.head_step, part.signature
+                messages.check_number("number of sealed steps", head_step, replica.contract.schedule.steps)
                 most = update_bytes_max(layout, demo.magnitude, demo.update_levels)
                 assembly = Assembly(row.body_bytes, most, "update")
             assembly.add(part.data)
@@ -282,6 +293,23 @@ class Link:
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
+
+
+class Pace:
+    """Limits how often a stream's messages are taken. The rest waits in the connection, which is bounded.
+
+    A coordinator may announce the same round again and again, and each announcement makes the node decide anew."""
+
+    def __init__(self) -> None:
+        self._left, self._at = float(AT_ONCE), asyncio.get_running_loop().time()
+
+    async def wait(self) -> None:
+        """Wait until the next message may be taken."""
+        now = asyncio.get_running_loop().time()
+        self._left = min(AT_ONCE, self._left + (now - self._at) * MESSAGES_PER_S) - 1
+        self._at = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / MESSAGES_PER_S)
 
 
 async def connect(address: str, invite: Invite | None, traffic: Traffic, *, thin_line: bool = False) -> Link:

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from thinwire_common.logs import tell
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.exchange.coordinator.messages import probe_times
 from thinwire_node.exchange.port import ClockReading
 from thinwire_node.runtime import Clocks
-from thinwire_proto.limits import SUSPENDED_S
+from thinwire_proto.limits import BACKOFF_FIRST_S, SUSPENDED_S
 
 log = logging.getLogger("thinwire.node")
 
 FIRST_PROBES = 3
+DOUBLED_MAX = 10
+"""Times that the pause after an odd answer is doubled."""
 
 
 class ProbedClock:
@@ -28,6 +31,7 @@ class ProbedClock:
         self._clock = CoordinatorClock()
         self._asleep_s = clocks.asleep_s()
         self._probe_now = asyncio.Event()
+        self._odd_in_a_row = 0
 
     async def begin(self, probed: Callable[[bool], None]) -> None:
         for _ in range(FIRST_PROBES):
@@ -42,6 +46,8 @@ class ProbedClock:
             finally:
                 timer.cancel()
             await self._probe(probed)
+            if self._odd_in_a_row:  # else a coordinator with odd answers would be asked without a pause
+                await asyncio.sleep(min(self._every_s, BACKOFF_FIRST_S * 2 ** min(self._odd_in_a_row, DOUBLED_MAX)))
 
     def check(self) -> None:
         if self._slept() or not self._clock:
@@ -59,8 +65,9 @@ class ProbedClock:
         reply = await self._link.probe()
         if self._slept():
             return
-        probe = Probe(sent, reply.received_us / 1e6, reply.answered_us / 1e6, self._clocks.now())
-        odd = self._clock.add(probe, reply.term)
+        term, received, answered = probe_times(reply)
+        odd = self._clock.add(Probe(sent, received, answered, self._clocks.now()), term)
+        self._odd_in_a_row = self._odd_in_a_row + 1 if odd else 0
         if odd:
             tell(log, logging.WARNING, "node.clock_jump", odd, reason=odd)
         probed(odd is not None)

@@ -12,6 +12,7 @@ from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.kinds import Surroundings
 from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.invite import Invite
@@ -24,17 +25,19 @@ class Star(Entrance):
         super().__init__(connect, clocks, invite)
         self._head_step = 0
         self._catching_up = True
+        self._contract: Contract | None = None
 
     async def join(self, applicant: Applicant) -> Admission:
         admission = await super().join(applicant)
         self._head_step = admission.step
+        self._contract = admission.contract
         return admission
 
     async def rounds(self) -> AsyncGenerator[Announcement, None]:
         async with aclosing(self._link.announcements()) as announcements:
             async for message in announcements:
                 self._catching_up = False
-                yield messages.announcement(message)
+                yield messages.announcement(message, self._contract)
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
         assert self._key is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from thinwire_node.exchange.coordinator.messages import evaluation_parts, lease_of
+from thinwire_node.exchange.coordinator.messages import KEY_BYTES, check_number, evaluation_parts, lease_of
 from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace, Phase
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
@@ -56,6 +56,8 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
     """Convert a reply. Raises PayloadError if it is beyond what a coordinator may send."""
     if reply.state not in PHASES:
         raise PayloadError(f"the coordinator answers a beat with the unknown state {reply.state}")
+    check_number("iteration", reply.measure_at)
+    check_number("iteration", reply.level.start)
     assignment, places = (None, {}) if not reply.HasField("assignment") else _assignment(reply.assignment)
     return BeatAnswer(
         PHASES[reply.state],
@@ -73,8 +75,13 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
 def _assignment(message: pb.Assignment) -> tuple[Assignment, dict[int, PeerPlace]]:
     if not 0 < len(message.cycle) <= CYCLE_MAX or len(message.peers) > PEERS_MAX:
         raise PayloadError(f"a topology has {len(message.cycle)} iterations and {len(message.peers)} peers")
+    check_number("topology", message.topology, least=1)
+    check_number("iteration", message.start)
     places, since = {}, {}
     for peer in message.peers:
+        check_number("topology", peer.since)
+        if len(peer.public_key) not in (0, KEY_BYTES):
+            raise PayloadError(f"member {peer.member} has a key of {len(peer.public_key)} bytes")
         if len(peer.address.encode()) > ADDRESS_BYTES_MAX:
             raise PayloadError(f"member {peer.member} has an address that is too long")
         if peer.public_key:
