@@ -1,7 +1,7 @@
 """Tests the Compose swarm on a real engine. Each test continues where the previous one ended.
 
-`make test-compose` runs these tests; `make test-all` does not. The coordinator's volume is on a separate small disk that
-a test can fill, and the run has rounds of two seconds on a clock. Everything else is docker-compose.yml as it is.
+`make test-compose` runs these tests; `make test-all` does not. The coordinator's volume is on a separate small disk
+that a test can fill, and the run has rounds of two seconds on a clock. Everything else is docker-compose.yml as it is.
 """
 
 from __future__ import annotations
