@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,16 @@ from thinwire_coordinator.torch_threads import default_threads
 from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
-from thinwire_proto.errors import MEND_DISK, MEND_OWNER, MEND_STORE, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.errors import (
+    MEND_DISK,
+    MEND_OWNER,
+    MEND_STORE,
+    Damaged,
+    LedgerError,
+    LocalError,
+    Locked,
+    ThinwireError,
+)
 from thinwire_proto.exact.tiles import layout_of
 
 log = logging.getLogger("thinwire.coordinator")
@@ -84,11 +94,12 @@ class Coordinator:
         """Serve until `stop` is set. Raises LocalError if the coordinator cannot start, go on, or stop cleanly."""
         try:
             await self._serve(stop)
+        except Locked as error:
+            raise Locked(f"{error}; nothing that was sealed is lost; then start it again") from error
         except LedgerError as error:
             if error.step is not None or isinstance(error, Damaged):
                 raise
-            # the ledger cannot be read or written: the disk is full or fails
-            raise LedgerError(f"{error}; nothing that was sealed is lost; {MEND_DISK}") from error
+            raise LedgerError(f"{error}; nothing that was sealed is lost; {error.mend}") from error
         except ThinwireError:
             raise
         except PermissionError as error:
@@ -140,7 +151,8 @@ class Coordinator:
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
         key = open_identity(folder)  # now, so that invites can be made while a large run is created
-        self._access = access = AccessStore(folder, needs_invite=not settings.tls.insecure)
+        opening = partial(AccessStore, folder, needs_invite=not settings.tls.insecure)
+        self._access = access = await self._start_worker.run(opening)
         addresses = [settings.listen, settings.address, settings.http]
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)
