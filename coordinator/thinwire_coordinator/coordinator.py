@@ -13,8 +13,11 @@ import torch
 from filelock import FileLock
 
 from thinwire_common.logs import tell
+from thinwire_common.open_files import check_open_files
+from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.open_files import LEAST, open_files_for
 from thinwire_coordinator.access.organizer_secret import open_organizer_secret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
@@ -28,7 +31,6 @@ from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.open_files import open_files_for
 from thinwire_coordinator.rpc.server import Server, check_listen
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker, open_run, replay_run
@@ -44,8 +46,6 @@ from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
 from thinwire_proto.errors import (
-    MEND_DISK,
-    MEND_OWNER,
     MEND_STORE,
     Damaged,
     LedgerError,
@@ -102,16 +102,14 @@ class Coordinator:
             raise LedgerError(f"{error}; nothing that was sealed is lost; {error.mend}") from error
         except ThinwireError:
             raise
-        except PermissionError as error:
-            raise LocalError(f"{self._settings.state_dir}: {error}; {MEND_OWNER}") from error
         except StoreFails as error:
             raise LocalError(f"the updates: {error}; nothing that was sealed is lost; {MEND_STORE}") from error
         except OSError as error:
             folder = self._settings.state_dir
-            raise LocalError(
-                f"{folder}: the disk fails: {error}; nothing that was sealed is lost; {MEND_DISK}"
-            ) from error
+            raise LocalError(f"{folder}: {in_words(error)}; nothing that was sealed is lost") from error
         except Exception as error:
+            if words := limit_in_words(error):
+                raise LocalError(f"{words}; nothing that was sealed is lost") from error
             log.exception("this is a bug, or the machine fails")
             raise LocalError(f"the coordinator cannot go on: {error!r}; nothing that was sealed is lost") from error
 
@@ -144,6 +142,7 @@ class Coordinator:
 
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
+        check_open_files(LEAST)
         self._monitoring.check()
         settings.tls.check(settings.listen, settings.http, writes_invite=settings.invite_file is not None)
         self._lock = lock_state(folder)

@@ -11,12 +11,10 @@ from starlette.routing import BaseRoute
 
 from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
+from thinwire_coordinator.access.open_files import page_connections
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.web.live import STREAMS_MAX
 
-CONNECTIONS_MAX = 4 * STREAMS_MAX
-"""A browser uses one connection for its stream, and a few more for its requests."""
 ADVICE = "choose another address with --http HOST:PORT, or use --http off"
 
 
@@ -37,7 +35,7 @@ class WebServer:
         may_connect = transport.may_connect if tls is None else lambda _: True
         bound = bind(host, int(port), ADVICE, may_move=may_move)
         every = [*readiness.routes, *routes]
-        self._server = HttpServer(bound, every, CONNECTIONS_MAX, tls, may_connect, transport.client_of)
+        self._server = HttpServer(bound, every, page_connections(), tls, may_connect, transport.client_of)
         self.address = f"{self._server.scheme}://{host}:{self._server.port}"
 
     def start(self) -> None:
