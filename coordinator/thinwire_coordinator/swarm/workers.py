@@ -113,10 +113,11 @@ CLOSE_ORDER = ("watch", "fetch", "query", "replica", "copy", "merge", "evaluatio
 class Workers:
     """All workers. `JOBS` says which one does a job."""
 
+    _closed = False
+    _waits = False  # whether a job waits for a lock
+
     def __init__(self) -> None:
         self._workers = {name: Worker(name) for name in JOBS}
-        self._closed = False
-        self._waits = False
 
     def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         """Queue a job with its worker. The future may be awaited now, later, or never."""
