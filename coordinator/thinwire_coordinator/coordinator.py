@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from filelock import FileLock
 
 from thinwire_common.logs import tell
+from thinwire_common.open_files import check_open_files
+from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.open_files import LEAST, open_files_for
 from thinwire_coordinator.access.organizer_secret import open_organizer_secret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
@@ -27,7 +31,6 @@ from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.open_files import open_files_for
 from thinwire_coordinator.rpc.server import Server, check_listen
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker, open_run, replay_run
@@ -42,7 +45,14 @@ from thinwire_coordinator.torch_threads import default_threads
 from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
-from thinwire_proto.errors import MEND_DISK, MEND_OWNER, MEND_STORE, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.errors import (
+    MEND_STORE,
+    Damaged,
+    LedgerError,
+    LocalError,
+    Locked,
+    ThinwireError,
+)
 from thinwire_proto.exact.tiles import layout_of
 
 log = logging.getLogger("thinwire.coordinator")
@@ -84,23 +94,22 @@ class Coordinator:
         """Serve until `stop` is set. Raises LocalError if the coordinator cannot start, go on, or stop cleanly."""
         try:
             await self._serve(stop)
+        except Locked as error:
+            raise Locked(f"{error}; nothing that was sealed is lost; then start it again") from error
         except LedgerError as error:
             if error.step is not None or isinstance(error, Damaged):
                 raise
-            # the ledger cannot be read or written: the disk is full or fails
-            raise LedgerError(f"{error}; nothing that was sealed is lost; {MEND_DISK}") from error
+            raise LedgerError(f"{error}; nothing that was sealed is lost; {error.mend}") from error
         except ThinwireError:
             raise
-        except PermissionError as error:
-            raise LocalError(f"{self._settings.state_dir}: {error}; {MEND_OWNER}") from error
         except StoreFails as error:
             raise LocalError(f"the updates: {error}; nothing that was sealed is lost; {MEND_STORE}") from error
         except OSError as error:
             folder = self._settings.state_dir
-            raise LocalError(
-                f"{folder}: the disk fails: {error}; nothing that was sealed is lost; {MEND_DISK}"
-            ) from error
+            raise LocalError(f"{folder}: {in_words(error)}; nothing that was sealed is lost") from error
         except Exception as error:
+            if words := limit_in_words(error):
+                raise LocalError(f"{words}; nothing that was sealed is lost") from error
             log.exception("this is a bug, or the machine fails")
             raise LocalError(f"the coordinator cannot go on: {error!r}; nothing that was sealed is lost") from error
 
@@ -133,6 +142,7 @@ class Coordinator:
 
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
+        check_open_files(LEAST)
         self._monitoring.check()
         settings.tls.check(settings.listen, settings.http, writes_invite=settings.invite_file is not None)
         self._lock = lock_state(folder)
@@ -140,7 +150,8 @@ class Coordinator:
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
         key = open_identity(folder)  # now, so that invites can be made while a large run is created
-        self._access = access = AccessStore(folder, needs_invite=not settings.tls.insecure)
+        opening = partial(AccessStore, folder, needs_invite=not settings.tls.insecure)
+        self._access = access = await self._start_worker.run(opening)
         addresses = [settings.listen, settings.address, settings.http]
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)

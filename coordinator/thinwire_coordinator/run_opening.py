@@ -6,6 +6,7 @@ one. The next start redoes an unfinished creation of a run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -32,8 +33,9 @@ from thinwire_coordinator.ledger.state_directory import (
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, Locked
 from thinwire_proto.exact.replica import Replica
 
 log = logging.getLogger("thinwire.coordinator")
@@ -57,11 +59,25 @@ class StartWorker:
             raise StartInterrupted
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run one part. Raises StartInterrupted if told to stop before or meanwhile."""
-        self.go_on()
-        result = await self._workers.submit(Job.START, work, *arguments)
-        self.go_on()
-        return result
+        """Run one part. Raises StartInterrupted if told to stop before or meanwhile.
+
+        Waits LOCKED_START_S if another program holds the lock of a database that it needs."""
+        loop = asyncio.get_running_loop()
+        until: float | None = None
+        while True:
+            self.go_on()
+            try:
+                result = await self._workers.submit(Job.START, work, *arguments)
+            except Locked as error:
+                if until is None:
+                    until = loop.time() + limits.LOCKED_START_S
+                    log.warning("waiting for a lock: %s", error)
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(limits.LOCKED_AGAIN_S)
+            else:
+                self.go_on()
+                return result
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Upkeep:
 
     async def run(self) -> None:
         """Do the upkeep until cancelled."""
-        recorded = await self._workers.submit(Job.READ_STATUS, self._state.watch_ledger.recorded)
+        recorded = await self._workers.once_unlocked(Job.READ_STATUS, self._state.watch_ledger.recorded)
         measured = max((step for step, _ in recorded.newest.values()), default=None)
         works = [self._follow(measured)]
         if self._by_each is not None:
@@ -95,7 +95,7 @@ class Upkeep:
             to_save = (
                 gossip is None
                 and step > newest
-                and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
+                and (last or await self._workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest))
             )
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
@@ -129,7 +129,7 @@ class Upkeep:
         await self._workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
         text = f"step {copy.step}: snapshot written"
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
-        await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
+        await self._workers.once_unlocked(Job.DELETE_OLD, self._retention.trim)
 
     async def _collect(self) -> None:
         """Record what nodes measured, and measure the parts that they did not."""
@@ -194,7 +194,7 @@ class Upkeep:
         name, bits_per_nat = held_out.name, held_out.bits_per_nat(self._state.contract.model.context)
         if math.isfinite(loss):
             ledger = self._state.upkeep_ledger
-            await self._workers.submit(Job.WRITE_LOSS, ledger.record_loss, step, name, loss, measured_by)
+            await self._workers.once_unlocked(Job.WRITE_LOSS, ledger.record_loss, step, name, loss, measured_by)
             bits = loss * bits_per_nat if bits_per_nat else None
             tell(
                 log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from thinwire_common.program import run_program
+from thinwire_common.early_signals import obey_signals_early
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "NO"}
 """A node takes all that it runs from its own packages, and all that it trains on from the run. So libraries that could
@@ -12,6 +12,10 @@ fetch models or kernels from a hub are told not to, before they are imported."""
 
 
 def main() -> None:
+    obey_signals_early()
+
+    from thinwire_common.program import run_program  # noqa: PLC0415 - long enough for a Ctrl-C
+
     for variable, value in OFFLINE.items():
         os.environ.setdefault(variable, value)
     run_program("thinwire-node", _run, _tell_failure)

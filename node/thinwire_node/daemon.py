@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 from thinwire_common.logs import tell
+from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
@@ -30,8 +31,6 @@ from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
-    MEND_DISK,
-    MEND_OWNER,
     LocalError,
     PayloadError,
     ReplicaError,
@@ -128,11 +127,11 @@ class Node:
                 await self._main_loop(stop)
             finally:
                 await self._shutdown(told_to_stop=stop.is_set())
-        except PermissionError as error:
-            raise LocalError(f"{self.settings.state_dir}: {error}; {MEND_OWNER}") from None
         except OSError as error:
-            raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}; {MEND_DISK}") from None
+            raise LocalError(f"{self.settings.state_dir}: {in_words(error)}") from None
         except RuntimeError as error:  # the only common base of CUDA's, MPS' and the CPU's out-of-memory errors
+            if words := limit_in_words(error):
+                raise LocalError(words) from None
             if not OUT_OF_MEMORY.search(str(error)):
                 raise
             reason = str(error).splitlines()[0]

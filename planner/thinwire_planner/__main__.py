@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from thinwire_common.program import run_program
+from thinwire_common.early_signals import obey_signals_early
 
 
 def main() -> None:
+    obey_signals_early()
+
+    from thinwire_common.program import run_program  # noqa: PLC0415 - long enough for a Ctrl-C
+
     run_program("thinwire", _run)
 
 

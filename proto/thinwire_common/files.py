@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+NOT_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of file systems that sync files, but no folders: some FUSE, SMB and shared folders of virtual machines."""
 
 
 def replace_synced(path: Path, data: bytes) -> None:
@@ -29,6 +33,9 @@ def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NOT_SYNCED:
+            raise
     finally:
         os.close(handle)
 

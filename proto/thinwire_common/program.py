@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import io
 import os
 import signal
@@ -14,7 +13,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from thinwire_proto.errors import MEND_DISK, ThinwireError, UsageError
+from thinwire_common.early_signals import end_at_once
+from thinwire_common.open_files import raise_open_files
+from thinwire_proto.errors import ThinwireError, UsageError
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -23,12 +24,16 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended, as shells have it."""
 IMPORTING = "importlib._bootstrap"
 """The module whose functions are on the stack during an import."""
+OWNER_MASK = 0o700
 UNREAD = 141
 """Exit status of a command whose output nobody reads any more, as behind `| head`: 128 + SIGPIPE."""
 
 
 def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[str], None] | None = None) -> None:
     """Run a command of a program. tell_failure: logs the error that ends it as an event, if the log is JSON."""
+    _open_standard_streams()
+    raise_open_files()
+    os.umask(os.umask(OWNER_MASK) & ~OWNER_MASK)  # whoever starts it can read what it writes, whatever the umask
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # tables and names have characters that ASCII and Latin-1 lack
@@ -49,15 +54,38 @@ def _run(name: str, command: Callable[[], None], tell_failure: Callable[[str], N
     except BrokenPipeError:
         _end_output()
         sys.exit(UNREAD)
-    except OSError as error:
+    except (OSError, ImportError, MemoryError, RuntimeError) as error:
         _end_output()
-        fails = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        text = f"the disk fails: {error}; {MEND_DISK}" if fails else f"{error}; check the path and its permissions"
-        _fail(name, text, tell_failure)
+        _fail(name, _machine_in_words(error), tell_failure)
     except UsageError as error:
         _fail(name, str(error), tell_failure, WRONG_USAGE)
     except ThinwireError as error:
         _fail(name, str(error), tell_failure)
+
+
+def _machine_in_words(error: Exception) -> str:
+    """What an error of the system means. Raises other errors again."""
+    from thinwire_common.os_errors import in_words, is_of_machine, limit_in_words  # noqa: PLC0415 - long enough
+
+    if words := limit_in_words(error):
+        return words
+    if not isinstance(error, OSError):
+        raise error
+    return in_words(error) if is_of_machine(error) else f"{error}; check the path and its permissions"
+
+
+def _open_standard_streams() -> None:
+    """Open those of stdin, stdout and stderr that are closed, and lead them nowhere.
+
+    Otherwise a socket or the ledger would get their numbers, and libraries would write messages into it, or give up:
+    libuv closes no handle with such a number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - as long as it
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -78,7 +106,7 @@ def _interruptible_imports() -> Iterator[None]:
     torch catches whatever the import of numpy raises. The program then went on with half of numpy, and failed or could
     not be stopped."""
     is_ours = threading.current_thread() is threading.main_thread()
-    if is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if is_ours and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, end_at_once):
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield

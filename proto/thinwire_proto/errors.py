@@ -4,6 +4,8 @@ MEND_DISK = "free some space or repair the disk, then start it again"
 """Advice to the operator after a disk error, on either side."""
 MEND_OWNER = "the user who starts it must own all files there; was it started as another user before?"
 """The same after an error of permissions."""
+MEND_FILES = "Are there enough open files? `ulimit -n` shows how many a program may have."
+"""The same if a file could not be opened, perhaps because too many are open."""
 MEND_STORE = "check the address of --bodies, its credentials and the connection, then start it again"
 """The same if a store elsewhere fails, which the coordinator alone uses."""
 
@@ -25,11 +27,17 @@ class UsageError(ConfigError):
 
 
 class LedgerError(LocalError):
-    """The ledger on disk is inconsistent. `step` is the first step that fails, if known."""
+    """The ledger on disk is inconsistent. `step` is the first step that fails, if known. mend: what the operator can
+    do, if that is not in the message."""
 
-    def __init__(self, message: str, step: int | None = None) -> None:
+    def __init__(self, message: str, step: int | None = None, *, mend: str = MEND_DISK) -> None:
         super().__init__(message)
         self.step = step
+        self.mend = mend
+
+
+class Locked(LedgerError):
+    """Another program holds the lock of a database. Nothing was read or written, and it may be tried again."""
 
 
 class Damaged(LedgerError):

@@ -71,6 +71,10 @@ LOCK_WAIT_S = ROUND_TRIP_MAX_S / 8
 whether a node runs, and that of the cards, which a node holds while it chooses one."""
 LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
 """Wait for another connection to the same ledger to finish its write."""
+LOCKED_AGAIN_S = ROUND_TRIP_MAX_S / 2
+"""Pause before a read or write is tried again, if another program holds the lock of the database."""
+LOCKED_START_S = 30 * ROUND_TRIP_MAX_S
+"""A coordinator that starts waits so long for such a lock."""
 TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S
 """Wait for a terminal, or for a reader of the log, to accept the remaining output when a program ends."""
 HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S

@@ -202,3 +202,23 @@ def _held(leases: Leases, node: str) -> list[object]:
 def _positions(runs: object) -> list[int]:
     assert isinstance(runs, list)
     return [position for start, count in runs for position in range(start, start + count)]
+
+
+def test_a_contribution_that_was_not_counted_after_all_leaves_its_positions_trained_or_free() -> None:
+    leases = Leases()
+    for node in "ab":
+        leases.grant(node, 8, 0)
+    leases.report("a", 3)
+    before = leases.plain()
+    leases.unsettle("a", leases.settle("a"))
+    assert leases.plain() == before
+    settled = leases.settle("a")
+    leases.report("a", 5)  # the next contribution
+    leases.unsettle("a", settled)
+    leases.take_back("a")
+    assert leases.grant("c", 8, 0) == (SampleRange(0, 8),)  # nothing is lost
+    leases.report("b", 15)
+    settled = leases.settle("b")
+    leases.take_back("b")
+    leases.unsettle("b", settled)
+    assert leases.grant("d", 8, 0) == (SampleRange(8, 8),)

@@ -11,8 +11,8 @@ import pytest
 
 from support.small import small_contract
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.open_files import OWN_FILES, PAGE_CONNECTIONS_MAX, open_files_for, page_connections
 from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
-from thinwire_coordinator.rpc.open_files import OWN_FILES, open_files_for
 from thinwire_coordinator.swarm import feed as feeds
 from thinwire_coordinator.swarm.feed import Feed
 from thinwire_coordinator.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
@@ -54,13 +54,21 @@ def test_the_bound_holds_what_trust_and_audits_take() -> None:
 
 
 def test_connections_leave_files_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: given.append(pair))
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
     assert open_files_for(Bounds(10)).connections_max == Bounds(10).connections_max
-    assert given == []  # there is room already
-    assert open_files_for(Bounds(8192)).connections_max == 4096 - OWN_FILES
-    assert given == [(4096, 4096)]
+    assert limits[1:] == [(4096, 4096)]
+    assert open_files_for(Bounds(8192)).connections_max == (4096 - OWN_FILES - page_connections()) // 2
+    assert page_connections() == 1000  # beside those of nodes
+    limits.append((1 << 20, 1 << 20))
+    assert page_connections() == PAGE_CONNECTIONS_MAX
+    for few in (128, 256, 512):  # all of them together never take the last file
+        limits.append((few, few))
+        nodes = open_files_for(Bounds(8192)).connections_max
+        assert nodes >= 12
+        assert page_connections() >= 8
+        assert 2 * nodes + page_connections() + OWN_FILES <= few
 
 
 @dataclass(frozen=True)

@@ -273,3 +273,16 @@ def test_under_any_events_rounds_ascend_and_steps_follow_sealed_rounds(
         assert m.step == sealed
         assert m.phase is not Phase.OPEN or m.deadline is not None
         assert what != "tick" or m.deadline is None or m.deadline >= now
+
+
+def test_a_round_that_cannot_be_sealed_is_void_and_the_next_one_has_the_same_step() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert kinds(deliver(m, "a", 0, 1.0)[1]) == ["Gathered"]
+    (void, *_) = m.not_sealed("the ledger is locked", 20.0)
+    assert void == Voided(0, "the ledger is locked")
+    actions = m.tick(30.0) if m.phase is Phase.WAITING else []
+    assert (m.phase, m.step, m.next_round) == (Phase.OPEN, 0, 2)
+    assert all(isinstance(action, Opened) for action in actions)
+    with pytest.raises(RuntimeError):
+        m.not_sealed("no round is being sealed", 31.0)

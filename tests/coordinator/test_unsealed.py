@@ -66,6 +66,23 @@ def test_reports_from_before_a_restart_take_room_in_the_row() -> None:
     assert unsealed.has_room("a" * 32)
 
 
+def test_reports_of_a_row_that_could_not_be_written_are_in_the_next_one_once() -> None:
+    unsealed = Unsealed([])
+    unsealed.add(report(1))
+    unsealed.parts()  # on disk
+    taken = unsealed.take()
+    unsealed.add(report(2))
+    unsealed.put_back(taken)
+    assert sorted(unsealed.parts()) == sorted([report(1).key, report(2).key])  # a row may have deleted the first
+    unsealed.put_back()  # that write failed
+    assert len(unsealed.parts()) == 2
+    assert not unsealed.is_empty
+    assert unsealed.take() == [report(1), report(2)]
+    assert unsealed.is_empty
+    unsealed.put_back()
+    assert unsealed.parts() == {}  # they are sealed now
+
+
 @pytest.mark.parametrize("plain", [None, [], [b"", 1, b""], [KEY.data, "x", b""], [KEY.data, 1, 2, 3]])
 def test_what_is_no_report_is_named_as_damage(plain: object) -> None:
     with pytest.raises(Damaged, match="cannot read a report on disk that is in no row"):

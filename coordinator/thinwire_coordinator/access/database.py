@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_common.migrations import transaction
+from thinwire_common.sqlite_errors import is_locked, is_refused, mend
 from thinwire_coordinator.access import schema
-from thinwire_proto.errors import MEND_DISK, MEND_OWNER, LocalError
+from thinwire_proto.errors import LocalError, Locked
 from thinwire_proto.limits import LEDGER_BUSY_S
 
 FILE = "access.sqlite"
@@ -37,8 +38,8 @@ class Database:
             self._db.execute("PRAGMA synchronous=FULL")
             schema.prepare(self._db, str(path))
         except (sqlite3.Error, OSError) as error:
-            mend = MEND_OWNER if _is_refused(error) else f"{MEND_DISK}, or restore it from a copy"
-            raise LocalError(f"{path}: cannot be opened: {error}; {mend}") from None
+            copy = "" if is_locked(error) or is_refused(error) else ", or restore it from a copy"
+            raise self._failure("opened", error, copy) from None
 
     def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement and return all its rows."""
@@ -63,7 +64,7 @@ class Database:
                 with transaction(self._db):
                     yield
             except sqlite3.Error as error:
-                raise self._failure(error) from None
+                raise self._failure("read or written", error) from None
 
     def close(self) -> None:
         with self._turn:
@@ -74,13 +75,8 @@ class Database:
             try:
                 return self._db.execute(sql, values)
             except sqlite3.Error as error:
-                raise self._failure(error) from None
+                raise self._failure("read or written", error) from None
 
-    def _failure(self, error: sqlite3.Error) -> LocalError:
-        mend = MEND_OWNER if _is_refused(error) else MEND_DISK
-        return LocalError(f"{self.path}: cannot be read or written: {error}; {mend}")
-
-
-def _is_refused(error: Exception) -> bool:
-    """Whether this user may not write to the file. `sqlite_errorcode` is not on every Python that we run on."""
-    return isinstance(error, PermissionError) or "readonly" in str(error)
+    def _failure(self, what: str, error: Exception, or_else: str = "") -> LocalError:
+        text, advice = f"{self.path}: cannot be {what}: {error}", mend(self.path, error)
+        return (Locked if is_locked(error) else LocalError)(f"{text}; {advice}{or_else}")

@@ -11,10 +11,10 @@ import hmac
 import os
 import secrets
 import shlex
-import stat
 from pathlib import Path
 
 from thinwire_proto.errors import MEND_DISK, ConfigError, LocalError
+from thinwire_proto.identity.private_files import others_can_read
 
 FILE = "organizer.secret"
 SECRET_BYTES = 24
@@ -38,7 +38,7 @@ def open_organizer_secret(folder: Path) -> OrganizerSecret:
     try:
         if not path.exists():
             _write(path, secrets.token_urlsafe(SECRET_BYTES))
-        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        if others_can_read(path):
             raise ConfigError(f"{path}: others can read it; run: chmod 600 {shlex.quote(str(path))}")
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:

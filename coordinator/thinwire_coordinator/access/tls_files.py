@@ -25,6 +25,7 @@ from thinwire_proto.identity.certificates import (
     why_renew_leaf,
 )
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.identity.private_files import others_can_read
 
 FOLDER = "tls"
 CA_FILE = "ca.pem"
@@ -153,7 +154,7 @@ def publish_authority(path: Path, authority: Certificate) -> None:
 def _read(path: Path) -> Certificate | None:
     """A certificate that was kept; None if it is missing or damaged, or if others can read its key."""
     try:
-        if os.name != "nt" and path.stat().st_mode & 0o077:
+        if others_can_read(path):
             return None
         chain, mark, key = _bounded(path).partition(_KEY_BEGINS)
         return parse_certificate(chain, mark + key)

@@ -36,6 +36,7 @@ from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto import limits
+from thinwire_proto.errors import Locked
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.gossip.seen_lines import SeenLines
@@ -256,13 +257,23 @@ class Beats:
         self._ask()
         self.show()
 
+    @property
+    def all_sealed(self) -> bool:
+        """Whether each report is in a row."""
+        return self._store.unsealed.is_empty
+
     async def seal_reports(self) -> None:
-        """Seal what has come since the last row."""
+        """Seal what has come since the last row, unless another program holds the lock of the ledger."""
         leases = self._swarm.registry.leases
         if pending := self._store.unsealed.take():
             measured = self.sketches.measured(self.directory.running)
             before = self._sealer.level
-            await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
+            try:
+                await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
+            except Locked as error:
+                log.warning("%d reports are not sealed, and wait for the next row: %s", len(pending), error)
+                self._store.unsealed.put_back(pending)
+                return
             self._show_measured(measured)
             self._show_level(before)
             self.show()

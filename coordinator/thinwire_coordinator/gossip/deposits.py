@@ -205,7 +205,9 @@ class Deposits:
                 return
             self._beats.is_closed = True
             await self._beats.seal_reports()  # no row may follow that of the mean
-            mean = await self._swarm.workers.submit(Job.WRITE_BEAT, self._seal)
+            if not self._beats.all_sealed:
+                return  # the ledger is locked
+            mean = await self._swarm.workers.once_unlocked(Job.WRITE_BEAT, self._seal)
             await self._swarm.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
             self._beats.directory.phase = Phase.COMPLETE
             self._beats.show()

@@ -19,6 +19,7 @@ from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.reports import encode_reports
 from thinwire_proto.identity import statements
@@ -57,7 +58,7 @@ class RowSealer:
 
         ahead: the first iteration in which a decision that follows from the measurement may hold.
 
-        Returns when they are on disk. Raises OSError or LedgerError."""
+        Returns when they are on disk. Raises OSError or LedgerError; after Locked, nothing is on disk."""
         level = self.level
         if self.ladder is not None and level is not None and measured is not None and measured.in_steps is not None:
             level = self.ladder.after(level, measured.in_steps, ahead)
@@ -116,7 +117,11 @@ class RowSealer:
     def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None, forget: Sequence[str] = ()) -> None:
         state = self._swarm.state
         signature = state.key.sign(statements.row(row.hash))
-        state.ledger.append(row, RowSignatures(signature, signed), leases, forget)
+        try:
+            state.ledger.append(row, RowSignatures(signature, signed), leases, forget)
+        except Locked:
+            state.bodies.remove([row.body_hash.hex()])
+            raise
         self.step, self._round, self._head = self.step + 1, self._round + 1, row.hash
 
 

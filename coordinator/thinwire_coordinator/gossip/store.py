@@ -7,6 +7,7 @@ One write at a time covers all that happened meanwhile, because a thousand nodes
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgpack
 
@@ -44,13 +45,30 @@ class Store:
     async def _write(self) -> None:
         async with self._turn:
             self._next = None  # what is decided from now on needs another write
-            directory = self.directory
-            parts, number = {MEMBERS: _packed(directory.plain_members()), **self.unsealed.parts()}, directory.number
-            if number != self._written:
-                parts[TOPOLOGY] = _packed(directory.plain_topology())
-            leases, ledger = self._swarm.registry.leases.packed(), self._swarm.state.ledger
-            await self._swarm.workers.submit(Job.WRITE_BEAT, ledger.record_directory, leases, parts)
-            self._written = number
+            tries = 0
+
+            def prepare() -> Callable[[], int]:
+                nonlocal tries
+                tries += 1
+                if tries > 1:
+                    self.unsealed.put_back()  # those that no row has by now
+                return self._writing()
+
+            self._written = await self._swarm.workers.newest_once_unlocked(Job.WRITE_BEAT, prepare)
+
+    def _writing(self) -> Callable[[], int]:
+        """The write of all that is newest. It returns the number of the topology that it has written."""
+        directory, ledger = self.directory, self._swarm.state.ledger
+        parts, number = {MEMBERS: _packed(directory.plain_members()), **self.unsealed.parts()}, directory.number
+        if number != self._written:
+            parts[TOPOLOGY] = _packed(directory.plain_topology())
+        leases = self._swarm.registry.leases.packed()
+
+        def write() -> int:
+            ledger.record_directory(leases, parts)
+            return number
+
+        return write
 
 
 def _packed(plain: object) -> bytes:

@@ -62,6 +62,10 @@ class Unsealed:
         self._of_node = Counter(entry.signed.node for entry in self._reports)
         self._unwritten: list[SealedReport] = []
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._reports
+
     def has_room(self, node: str) -> bool:
         """Whether the next row has room for another report of this node."""
         return self._of_node[node] < REPORTS_OF_A_NODE and len(self._reports) < REPORTS_MAX
@@ -77,6 +81,12 @@ class Unsealed:
         self._reports, self._unwritten = [], []
         self._of_node.clear()
         return taken
+
+    def put_back(self, taken: Iterable[SealedReport] = ()) -> None:
+        """Undo `take`, or `parts`, because nothing was written. All reports are written again."""
+        self._reports = [*taken, *self._reports]
+        self._of_node = Counter(entry.signed.node for entry in self._reports)
+        self._unwritten = list(self._reports)
 
     def parts(self) -> dict[str, bytes]:
         """Those that are not on disk, as parts of the directory that are written next."""

@@ -7,8 +7,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from thinwire_common.sqlite_errors import is_locked, mend
 from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, Locked
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
 
 RUN_ENDED = "this run has ended: export its model, and start a new run from that (docs/operating.md, lost keys)"
@@ -52,6 +53,8 @@ def _key_that_signed(ledger: Path) -> PublicKey | None:
     try:
         with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as db:
             found = db.execute("SELECT value FROM about WHERE key = 'coordinator_key'").fetchone()
-    except sqlite3.Error:
+    except sqlite3.Error as error:
+        if is_locked(error):
+            raise Locked(f"cannot read {ledger}: {error}; {mend(ledger, error)}") from None
         return None
     return None if found is None else PublicKey(bytes.fromhex(found[0]))

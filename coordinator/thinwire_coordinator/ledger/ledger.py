@@ -18,12 +18,13 @@ from typing import Any
 import msgpack
 
 from thinwire_common.migrations import transaction
+from thinwire_common.sqlite_errors import is_locked, mend
 from thinwire_coordinator.ledger import schema
 from thinwire_coordinator.ledger.signatures import RowSignatures, Signatures
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.round.measurement import MeasuredBy
 from thinwire_proto import limits
-from thinwire_proto.errors import Damaged, LedgerError
+from thinwire_proto.errors import Damaged, LedgerError, Locked
 from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
 
 COLUMNS = (
@@ -71,6 +72,9 @@ class Ledger:
 
         SQLite's own lock gives up after LEDGER_BUSY_S, and a disk may stall for longer than that.
         """
+        self._voids: list[tuple[int, int, int, str]] = []
+        """(first round, last round, term, reason) of void rounds that are not on disk, because another program held the
+        lock. There is rarely more than one: consecutive ones share an entry, and every row writes them."""
         try:
             if read_only and not os.access(path.parent, os.W_OK):
                 self._db = _connect_without_writing(path)
@@ -84,7 +88,7 @@ class Ledger:
             else:
                 schema.prepare(self._db, str(path))
         except sqlite3.DatabaseError as error:
-            raise _failure(f"cannot open {path} as a ledger", error) from None
+            raise self._failure(f"cannot open {path} as a ledger", error) from None
 
     def _execute(self, sql: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
@@ -92,7 +96,15 @@ class Ledger:
         except sqlite3.IntegrityError as error:
             raise LedgerError(f"{self._path}: the record exists already: {error}") from None
         except sqlite3.Error as error:
-            raise _failure(f"cannot read or write {self._path}", error) from None
+            raise self._failure(f"cannot read or write {self._path}", error) from None
+
+    def _failure(self, what: str, error: sqlite3.Error) -> LedgerError:
+        """Convert an SQLite error: a plain DatabaseError means a damaged or foreign file, a subclass a lock or a disk
+        that fails."""
+        text, advice = f"{what}: {error}", mend(self._path, error)
+        if type(error) is sqlite3.DatabaseError:
+            return Damaged(text, restore="it")
+        return Locked(f"{text}; {advice}") if is_locked(error) else LedgerError(text, mend=advice)
 
     def sibling(self) -> Ledger:
         """Open another connection to the same file, for another thread. A copy serves one thread and returns itself."""
@@ -135,6 +147,7 @@ class Ledger:
             pack_extras(row.extras),
         )
         with self._transaction():
+            self._write_voids()
             placeholders = ", ".join("?" * len(COLUMNS))
             self._execute(f"INSERT INTO rows ({', '.join(COLUMNS)}) VALUES ({placeholders})", fields)
             self.signatures.record(row.step, row.counted, signatures)
@@ -142,6 +155,7 @@ class Ledger:
                 self.record_leases(leases)
             for key in forget:
                 self._execute("DELETE FROM directory WHERE key = ?", (key,))
+        self._voids.clear()
 
     def record_leases(self, packed: bytes) -> None:
         """Write the output of `Leases.packed`. A grant must be on disk before it is announced."""
@@ -172,15 +186,28 @@ class Ledger:
             raise Damaged(f"{self._path}: cannot read the directory on disk: {error}") from None
 
     def record_void(self, term: int, round_number: int, reason: str) -> None:
-        """Record a void round. Consecutive void rounds share one record with the newest reason."""
-        with self._transaction():
+        """Record a void round. Consecutive void rounds share one record with the newest reason.
+
+        While another program holds the ledger's lock, it is kept for the next record or row.
+        """
+        with self._turn:
+            longer = self._voids and self._voids[-1][1:3] == (round_number - 1, term)
+            first = self._voids.pop()[0] if longer else round_number
+            self._voids.append((first, round_number, term, reason))
+            with suppress(Locked):
+                with self._transaction():
+                    self._write_voids()
+                self._voids.clear()
+
+    def _write_voids(self) -> None:
+        for first, last, term, reason in self._voids:
             longer = self._execute(
                 "UPDATE voids SET last_round = ?, reason = ? WHERE term = ? AND last_round = ?",
-                (round_number, reason, term, round_number - 1),
+                (last, reason, term, first - 1),
             )
             if longer.rowcount == 0:
                 insert = "INSERT INTO voids (first_round, last_round, term, reason) VALUES (?, ?, ?, ?)"
-                self._execute(insert, (round_number, round_number, term, reason))
+                self._execute(insert, (first, last, term, reason))
 
     def record_loss(self, step: int, name: str, loss: float, measured_by: MeasuredBy) -> None:
         """Record the loss on the held-out set `name`."""
@@ -253,7 +280,7 @@ class Ledger:
         try:
             found = self._execute(query, (start, stop)).fetchall()
         except sqlite3.DatabaseError as error:
-            raise _failure(f"cannot read {self._path}", error) from None
+            raise self._failure(f"cannot read {self._path}", error) from None
         return [(step, body_bytes, _samples_by_node(step, packed)) for step, body_bytes, packed in found]
 
     def counted_of(self, contributions: Iterable[bytes]) -> int:
@@ -284,7 +311,7 @@ class Ledger:
             for fields in cursor:
                 yield _row(dict(zip(COLUMNS, fields, strict=True)))
         except sqlite3.DatabaseError as error:
-            raise _failure(f"cannot read {self._path}", error) from None
+            raise self._failure(f"cannot read {self._path}", error) from None
         finally:
             with suppress(sqlite3.ProgrammingError):  # the ledger may be closed already
                 cursor.close()  # an open one would hold its connection to the ledger as it is now
@@ -297,7 +324,7 @@ class Ledger:
                 with transaction(self._db):
                     yield
             except sqlite3.Error as error:
-                raise _failure(f"cannot read or write {self._path}", error) from None
+                raise self._failure(f"cannot read or write {self._path}", error) from None
 
 
 def _connect(name: str, *, is_uri: bool = False) -> sqlite3.Connection:
@@ -327,13 +354,6 @@ def _connect_without_writing(path: Path) -> sqlite3.Connection:
             "to where you can"
         ) from None
     return db
-
-
-def _failure(what: str, error: sqlite3.Error) -> LedgerError:
-    """Convert an SQLite error: a plain DatabaseError means a damaged or foreign file, a subclass a failing disk."""
-    if type(error) is sqlite3.DatabaseError:
-        return Damaged(f"{what}: {error}", restore="it")
-    return LedgerError(f"{what}: {error}")
 
 
 def _samples_by_node(step: int, packed: bytes) -> list[tuple[str, int]]:

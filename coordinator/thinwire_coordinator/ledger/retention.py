@@ -26,7 +26,7 @@ from thinwire_common.files import sync_folder
 from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.gossip_consensus import sketches_named_by
 from thinwire_coordinator.ledger.state_directory import RunState
-from thinwire_proto.errors import LedgerError, ReplicaError
+from thinwire_proto.errors import LedgerError, Locked, ReplicaError
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -122,6 +122,8 @@ class Retention:
         """Whether a snapshot can be read and belongs to the ledger, so that a replay can start from it."""
         try:
             self._state.check_own_snapshot(step)
+        except Locked:
+            raise
         except (ReplicaError, LedgerError) as error:
             text = f"{error}; the older snapshots are kept"
             tell(log, logging.WARNING, "coordinator.snapshot_unsound", text, step=step)

@@ -25,6 +25,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.foreign_directory import check_begun_or_empty, check_not_of_a_node
@@ -48,6 +49,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.identity.private_files import keeps_permissions
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, HeldOutSet, Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
@@ -193,6 +195,12 @@ def lock_state(folder: Path) -> FileLock:
         check_not_of_a_node(folder)
         check_begun_or_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        check_locks(folder)
+        if not keeps_permissions(folder):
+            raise ConfigError(
+                f"{described(folder)} keeps no permissions, so all users of this machine could read the key of the "
+                f"run and the organizer's secret; {ELSEWHERE}"
+            )
         lock = FileLock(folder / "lock")
         lock.acquire(blocking=False)
     except Timeout:

@@ -40,5 +40,6 @@ class NodeNames:
 
     def _write(self) -> None:
         names, self._new, self._timer = self._new, {}, None
-        work = self._swarm.workers.submit(Job.WRITE_NAMES, self._swarm.state.upkeep_ledger.record_names, names)
-        self._swarm.events.look_at("writing the names of nodes", work)
+        record = self._swarm.state.upkeep_ledger.record_names
+        work = self._swarm.workers.once_unlocked(Job.WRITE_NAMES, record, names)
+        self._swarm.events.keep("writing the names of nodes", work)

@@ -91,6 +91,9 @@ class RoundDriver:
     def sealed(self) -> None:
         self._do(self._machine.sealed(self.now()))
 
+    def not_sealed(self, why: str) -> None:
+        self._do(self._machine.not_sealed(why, self.now()))
+
     def deliver(self, contribution: Contribution, to: Round, accepted: Callable[[], None]) -> bool:
         """Offer a checked contribution to a round. Return whether the round accepted it.
 

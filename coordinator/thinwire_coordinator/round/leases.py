@@ -5,7 +5,7 @@ positions in every round. It wastes the positions that slow nodes do not reach, 
 dies with its state. So each position has a state instead:
 
     free ─grant▶ granted ─report▶ trained ─settle▶ settled         trained: reported with a contribution
-      ▲             │                │                             settled: that contribution was counted
+      ▲             │                │ ◀unsettle──┘                settled: that contribution was counted
       └─────────────┴───take back────┘                             the node is lost together with its state
 
 Positions are granted in order: first those taken back, then those from the cursor on. (seed, pass, position) alone
@@ -152,11 +152,22 @@ class Leases:
             before, rest = _split(held.trained + held.granted, trained_through)
             held.trained, held.granted = _joined(before), _joined(rest)
 
-    def settle(self, node: str) -> None:
-        """Settle the reported positions. Their contribution counted, so they are in an update or in the momentum."""
+    def settle(self, node: str) -> list[SampleRange]:
+        """Settle the reported positions, and return them. Their contribution counted, so they are in an update or in
+        the momentum."""
         held = self._to_change(node)
-        if held is not None:
-            held.trained = []
+        if held is None:
+            return []
+        settled, held.trained = held.trained, []
+        return settled
+
+    def unsettle(self, node: str, settled: list[SampleRange]) -> None:
+        """Undo `settle`: the contribution was not counted after all. Those of a node that was lost are free."""
+        held = self._to_change(node)
+        if held is None:
+            self._set_free(settled)
+        else:
+            held.trained = _joined(settled + held.trained)[-TRAINED_RUNS_MAX:]
 
     def give_back(self, node: str) -> None:
         """Free the unreported positions of a node that leaves and keeps its momentum."""

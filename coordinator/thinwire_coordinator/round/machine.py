@@ -9,6 +9,7 @@ that the machine returns.
     OPEN      too few        WAITING    fewer than min_contributions: the round is void, the schedule does not advance
     SEALING   sealed         WAITING    the update is on disk and published
     SEALING   last sealed    COMPLETE   the update was the last of the schedule
+    SEALING   not sealed     WAITING    the ledger is locked: the round is void, and nothing of it is on disk
 
 An event without an entry for the current phase raises RuntimeError and changes nothing.
 """
@@ -36,6 +37,7 @@ class RoundEvent(Enum):
     TOO_FEW = auto()
     SEALED = auto()
     LAST_SEALED = auto()
+    NOT_SEALED = auto()
 
 
 TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
@@ -44,6 +46,7 @@ TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
     (Phase.OPEN, RoundEvent.TOO_FEW): Phase.WAITING,
     (Phase.SEALING, RoundEvent.SEALED): Phase.WAITING,
     (Phase.SEALING, RoundEvent.LAST_SEALED): Phase.COMPLETE,
+    (Phase.SEALING, RoundEvent.NOT_SEALED): Phase.WAITING,
 }
 
 
@@ -79,7 +82,7 @@ Action = Opened | Gathered | Voided
 
 TIME_IS_UP = "time is up"
 NOBODY_IS_LEFT = "nobody is left to wait for"
-"""Every `why` begins with one of these two texts."""
+"""The `why` of a round that the machine ends begins with one of these two texts."""
 
 MISSES_FORGIVEN = 1
 """After this many missed rounds, any call of a node makes rounds wait for it again; after more, only a contribution."""
@@ -240,6 +243,13 @@ class RoundMachine:
         self.round = None
         return self._advance(now)
 
+    def not_sealed(self, why: str, now: float) -> list[Action]:
+        """Note that the update of the gathered round could not be written, and is not on disk: the round is void."""
+        current = self.round
+        self._move(RoundEvent.NOT_SEALED)
+        assert current is not None
+        return [self._void(current, why), *self._advance(now)]
+
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""
         self._stopped = True
@@ -291,10 +301,13 @@ class RoundMachine:
             nodes = tuple(contribution.node for contribution in current.accepted)
             return [Gathered(current.number, self.step, nodes, why)]
         self._move(RoundEvent.TOO_FEW)
+        count = len(current.accepted)
+        return [self._void(current, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
+
+    def _void(self, current: Round, why: str) -> Voided:
         self.round = None
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
-        count = len(current.accepted)
-        return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
+        return Voided(current.number, why)
 
     def _not_void_before(self, current: Round) -> float:
         """The time up to which a round that would be void waits for nodes that are not awaited. It costs nothing, since

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from thinwire_coordinator.round.announcements import IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.swarm.evaluations import Evaluations
@@ -12,6 +13,7 @@ from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.errors import Locked
 
 IDLE_EVERY_S = 1.0
 
@@ -81,19 +83,36 @@ class Announcer:
         self._writing = True
         announced = list(self._granted)
         self._granted.clear()
-        written = self._workers.submit(Job.WRITE_LEASES, self._ledger.record_leases, self._registry.leases.packed())
-        self._tasks.must_succeed(written)
+        written = self._workers.submit(Job.WRITE_LEASES, self._recording())
 
         def done(written: asyncio.Future[None]) -> None:
+            error = None if written.cancelled() else written.exception()
+            if isinstance(error, Locked):
+                self._tasks.keep_timed(self._write_once_unlocked(announced))
+                return
             self._writing = False
-            if written.cancelled() or written.exception() is not None:
-                return  # what is not on disk is not announced; `must_succeed` ends the run
+            if error is not None:
+                self._tasks.fail(error)
+            if written.cancelled() or error is not None:
+                return  # what is not on disk is not announced
             # who has been granted more meanwhile gets it all with the next write
             self._announce([node for node in announced if node not in self._granted])
             if self._granted:
                 self._write_leases()
 
         written.add_done_callback(done)
+
+    def _recording(self) -> Callable[[], None]:
+        return partial(self._ledger.record_leases, self._registry.leases.packed())
+
+    async def _write_once_unlocked(self, announced: Iterable[str]) -> None:
+        """Write the leases as they then are, once no other program holds the ledger's lock."""
+        self._granted |= dict.fromkeys(announced)
+        await self._workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
+        self._writing = False
+        announced = list(self._granted)
+        self._granted.clear()
+        self._announce(announced)
 
     def _announce(self, nodes: Iterable[str]) -> None:
         current = self._intake.current

@@ -19,10 +19,10 @@ async def watch_bans(swarm: Swarm, bans: Bans, newest: int = 0, wall_clock: Call
     """
     while True:
         now = wall_clock()
-        holding = await swarm.workers.submit(Job.READ_BANS, bans.holding, now)
+        holding = await swarm.workers.once_unlocked(Job.READ_BANS, bans.holding, now)
         for node_id, ban in holding.items():
             swarm.expel(node_id, ban.denied(now))
-        newest, pardoned = await swarm.workers.submit(Job.READ_BANS, bans.pardoned_since, newest)
+        newest, pardoned = await swarm.workers.once_unlocked(Job.READ_BANS, bans.pardoned_since, newest)
         for node_id in pardoned:
             swarm.observer.pardon(node_id)
         await asyncio.sleep(BANS_READ_S)

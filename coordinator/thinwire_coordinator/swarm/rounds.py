@@ -22,6 +22,7 @@ from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.errors import Locked
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.reasons import Reason
@@ -29,6 +30,7 @@ from thinwire_proto.wire.reasons import Reason
 log = logging.getLogger("thinwire.coordinator")
 
 NONCE_BITS = 64
+LEDGER_LOCKED = "another program holds the lock of the ledger"
 
 
 class Rounds:
@@ -95,12 +97,18 @@ class Rounds:
         assert base is not None
         fingerprint = await base.fingerprint
         sealed = SealedRound(gathered.round, self._term, gathered.step, base.nonce, fingerprint)
-        accepted = tuple(current.round.accepted)
-        for contribution in accepted:
-            self._registry.leases.settle(contribution.node)
+        accepted, leases = tuple(current.round.accepted), self._registry.leases
+        settled = {contribution.node: leases.settle(contribution.node) for contribution in accepted}
         counted = tuple(contribution.counted for contribution in accepted)
         signatures = tuple(contribution.signed for contribution in accepted)
-        out = await self._sealer.seal(sealed, counted, signatures, current.merger, self._registry.leases.packed)
+        try:
+            out = await self._sealer.seal(sealed, counted, signatures, current.merger, leases.packed)
+        except Locked as error:
+            log.warning("round %d is not sealed, and its contributions go back: %s", gathered.round, error)
+            for node, runs in settled.items():
+                leases.unsettle(node, runs)
+            self._driver.not_sealed(LEDGER_LOCKED)
+            return
         self._tasks.keep(self._tell_applied(gathered.step, out.applied))
         self._registry.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))

@@ -15,6 +15,7 @@ from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.swarm.feed import EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -89,7 +90,8 @@ class Sealer:
 
         signatures: of `counted`, by its nodes. merger: has all votes of `counted` queued to it, at least. leases:
         returns the packed leases; it is called when the row is queued, so that the row's leases are newer than all
-        those recorded before. Raises OSError or LedgerError if the disk fails; nothing is published then.
+        those recorded before. Raises OSError or LedgerError if the disk fails, and Locked if another program holds the
+        ledger's lock; nothing is published then, and after Locked nothing is on disk.
         """
         began = self._now()
         (update, components), (encoded, form) = await self._workers.submit(
@@ -139,5 +141,9 @@ class Sealer:
             version=version_for(self._state.contract),
         )
         signature = self._state.key.sign(statements.row(row.hash))
-        self._state.ledger.append(row, RowSignatures(signature, signatures), leases)
+        try:
+            self._state.ledger.append(row, RowSignatures(signature, signatures), leases)
+        except Locked:
+            self._state.bodies.remove([row.body_hash.hex()])
+            raise
         return row, self._encode(row.step, row.canonical(), encoded, signature)

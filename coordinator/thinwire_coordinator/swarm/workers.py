@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TypeVar
 
 import torch
 
 from thinwire_common.workers import Worker
+from thinwire_proto import limits
+from thinwire_proto.errors import Locked
+
+log = logging.getLogger("thinwire.coordinator")
 
 Result = TypeVar("Result")
 
@@ -107,12 +113,38 @@ CLOSE_ORDER = ("watch", "fetch", "query", "replica", "copy", "merge", "evaluatio
 class Workers:
     """All workers. `JOBS` says which one does a job."""
 
+    _closed = False
+    _waits = False  # whether a job waits for a lock
+
     def __init__(self) -> None:
         self._workers = {name: Worker(name) for name in JOBS}
 
     def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         """Queue a job with its worker. The future may be awaited now, later, or never."""
         return self._workers[WORKER_OF[job]].submit(work, *arguments)
+
+    async def once_unlocked(self, job: Job, work: Callable[..., Result], *arguments: object) -> Result:
+        """Do a job as soon as no other program holds the lock of its database. Raises Locked if the workers are closed
+        meanwhile."""
+        return await self.newest_once_unlocked(job, lambda: partial(work, *arguments))
+
+    async def newest_once_unlocked(self, job: Job, prepare: Callable[[], Callable[[], Result]]) -> Result:
+        """The same, for work that `prepare` makes for each try, on the event loop, from what is then the newest."""
+        while True:
+            try:
+                done = await self.submit(job, prepare())
+            except Locked as error:
+                if not self._waits:
+                    log.warning("waiting for a lock: %s", error)
+                self._waits = True  # however many jobs wait, the log says it once
+                await asyncio.sleep(limits.LOCKED_AGAIN_S)
+                if self._closed:
+                    raise
+            else:
+                if self._waits:
+                    log.info("the lock is free again")
+                self._waits = False
+                return done
 
     def set_threads(self, count: int) -> None:
         """Have torch use so many threads on each worker, from its next job on. A thread that has computed before keeps
@@ -125,5 +157,6 @@ class Workers:
         return {name: worker.depth for name, worker in self._workers.items()}
 
     def close(self) -> None:
+        self._closed = True
         for name in CLOSE_ORDER:
             self._workers[name].close()

@@ -11,13 +11,11 @@ from starlette.routing import BaseRoute
 
 from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
+from thinwire_coordinator.access.open_files import page_connections
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.trust.address_groups import group_of
-from thinwire_coordinator.web.live import STREAMS_MAX
 
-CONNECTIONS_MAX = 4 * STREAMS_MAX
-"""A browser uses one connection for its stream, and a few more for its requests."""
 ADVICE = "choose another address with --http HOST:PORT, or use --http off"
 
 
@@ -41,7 +39,7 @@ class WebServer:
         self._server = HttpServer(
             bound,
             every,
-            CONNECTIONS_MAX,
+            page_connections(),
             tls,
             may_connect,
             transport.client_of,

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from thinwire_common.logs import formatter, log_to, log_to_stderr
+from thinwire_common.open_files import check_open_files
 from thinwire_common.options import host_and_port
 from thinwire_common.units import read_bytes_size
 from thinwire_node import runtime
@@ -26,9 +27,13 @@ from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 
+FILES_LEAST = 64
+"""Open files; a small node has 24 (measured)."""
+
 
 def start(options: StartOptions) -> None:
     """Run a node until it leaves. Raises ThinwireError."""
+    check_open_files(FILES_LEAST)
     metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
     if options.threads is not None:
         torch.set_num_threads(options.threads)

@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from thinwire_common.tls import ServerTls
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.private_files import publish_new
 
 SERVER_NAME = "thinwire-node"
 CERTIFICATE_FILE = "node.pem"
@@ -61,11 +62,9 @@ def _create(path: Path) -> bytes:
     try:
         if _read(path) is None:
             path.unlink(missing_ok=True)
-        os.link(temporary, path)  # fails if another node was faster, so that both use its certificate
+        publish_new(temporary, path)  # fails if another node was faster, so that both use its certificate
     except FileExistsError:
         return path.read_bytes()
-    finally:
-        temporary.unlink()
     return data
 
 

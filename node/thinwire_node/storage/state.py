@@ -21,6 +21,7 @@ lock                      held by the node that runs on this directory
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import Tensor
 
+from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.compression.residual import Pending
 from thinwire_node.compression.sent import sent_from
@@ -43,7 +45,10 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
+from thinwire_proto.identity.private_files import keeps_permissions
 from thinwire_proto.task import DataSource, data_kind_of
+
+log = logging.getLogger("thinwire.node")
 
 DATA_FILE = "corpus.zst"
 OF_COORDINATORS = "ledger.sqlite"
@@ -101,6 +106,10 @@ class NodeState:
             if (folder / OF_COORDINATORS).exists():
                 raise UsageError(f"{folder} is the state directory of a coordinator; give another --state-dir")
             folder.mkdir(parents=True, exist_ok=True)
+            check_locks(folder)
+            if not keeps_permissions(folder):
+                text = "%s keeps no permissions, so all users of this machine can read the node's key and invite; if "
+                log.warning(text + "others use it, %s", described(folder), ELSEWHERE)
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()

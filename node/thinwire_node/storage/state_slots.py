@@ -15,6 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from thinwire_common.file_system import check_locks
 from thinwire_proto.errors import ConfigError
 
 STATE_SLOTS_MAX = 1024
@@ -44,6 +45,8 @@ def free_state_slot(shared: Path, slots_max: int = STATE_SLOTS_MAX) -> Iterator[
 def _take(shared: Path, slots_max: int) -> tuple[FileLock, StateSlot]:
     """Lock the first free slot. Returns the held lock and the slot."""
     try:
+        shared.mkdir(parents=True, exist_ok=True)
+        check_locks(shared)
         for number in range(slots_max):
             folder = shared / str(number)
             folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.private_files import others_can_read, publish_new
 
 KEY_FILE = "identity.key"
 """The name of the file in a state directory, of a coordinator or a node."""
@@ -103,7 +104,7 @@ def open_key(path: Path, without_copy: str = "") -> SecretKey:
         return _create(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the key: {error.strerror}; it must be readable by this user") from None
-    if os.name != "nt" and path.stat().st_mode & 0o077:
+    if others_can_read(path):
         command = shlex.join(["chmod", "600", str(path)])
         raise ConfigError(f"{path}: other users can read this key; if nobody has, run: {command}")
     if len(data) != KEY_BYTES:
@@ -121,9 +122,7 @@ def _create(path: Path) -> SecretKey:
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(temporary, path)  # fails if another process was faster, so that both use its key
+        publish_new(temporary, path)  # fails if another process was faster, so that both use its key
     except FileExistsError:
         return open_key(path)
-    finally:
-        temporary.unlink()
     return key
