@@ -1,9 +1,9 @@
 """What only a card can decide: the yardstick at 10M and 124M parameters, resumable over several short stays.
 
-    python -m bench.card --pack FILE [FOLDER …]     packs the text, of the folders or of this Python
-    python -m bench.card --text FILE --minutes 28   trains, and appends a line for each run that ended to --results
-    python -m bench.card --page                     writes the page of the results
-    python -m bench.card --text FILE --smoke        a few steps of every arm, recorded nowhere
+    python -m bench.card --minutes 28             trains, and appends a line for each run that ended to --results
+    python -m bench.card --smoke                  a few steps of every arm, recorded nowhere
+    python -m bench.card --page                   writes the page of the results
+    python -m bench.card --pack FILE [FOLDER …]   packs the text, of the folders or of this Python, to take it elsewhere
 
 Runs are sorted by what matters most. One that is in the file is not made again, and one that would not end in the time
 that is left is not begun. `--quick --device cpu` makes all arms' runs with a tiny model, without a card.
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
+import logging
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,11 +24,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.card.corpus import CardText, Packed, pack, read
+from bench.card.corpus import BYTES_MAX, VOCABULARY, CardText, Packed, pack, read
 from bench.card.page import write_page
-from bench.card.plan import ITEMS, MODELS, QUICK_ITEMS, CardRun, Item, Line, append, next_runs, read_lines
+from bench.card.plan import (
+    ITEMS,
+    MODELS,
+    QUICK_ITEMS,
+    SMALLEST_ITEMS,
+    CardRun,
+    Item,
+    Line,
+    append,
+    next_runs,
+    read_lines,
+)
 from bench.card.run import OutOfTime, carry_out
+from bench.convergence.text import text_of
 
+log = logging.getLogger("bench.card")
+
+STDLIB = "stdlib"
+TEXT = Path("runs") / "card-text.zst"
 RESULTS = Path("docs") / "convergence" / "card.jsonl"
 PAGE = RESULTS.with_name("card.md")
 START_S = 10.0
@@ -41,8 +56,15 @@ class Texts:
     """The packed text, as bytes at once and as tokens as soon as they are ready; both in threads of their own."""
 
     def __init__(self, path: Path) -> None:
-        self._packed: Packed = read(path)
-        self._bytes = self._packed.as_bytes()
+        """path: of the packed text, or `stdlib` for the text of `bench.convergence`, which has no tokens."""
+        self._packed: Packed | None = None
+        if str(path) == STDLIB:
+            found = text_of(STDLIB)
+            self._bytes = CardText(found.train, found.held_out, found.hash)
+        else:
+            self._packed = read(path)
+            self._bytes = self._packed.as_bytes()
+        self.hash = self._bytes.hash
         self._tokens: Future[CardText] | None = None
 
     def prepare_tokens(self) -> None:
@@ -58,6 +80,8 @@ class Texts:
 
     def _tokenized(self) -> CardText:
         """The tokens, which stay in a file for the next call."""
+        if self._packed is None:
+            raise ValueError(f"the text {STDLIB} has no tokens: pack one with --pack")
         kept = Path(tempfile.gettempdir()) / f"card-{self._packed.hash[:16]}.npz"
         if not kept.exists():
             found = self._packed.as_tokens()
@@ -69,6 +93,7 @@ class Texts:
 
 def main() -> None:
     arguments = _arguments()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     if arguments.pack:
         print(pack(arguments.pack, arguments.folders, arguments.bytes, arguments.vocabulary))
         return
@@ -76,10 +101,14 @@ def main() -> None:
         write_page(read_lines(arguments.results), PAGE)
         return
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if str(arguments.text) != STDLIB and not arguments.text.exists():
+        print(f"packing the text of this Python into {arguments.text}, which takes minutes", flush=True)
+        arguments.text.parent.mkdir(parents=True, exist_ok=True)
+        print(pack(arguments.text, [], arguments.bytes, arguments.vocabulary), flush=True)
     texts = Texts(arguments.text)
     items = QUICK_ITEMS if arguments.quick else ITEMS
     if arguments.models:
-        items = [item for item in items if item.model in arguments.models]
+        items = [item for item in (*ITEMS, *SMALLEST_ITEMS, *QUICK_ITEMS) if item.model in arguments.models]
     if any(not MODELS[item.model].is_bytes for item in items):
         texts.prepare_tokens()
     if arguments.smoke:
@@ -93,7 +122,7 @@ def work(items: Sequence[Item], texts: Texts, device: torch.device, results: Pat
     skipped: set[CardRun] = set()
     results.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        lines = read_lines(results)
+        lines = [line for line in read_lines(results) if line.corpus == texts.hash]
         missing = [run for run in next_runs(items, lines) if run not in skipped]
         fitting = [run for run in missing if time.monotonic() + estimate(run, lines) < until]
         if not fitting:
@@ -106,7 +135,7 @@ def work(items: Sequence[Item], texts: Texts, device: torch.device, results: Pat
             print(f"{run}: given up, {error}", flush=True)
             skipped.add(run)
         except Exception:  # a task's boundary: the other runs still count
-            print(f"{run}: failed\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            log.exception("%s: failed", run)
             skipped.add(run)
         else:
             append(results, line)
@@ -136,7 +165,7 @@ def smoke(items: Sequence[Item], texts: Texts, device: torch.device) -> None:
                 replace(run, tokens=SMOKE_ROUNDS * run.round_tokens), texts.of(run.model), device, float("inf")
             )
         except Exception:  # as above
-            print(f"smoke of {run}: failed\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            log.exception("smoke of %s: failed", run)
             continue
         finally:
             _free()
@@ -154,9 +183,9 @@ def _arguments() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folders", nargs="*", type=Path, help="of the text, for --pack")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write the packed text there")
-    parser.add_argument("--bytes", type=int, default=200_000_000, help="of the training text, for --pack")
-    parser.add_argument("--vocabulary", type=int, default=50304, help="of the tokenizer, for --pack")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="the packed text")
+    parser.add_argument("--bytes", type=int, default=BYTES_MAX, help="of the training text that is packed")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="of its tokenizer")
+    parser.add_argument("--text", type=Path, metavar="FILE", default=TEXT, help="packed if missing; or `stdlib`")
     parser.add_argument("--minutes", type=float, default=0.0, help="how long to train; 0: not at all")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--models", nargs="*", choices=MODELS, help="train only these")
@@ -164,10 +193,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model")
     parser.add_argument("--smoke", action="store_true", help="a few rounds of every arm first, recorded nowhere")
     parser.add_argument("--page", action="store_true", help="write the page of the results")
-    found = parser.parse_args()
-    if not (found.pack or found.page or found.text):
-        parser.error("--text names the packed text; --pack makes it")
-    return found
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The arms of a card's runs. All take the same global batch of a step; nodes only split it.
 
 Dense arms exchange every number. `muon-tiles` orthogonalizes each tile of 64 × 64 by itself, in place of the whole
-matrix. The sketch `muon-tiles-S` is the same, but each node adds its gradient to what it has not sent yet, and sends
-that in uniform steps of S σ of each matrix, where the step of 0 is a dead zone; the rest stays on the node (error
-feedback). Momentum and orthogonalization come after the merge. Embeddings and vectors take steps of AdamW at 0.2 times
-the rate in all arms of Muon; there they are all-reduced, in the sketch too.
+matrix. The sketches `muon-S` and `muon-tiles-S` are the same, but each node adds its gradient to what it has not sent
+yet, and sends that in uniform steps of S σ of each matrix, where the step of 0 is a dead zone; the rest stays on the
+node (error feedback). Momentum and orthogonalization come after the merge. Embeddings and vectors take steps of AdamW
+at 0.2 times the rate in all arms of Muon; there they are all-reduced, in the sketches too.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class CardArm:
         return STUDY_ARMS[self.study].local_steps if self.study else 1
 
 
-def _sketch(step: float) -> CardArm:
-    what = f"error feedback on the node, steps of {step:g} σ, mean, momentum 0.9, each tile orthogonalized"
-    return CardArm(f"muon-tiles-{step:g}", what, "muon", 0.02, is_tiled=True, step=step)
+def _sketch(step: float, *, is_tiled: bool) -> CardArm:
+    name = "muon-tiles" if is_tiled else "muon"
+    what = f"error feedback on the node, steps of {step:g} σ, mean, then {name}"
+    return CardArm(f"{name}-{step:g}", what, "muon", 0.02, is_tiled=is_tiled, step=step)
 
 
 ARMS = {
@@ -66,8 +67,9 @@ ARMS = {
         CardArm("adamw", "AdamW, β 0.9 and 0.99, all-reduced", "adamw", 0.003),
         CardArm("muon", "Muon of whole matrices, momentum 0.9, all-reduced", "muon", 0.02),
         CardArm("muon-tiles", "the same, each tile of 64 × 64 orthogonalized by itself", "muon", 0.02, is_tiled=True),
-        _sketch(1.5),
-        _sketch(2.5),
+        _sketch(1.5, is_tiled=True),
+        _sketch(2.5, is_tiled=True),
+        _sketch(1.5, is_tiled=False),
         CardArm("thinwire", "the contract's defaults", "votes", 0.002, study="thinwire"),
         CardArm("muon-4", STUDY_ARMS["muon-4"].what, "local", 0.015, study="muon-4"),
     )
@@ -245,4 +247,6 @@ class LocalMuon:
 def make_method(problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> CardMethod:
     if arm.kind == "adamw":
         return DenseAdamW(problem, schedule, swarm)
-    return {"muon": MergedMuon, "votes": Votes, "local": LocalMuon}[arm.kind](problem, arm, schedule, swarm)
+    if arm.kind == "muon":
+        return MergedMuon(problem, arm, schedule, swarm)
+    return (Votes if arm.kind == "votes" else LocalMuon)(problem, arm, schedule, swarm)

@@ -7,7 +7,7 @@ masters, the residual stream, norms and the loss are in float32. The block and t
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,8 @@ from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.models import initial_state
 from thinwire_proto.models.decoder import NORM_EPSILON, ROTARY_BASE
 from thinwire_proto.models.rotary import angles, rotate
+
+log = logging.getLogger("bench.card")
 
 BLOCK = ("attention_norm", "attention.qkv", "attention.out", "feed_norm", "feed.gate", "feed.up", "feed.down")
 EMBEDDING, LAST_NORM = "embedding.weight", "norm.weight"
@@ -102,8 +104,8 @@ class CardProblem:
                 return self._gradients(tokens, local, *compiled())
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # the compiler can fail in any way; if the fault is ours, it comes again below
-                print(f"not compiled: {type(error).__name__}: {str(error)[:400]}", file=sys.stderr, flush=True)
+            except Exception:  # the compiler can fail in any way; if the fault is ours, it comes again below
+                log.exception("the model is not compiled from now on")
                 CardProblem.is_compiled = False
         return self._gradients(tokens, local, block, head_loss)
 

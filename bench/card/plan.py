@@ -41,9 +41,7 @@ class CardModel:
 
 
 def _of_llama(spec: LlamaSpec) -> DecoderSpec:
-    """A decoder of the same size: its query, key and value matrices are one."""
-    assert spec.kv_heads == spec.heads
-    assert spec.tied
+    """A decoder of the same size: its query, key and value matrices are one, with as many keys as queries."""
     named = ("vocabulary", "context", "width", "layers", "heads", "hidden", "tied")
     return DecoderSpec.model_validate({name: getattr(spec, name) for name in named})
 
@@ -52,6 +50,8 @@ QUICK = DecoderSpec(width=64, layers=2, heads=2, hidden=128, context=32)
 MODELS = {
     "byte-10m": CardModel(BYTE_PRESETS["byte-10m"], 1 << 16, 20_000_000, is_bytes=True),
     "llama-124m": CardModel(_of_llama(LLAMA_PRESETS["llama-124m"]), 1 << 16, 8_000_000, is_bytes=False, scale=0.5),
+    "llama-350m": CardModel(_of_llama(LLAMA_PRESETS["llama-350m"]), 1 << 16, 4_000_000, is_bytes=False, scale=0.3),
+    "byte-1m": CardModel(BYTE_PRESETS["byte-1m"], 1 << 12, 1 << 20, is_bytes=True),
     "quick": CardModel(QUICK, 512, 512 * 8, is_bytes=True),
 }
 
@@ -132,7 +132,7 @@ def append(path: Path, line: Line) -> None:
 @dataclass(frozen=True)
 class Item:
     """An arm with a number of nodes, run on a number of tokens at its best rate. swept_with: the number of nodes with
-    which its rates are swept; 0: with this one."""
+    which its rates are swept; 0: with this one. rate: without a sweep; 0: the sweep's best."""
 
     model: str
     arm: str
@@ -140,6 +140,7 @@ class Item:
     tokens: int
     swept_with: int = 0
     seed: int = 1
+    rate: float = 0.0
 
 
 def sweep_rates(losses: Mapping[float, float], middle: float) -> tuple[list[float], float | None]:
@@ -159,11 +160,16 @@ def sweep_rates(losses: Mapping[float, float], middle: float) -> tuple[list[floa
 
 def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
     """The runs that an item needs first: its sweep, or else itself."""
+    if item.rate:
+        yield CardRun(item.model, item.arm, item.nodes, item.rate, item.tokens, item.seed)
+        return
     nodes = item.swept_with or item.nodes
     tokens = MODELS[item.model].sweep
     swept = {
-        line.run.rate: line.loss for line in lines if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
-    }  # fmt: skip
+        line.run.rate: line.loss
+        for line in lines
+        if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
+    }
     missing, best = sweep_rates(swept, ARMS[item.arm].rate * MODELS[item.model].scale)
     for rate in missing:
         yield CardRun(item.model, item.arm, nodes, rate, tokens)
@@ -182,7 +188,7 @@ def next_runs(items: Iterable[Item], lines: Sequence[Line]) -> Iterator[CardRun]
                 yield run
 
 
-SMALL, LARGE = "byte-10m", "llama-124m"
+SMALL, LARGE, LARGEST = "byte-10m", "llama-124m", "llama-350m"
 SHORT, LONG = 50_000_000, 200_000_000
 """About 5 and 20 tokens for each parameter of `byte-10m`."""
 LARGE_TOKENS = 40_000_000
@@ -190,6 +196,7 @@ _MAIN = [(arm, nodes) for arm, nodes in (("muon", 1), ("muon-tiles", 1), ("adamw
 _FURTHER = [("thinwire", 4, 0), ("muon-4", 16, 0), ("muon-tiles-1.5", 16, 4), ("thinwire", 16, 4)]
 ITEMS = [
     *(Item(SMALL, arm, nodes, LONG) for arm, nodes in _MAIN),
+    *(Item(SMALL, "muon-1.5", nodes, LONG, rate=0.01) for nodes in (4, 16)),
     *(Item(SMALL, arm, nodes, LONG, swept) for arm, nodes, swept in _FURTHER[:1]),
     *(Item(LARGE, arm, nodes, LARGE_TOKENS) for arm, nodes in _MAIN[:3]),
     *(Item(SMALL, arm, nodes, LONG, swept) for arm, nodes, swept in _FURTHER[1:]),
@@ -198,13 +205,19 @@ ITEMS = [
     *(Item(SMALL, arm, nodes, SHORT, swept) for arm, nodes, swept in _FURTHER),
     Item(LARGE, "thinwire", 4, LARGE_TOKENS),
     Item(LARGE, "muon-tiles-1.5", 16, LARGE_TOKENS, 4),
-    Item(SMALL, "muon", 1, LONG, seed=2),
-    Item(SMALL, "muon-tiles", 1, LONG, seed=2),
+    *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
+    *(Item(SMALL, arm, 1, LONG, seed=2) for arm in ("muon", "muon-tiles")),
     Item(SMALL, "muon-tiles-2.5", 4, LONG),
     Item(LARGE, "thinwire", 16, LARGE_TOKENS, 4),
     Item(LARGE, "muon-4", 16, LARGE_TOKENS),
+    *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in _MAIN),
 ]
 """What a card makes, the most important first."""
+SMALLEST_ITEMS = [
+    *(Item("byte-1m", arm, nodes, 1 << 22) for arm, nodes in _MAIN),
+    Item("byte-1m", "muon-tiles-1.5", 16, 1 << 22, 4),
+]
+"""The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
 QUICK_ITEMS = [
     Item("quick", arm, nodes, 512 * 16)
     for arm, nodes in (*_MAIN, ("thinwire", 4), ("muon-4", 16), ("muon-tiles-2.5", 16))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from bench.card.arms import ARMS, CardMethod, make_method
 from bench.card.corpus import CardText
@@ -38,11 +37,10 @@ def carry_out(run: CardRun, text: CardText, device: torch.device, until: float) 
     schedule = ScheduleSpec(
         learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
     )
-    evaluated = min(HELD_OUT_TOKENS, run.tokens // 4)
     problem = CardProblem(model.spec, text, run.seed, device)
     method = make_method(problem, arm, schedule, run.swarm)
     curve, bits, up, speed = _rounds(run, rounds, problem, method, lambda left: _check(until, left))
-    final = float(problem.held_out_loss(evaluated // model.spec.context))
+    final = float(problem.held_out_loss(_samples_of(HELD_OUT_TOKENS, run)))
     parameters = sum(tensor.numel() for tensor in problem.parameters.values())
     return Line(
         run=run, parameters=parameters, batch=model.batch, loss=final, curve=curve, bits=bits,
@@ -74,7 +72,7 @@ def _rounds(
         if number + 1 in measured:
             _wait(problem.device)
             before = time.monotonic()
-            of_held_out = problem.held_out_loss(min(CURVE_TOKENS, run.tokens // 4) // problem.spec.context)
+            of_held_out = problem.held_out_loss(_samples_of(CURVE_TOKENS, run))
             curve.append(((number + 1) * run.round_tokens, float(of_held_out)))
             evaluating += time.monotonic() - before
             if not math.isfinite(curve[-1][1]):
@@ -89,8 +87,11 @@ def _rounds(
     return curve, bits / done, up / done, (done - timed_from) * run.round_tokens / took
 
 
+def _samples_of(tokens: int, run: CardRun) -> int:
+    """Held-out samples of so many tokens; fewer in a short run, so that it does not evaluate longer than it trains."""
+    return max(1, min(tokens, run.tokens // 4) // MODELS[run.model].spec.context)
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-

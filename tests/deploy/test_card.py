@@ -14,6 +14,7 @@ from bench.card.__main__ import Texts, work
 from bench.card.arms import ARMS, MergedMuon, entropy, make_method, tile_step
 from bench.card.corpus import CardText, pack, read
 from bench.card.model import CardProblem
+from bench.card.page import write_page
 from bench.card.plan import QUICK, CardRun, Item, Line, read_lines, sweep_rates
 from bench.convergence.method import SwarmSize
 from bench.convergence.problem import Problem
@@ -100,6 +101,19 @@ def test_a_sweep_goes_on_beyond_its_edge() -> None:
     assert sweep_rates({}, 0.02) == ([0.01, 0.02, 0.04], None)
     assert sweep_rates({0.01: 2, 0.02: 1, 0.04: math.nan}, 0.02) == ([], 0.02)
     assert sweep_rates({0.01: 3, 0.02: 2, 0.04: 1}, 0.02) == ([0.08], None)
+
+
+def test_the_page_compares_with_the_better_dense_arm(tmp_path: Path) -> None:
+    def line(arm: str, loss: float, tokens: int, seed: int = 1) -> Line:
+        run = CardRun("byte-10m", arm, 1, 0.01, tokens, seed)
+        return Line(run, 10_000_000, 1 << 16, loss, [(tokens, loss)], 32.0, 6e-5, 1e6, 1.0, "0" * 64, "this", "2.11")
+
+    lines = [line("adamw", 1.25, 200_000_000), line("muon", 1.0, 200_000_000), line("muon", 1.5, 20_000_000)]
+    lines += [line("muon-tiles", loss, 200_000_000, seed) for seed, loss in ((1, 1.1), (2, 1.14))]
+    write_page(lines, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| muon-tiles | all | 200,000,000 | 20 | 0.01 | 2 | 1.1200 | +12.00% |" in page
+    assert "| muon | all | 0.01 | 0.01: 1.5000 |" in page
 
 
 def test_results_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
