@@ -68,8 +68,8 @@ ARMS = {
         CardArm("muon", "Muon of whole matrices, momentum 0.9, all-reduced", "muon", 0.02),
         CardArm("muon-tiles", "the same, each tile of 64 × 64 orthogonalized by itself", "muon", 0.02, is_tiled=True),
         _sketch(1.5, is_tiled=True),
-        _sketch(2.5, is_tiled=True),
         _sketch(1.5, is_tiled=False),
+        _sketch(2.5, is_tiled=False),
         CardArm("thinwire", "the contract's defaults", "votes", 0.002, study="thinwire"),
         CardArm("muon-4", STUDY_ARMS["muon-4"].what, "local", 0.015, study="muon-4"),
     )

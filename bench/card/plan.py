@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,25 +192,27 @@ SMALL, LARGE, LARGEST = "byte-10m", "llama-124m", "llama-350m"
 SHORT, LONG = 50_000_000, 200_000_000
 """About 5 and 20 tokens for each parameter of `byte-10m`."""
 LARGE_TOKENS = 40_000_000
-_MAIN = [(arm, nodes) for arm, nodes in (("muon", 1), ("muon-tiles", 1), ("adamw", 1), ("muon-tiles-1.5", 4))]
-_FURTHER = [("thinwire", 4, 0), ("muon-4", 16, 0), ("muon-tiles-1.5", 16, 4), ("thinwire", 16, 4)]
+_DENSE = [("muon", 1), ("adamw", 1), ("muon-tiles", 1)]
+_MAIN = [*_DENSE, ("muon-tiles-1.5", 4)]
+_WHOLE = [Item(SMALL, "muon-1.5", nodes, LONG, rate=0.01) for nodes in (4, 16)]
+_FURTHER = [Item(SMALL, "muon-4", 16, LONG), Item(SMALL, "thinwire", 16, LONG, 4)]
 ITEMS = [
     *(Item(SMALL, arm, nodes, LONG) for arm, nodes in _MAIN),
-    *(Item(SMALL, "muon-1.5", nodes, LONG, rate=0.01) for nodes in (4, 16)),
-    *(Item(SMALL, arm, nodes, LONG, swept) for arm, nodes, swept in _FURTHER[:1]),
-    *(Item(LARGE, arm, nodes, LARGE_TOKENS) for arm, nodes in _MAIN[:3]),
-    *(Item(SMALL, arm, nodes, LONG, swept) for arm, nodes, swept in _FURTHER[1:]),
-    *(Item(SMALL, arm, nodes, SHORT) for arm, nodes in _MAIN),
-    Item(LARGE, "muon-tiles-1.5", 4, LARGE_TOKENS),
-    *(Item(SMALL, arm, nodes, SHORT, swept) for arm, nodes, swept in _FURTHER),
+    *_WHOLE,
+    Item(SMALL, "thinwire", 4, LONG),
+    *(Item(LARGE, arm, nodes, LARGE_TOKENS) for arm, nodes in _DENSE),
+    Item(LARGE, "muon-1.5", 4, LARGE_TOKENS, rate=0.01),
+    *_FURTHER,
+    *(replace(item, arm="muon-2.5") for item in _WHOLE),
+    *(Item(SMALL, arm, nodes, LONG, seed=2) for arm, nodes in _DENSE[:2]),
+    *(replace(item, seed=2) for item in _WHOLE),
+    *(Item(SMALL, arm, nodes, SHORT) for arm, nodes in _DENSE),
+    *(replace(item, tokens=SHORT) for item in (*_WHOLE, Item(SMALL, "thinwire", 4, LONG), *_FURTHER)),
     Item(LARGE, "thinwire", 4, LARGE_TOKENS),
-    Item(LARGE, "muon-tiles-1.5", 16, LARGE_TOKENS, 4),
-    *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
-    *(Item(SMALL, arm, 1, LONG, seed=2) for arm in ("muon", "muon-tiles")),
-    Item(SMALL, "muon-tiles-2.5", 4, LONG),
-    Item(LARGE, "thinwire", 16, LARGE_TOKENS, 4),
+    Item(LARGE, "muon-1.5", 16, LARGE_TOKENS, rate=0.01),
     Item(LARGE, "muon-4", 16, LARGE_TOKENS),
-    *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in _MAIN),
+    *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
+    *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in (*_DENSE[:2], ("muon-1.5", 4))),
 ]
 """What a card makes, the most important first."""
 SMALLEST_ITEMS = [
@@ -220,5 +222,5 @@ SMALLEST_ITEMS = [
 """The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
 QUICK_ITEMS = [
     Item("quick", arm, nodes, 512 * 16)
-    for arm, nodes in (*_MAIN, ("thinwire", 4), ("muon-4", 16), ("muon-tiles-2.5", 16))
+    for arm, nodes in (*_MAIN, ("thinwire", 4), ("muon-4", 16), ("muon-1.5", 16), ("muon-2.5", 4))
 ]
