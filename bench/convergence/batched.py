@@ -88,8 +88,12 @@ class DeviceMerge:
 class BatchedVotingMethod:
     """The same rule as `compressed.VotingMethod`, for all nodes at once.
 
-    The votes of one node in turn are encoded, and their bytes stand for those of every node in that round.
+    The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
+    rounds until the next that is counted.
     """
+
+    counted_every = 1
+    """Rounds between two whose bytes are counted."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         """Raises ValueError for an arm with magnitudes, whose merge is another, and for too many nodes."""
@@ -102,6 +106,7 @@ class BatchedVotingMethod:
         problem.put(self._replica.tensors)
         self._stacked = StackedLayout(self._replica.layout, swarm.nodes, problem.device)
         self._momentum = Momentum(self._stacked.whole, contract.demo, problem.device)
+        self._traffic = NodeTraffic(0.0, 0.0)
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         rate, swarm, replica = learning_rate(self._schedule, step), self._swarm, self._replica
@@ -116,7 +121,9 @@ class BatchedVotingMethod:
             self._momentum.put_back(Sent(sent.components, dropped, sent.extraction))
         update = Update(number, rate, decay(self._schedule, step), merge.merged())
         replica.apply(update, b"")
-        own = node == number % swarm.nodes
-        votes = Votes(components[own].cpu().numpy(), positive[own].cpu().numpy())
-        down, _ = encode_smaller(update, replica.layout, replica.contract.demo)
-        return loss, NodeTraffic(float(len(encode_votes(votes, replica.layout))), float(len(down)))
+        if number % self.counted_every == 0:
+            own = node == number % swarm.nodes
+            votes = Votes(components[own].cpu().numpy(), positive[own].cpu().numpy())
+            down, _ = encode_smaller(update, replica.layout, replica.contract.demo)
+            self._traffic = NodeTraffic(float(len(encode_votes(votes, replica.layout))), float(len(down)))
+        return loss, self._traffic

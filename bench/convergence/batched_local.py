@@ -1,11 +1,14 @@
 """Local steps of Muon for a card: all nodes at once, each with its own parameters.
 
 The sketch of `bench.convergence.batched`, for nodes that have parameters, moments and momenta of their own: each tensor
-of the model is there as often as there are nodes, [nodes, *shape]. The merge is the coordinator's own, on the CPU.
+of the model is there as often as there are nodes, [nodes, *shape].
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,13 +21,14 @@ from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.sent import WholeSent
 from thinwire_node.training.rules.adam_moments import AdamMoments
 from thinwire_node.training.rules.local_muon import add_outer
-from thinwire_proto.contract import LocalMuonSpec, Parameter, ScheduleSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, ScheduleSpec
+from thinwire_proto.exact.decode import level_factor
+from thinwire_proto.exact.magnitudes import TABLE, UNIT, gain, rounded
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout, layout_of
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Votes, WholeVotes
+from thinwire_proto.exact.votes import Levels, WholeVotes
 from thinwire_proto.muon import muon_step
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
@@ -35,11 +39,52 @@ def can_be_batched(arm: Arm) -> bool:
     return isinstance(arm.rule, LocalMuonSpec) and arm.demo.sends_whole_tiles
 
 
+def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Contract, layout: TileLayout) -> Levels:
+    """The update of all nodes' signs and median sizes in levels, on their device, with integers. It equals that of
+    `thinwire_proto.exact.magnitudes.MedianMagnitudeMerger` for votes of weight 1.
+
+    signs: int8 [nodes, components]. codes: uint8 [nodes, tiles], of those that has_votes, bool [nodes, tiles].
+    """
+    nodes, levels = len(signs), contract.demo.update_levels
+    table = torch.from_numpy(TABLE).to(signs.device)
+    voted = has_votes.sum(0)
+    in_order = torch.where(has_votes, codes.to(torch.int64), len(TABLE)).sort(0).values
+    median = in_order.gather(0, ((voted + 1) // 2 - 1).clamp_(min=0)[None])[0]
+    sizes = torch.where(voted > 0, table[median.clamp_(max=len(TABLE) - 1)], 0)
+    by_majority = 2 * voted >= nodes
+    largest_size = torch.where(by_majority, sizes, 0).max()
+    sizes = torch.where(by_majority, sizes, sizes.minimum(largest_size))
+    values = torch.zeros(layout.components, dtype=torch.int8, device=signs.device)
+    largest = torch.zeros(layout.tiles, dtype=torch.int64, device=signs.device)
+    edges, tiles = (0, layout.matrix_components, layout.components), (0, layout.matrix_tiles, layout.tiles)
+    for (start, end), (first, last), size in zip(
+        pairwise(edges), pairwise(tiles), (MATRIX_COMPONENTS, VECTOR_COMPONENTS), strict=True
+    ):
+        if first == last:
+            continue
+        sums = signs[:, start:end].sum(0, dtype=torch.int32).view(-1, size)
+        most = sums.abs().amax(1, keepdim=True)
+        scaled = sums.sign() * ((2 * levels * sums.abs() + most) // (2 * most).clamp(min=1))
+        scaled *= (sizes[first:last, None] > 0).to(torch.int32)
+        values[start:end] = scaled.to(torch.int8).view(-1)
+        largest[first:last] = most[:, 0] * sizes[first:last]
+    steps = np.zeros(layout.tiles, np.float64)
+    unit = contract.rule.outer_rate * UNIT / (levels * level_factor(levels) * nodes)
+    found = largest.cpu().numpy()
+    for part, is_matrix in ((slice(tiles[1]), True), (slice(tiles[1], None), False)):
+        steps[part] = unit * found[part] / gain(contract.demo.transform, is_matrix=is_matrix)
+    return Levels(levels, values.cpu().numpy(), np.where(found > 0, rounded(steps), np.float32(0)))
+
+
 class BatchedMuonMethod:
     """The same rule as `compressed.LocalStepsMethod`, for all nodes at once.
 
-    The votes of one node in turn are encoded, and their bytes stand for those of every node in that round.
+    The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
+    rounds until the next that is counted.
     """
+
+    counted_every = 1
+    """Rounds between two whose bytes are counted."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         """Raises ValueError unless the arm `can_be_batched`."""
@@ -61,6 +106,7 @@ class BatchedMuonMethod:
         self._moments = AdamMoments(of_all, arm.rule.beta1, arm.rule.beta2, device)
         self._stacked = StackedLayout(self._replica.layout, nodes, device)
         self._momentum = Momentum(self._stacked.whole, self._contract.demo, device)
+        self._traffic = NodeTraffic(0.0, 0.0)
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         swarm, losses = self._swarm, []
@@ -72,15 +118,17 @@ class BatchedMuonMethod:
             loss, gradients = self._problem.gradients_of_shares(position, swarm.nodes, swarm.share, self._local)
             self._learn(gradients, learning_rate(self._schedule, step + inner))
             losses.append(loss)
-        each = self._extract()
+        signs, codes, has_votes = self._extract()
         replica, layout, demo = self._replica, self._replica.layout, self._contract.demo
-        merger = merger_of(self._contract, layout, replica.step)
-        for votes in each:
-            merger.add(votes, 1)
-        update = Update(replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())
-        own = encode_votes(each[replica.step % swarm.nodes], layout)
+        merged = merged_levels(signs, codes, has_votes, self._contract, layout)
+        update = Update(replica.step, learning_rate(self._schedule, step), 1.0, merged)
+        if replica.step % self.counted_every == 0:
+            node = replica.step % swarm.nodes
+            own = WholeVotes(signs[node].cpu().numpy(), codes[node][has_votes[node]].cpu().numpy())
+            down, _ = encode_smaller(update, layout, demo)
+            self._traffic = NodeTraffic(float(len(encode_votes(own, layout))), float(len(down)))
         replica.apply(update, b"")
-        return mean(losses), NodeTraffic(float(len(own)), float(len(encode_smaller(update, layout, demo)[0])))
+        return mean(losses), self._traffic
 
     @torch.no_grad()
     def _learn(self, gradients: dict[str, Tensor], rate: float) -> None:
@@ -95,8 +143,9 @@ class BatchedMuonMethod:
             self._local[name].sub_(step, alpha=rate)
 
     @torch.no_grad()
-    def _extract(self) -> list[Votes]:
-        """The votes of each node."""
+    def _extract(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The votes of each node: signs, int8 [nodes, components]; codes, uint8 [nodes, tiles]; and which tiles have
+        votes."""
         for name, offset in self._offset.items():
             add_outer(self._outer[name], offset, self._rule.outer_momentum)
         sent = self._momentum.accumulate_and_extract(
@@ -107,7 +156,5 @@ class BatchedMuonMethod:
         has_votes = sent.sizes > 0
         codes = torch.zeros_like(has_votes, dtype=torch.uint8)
         codes[has_votes] = sent.codes
-        signs, codes, has_votes = (self._stacked.of_each(of_all).cpu() for of_all in (sent.signs, codes, has_votes))
-        return [
-            WholeVotes(signs[node].numpy(), codes[node][has_votes[node]].numpy()) for node in range(self._swarm.nodes)
-        ]
+        signs, codes, has_votes = (self._stacked.of_each(of_all) for of_all in (sent.signs, codes, has_votes))
+        return signs, codes, has_votes

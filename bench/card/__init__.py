@@ -1,0 +1,1 @@
+"""What only a card can decide, run by `python -m bench.card`."""

@@ -1,0 +1,252 @@
+"""The arms of a card's runs. All take the same global batch of a step; nodes only split it.
+
+Dense arms exchange every number. `muon-tiles` orthogonalizes each tile of 64 × 64 by itself, in place of the whole
+matrix. The sketches `muon-S` and `muon-tiles-S` are the same, but each node adds its gradient to what it has not sent
+yet, and sends that in uniform steps of S σ of each matrix, where the step of 0 is a dead zone; the rest stays on the
+node (error feedback). Momentum and orthogonalization come after the merge. Embeddings and vectors take steps of AdamW
+at 0.2 times the rate in all arms of Muon; there they are all-reduced, in the sketches too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bench.card.model import CardProblem
+from bench.convergence.all_reduce import AdamW
+from bench.convergence.arms import ARMS as STUDY_ARMS
+from bench.convergence.batched import BatchedVotingMethod
+from bench.convergence.batched_local import BatchedMuonMethod
+from bench.convergence.method import SwarmSize
+from thinwire_node.training.rules.adam_moments import AdamMoments
+from thinwire_proto.contract import TILE_EDGE, Parameter, ScheduleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.muon import ADAMW_STEP, muon_step, orthogonal
+
+MEASURED_EVERY = 64
+"""Rounds between two measurements of what a node sends: on a card, encoding takes longer than training."""
+FLOAT_BITS = 32
+
+
+@dataclass(frozen=True)
+class CardArm:
+    """One arm. kind: adamw, muon, votes or local. rate: the middle of the swept rates. step: of the sketch, in σ; 0:
+    all-reduced. study: the arm of `bench.convergence` that it is."""
+
+    name: str
+    what: str
+    kind: str
+    rate: float
+    is_tiled: bool = False
+    step: float = 0.0
+    study: str = ""
+
+    @property
+    def local_steps(self) -> int:
+        return STUDY_ARMS[self.study].local_steps if self.study else 1
+
+
+def _sketch(step: float, *, is_tiled: bool) -> CardArm:
+    name = "muon-tiles" if is_tiled else "muon"
+    what = f"error feedback on the node, steps of {step:g} σ, mean, then {name}"
+    return CardArm(f"{name}-{step:g}", what, "muon", 0.02, is_tiled=is_tiled, step=step)
+
+
+ARMS = {
+    arm.name: arm
+    for arm in (
+        CardArm("adamw", "AdamW, β 0.9 and 0.99, all-reduced", "adamw", 0.003),
+        CardArm("muon", "Muon of whole matrices, momentum 0.9, all-reduced", "muon", 0.02),
+        CardArm("muon-tiles", "the same, each tile of 64 × 64 orthogonalized by itself", "muon", 0.02, is_tiled=True),
+        _sketch(1.5, is_tiled=True),
+        _sketch(1.5, is_tiled=False),
+        _sketch(2.5, is_tiled=False),
+        CardArm("thinwire", "the contract's defaults", "votes", 0.002, study="thinwire"),
+        CardArm("muon-4", STUDY_ARMS["muon-4"].what, "local", 0.015, study="muon-4"),
+    )
+}
+
+
+class CardMethod(Protocol):
+    """bits: that a node sends for a component and step, as measured so far; of the sketch, a component of matrices.
+    up: bytes that a node sends a step."""
+
+    bits: float
+    up: float
+
+    def train(self, step: int, first: int) -> Tensor:
+        """Train a round on the samples from position `first` on; the training loss, which stays on the card."""
+        ...
+
+
+class DenseAdamW:
+    """AdamW on the gradient of the whole batch."""
+
+    bits = float(FLOAT_BITS)
+
+    def __init__(self, problem: CardProblem, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._problem, self._schedule, self._swarm = problem, schedule, swarm
+        self._adamw = AdamW(problem.parameters, 0.99)
+        self.up = 4.0 * sum(tensor.numel() for tensor in problem.parameters.values())
+
+    def train(self, step: int, first: int) -> Tensor:
+        loss, gradients = self._problem.gradients_of_shares(first, 1, self._swarm.samples)
+        mean = {name: gradient[0] for name, gradient in gradients.items()}
+        self._adamw.step(mean, learning_rate(self._schedule, step))
+        return loss
+
+
+class MergedMuon:
+    """Muon on the mean of what the nodes send: their gradients, or with a step their quantized sums.
+
+    Matrices of equal shape are one tensor, [matrices, rows, columns], so that a few launches take all of them.
+    """
+
+    def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._problem, self._arm, self._schedule, self._swarm = problem, arm, schedule, swarm
+        self._nodes = swarm.nodes if arm.step else 1
+        self._rule = MuonSpec()
+        of_all = [Parameter(name=name, shape=tuple(one.shape)) for name, one in problem.parameters.items()]
+        self._groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for one in of_all:
+            if self._rule.takes(one):
+                self._groups[one.shape].append(one.name)
+        others = tuple(one for one in of_all if not self._rule.takes(one))
+        self._others = [one.name for one in others]
+        self._moments = AdamMoments(layout_of(others), self._rule.beta1, self._rule.beta2, problem.device)
+        zeros = {shape: torch.zeros(len(names), *shape) for shape, names in self._groups.items()}
+        self._momentum = {shape: zero.to(problem.device) for shape, zero in zeros.items()}
+        self._unsent = {
+            shape: torch.zeros(self._nodes, *zero.shape, device=problem.device) for shape, zero in zeros.items()
+        } if arm.step else {}  # fmt: skip
+        self._in_matrices = sum(zero.numel() for zero in zeros.values())
+        self._in_others = sum(math.prod(one.shape) for one in others)
+        self.bits = float(FLOAT_BITS)
+        self.up = 0.0
+
+    @torch.no_grad()
+    def train(self, step: int, first: int) -> Tensor:
+        swarm, rate = self._swarm, learning_rate(self._schedule, step)
+        with torch.enable_grad():
+            loss, gradients = self._problem.gradients_of_shares(first, self._nodes, swarm.samples // self._nodes)
+        is_measured, entropies = step % MEASURED_EVERY == 0 and self._arm.step > 0, []
+        for shape, names in self._groups.items():
+            of_group = torch.stack([gradients.pop(name) for name in names], 1)
+            if self._arm.step:
+                of_group, levels = self._quantized(shape, of_group)
+                entropies += [entropy(levels[0]) * levels[0].numel()] if is_measured else []
+            with tf32():
+                moved = self._step_of(self._momentum[shape], of_group.mean(0)).mul_(rate)
+            for name, change in zip(names, moved, strict=True):
+                self._problem.parameters[name].sub_(change)
+        self._moments.begin()
+        for name in self._others:
+            of_other = self._moments.step(name, gradients[name].mean(0))
+            self._problem.parameters[name].sub_(of_other, alpha=rate * self._rule.adamw_rate)
+        if is_measured:
+            self.bits = sum(entropies) / self._in_matrices
+        self.up = (self._in_matrices * self.bits + self._in_others * FLOAT_BITS) / 8
+        return loss
+
+    def _step_of(self, momentum: Tensor, gradient: Tensor) -> Tensor:
+        decay = self._rule.momentum
+        if not self._arm.is_tiled:
+            return muon_step(momentum, gradient, decay)
+        momentum.mul_(decay).add_(gradient)
+        return tile_step(torch.add(gradient, momentum, alpha=decay))
+
+    def _quantized(self, shape: tuple[int, ...], gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """What each node sends, and that in steps; the rest stays in `unsent`. All [nodes, matrices, rows, columns]."""
+        unsent = self._unsent[shape].add_(gradients)
+        sigma = unsent.square().mean((2, 3), keepdim=True).sqrt_()
+        one = sigma.mul_(self._arm.step).clamp_(min=torch.finfo(torch.float32).tiny)
+        levels = unsent.div(one).round_()
+        sent = levels * one
+        unsent.sub_(sent)
+        return sent, levels
+
+
+def tile_step(matrices: Tensor) -> Tensor:
+    """Muon's step at η = 1 of each tile of 64 × 64 by itself. matrices: [n, rows, columns]; borders are padded."""
+    count, rows, columns = matrices.shape
+    down, across = -(-rows // TILE_EDGE), -(-columns // TILE_EDGE)
+    padding = (0, across * TILE_EDGE - columns, 0, down * TILE_EDGE - rows)
+    padded = torch.nn.functional.pad(matrices, padding) if any(padding) else matrices
+    tiles = padded.view(count, down, TILE_EDGE, across, TILE_EDGE).transpose(2, 3)
+    found = orthogonal(tiles.reshape(-1, TILE_EDGE, TILE_EDGE)).mul_(ADAMW_STEP * math.sqrt(TILE_EDGE))
+    whole = found.view(count, down, across, TILE_EDGE, TILE_EDGE).transpose(2, 3)
+    return whole.reshape(count, down * TILE_EDGE, across * TILE_EDGE)[:, :rows, :columns]
+
+
+def entropy(levels: Tensor) -> float:
+    """Bits a component that an entropy coder needs at least, if it knows how frequent each level is."""
+    counts = torch.unique(levels, return_counts=True)[1].double()
+    shares = counts / counts.sum()
+    return float(-(shares * shares.log2()).sum())
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Matrix products of float32 in TF32: orthogonalization needs no more. Exact arithmetic must not see it."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+class Votes:
+    """thinwire's votes, by the study's own method."""
+
+    def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._method = BatchedVotingMethod(problem, STUDY_ARMS[arm.study], schedule, swarm)  # type: ignore[arg-type]
+        self._method.counted_every = MEASURED_EVERY
+        self._parameters = sum(tensor.numel() for tensor in problem.parameters.values())
+        self.bits = self.up = 0.0
+
+    def train(self, step: int, first: int) -> Tensor:
+        loss, traffic = self._method.round(step, first)
+        self.up, self.bits = traffic.up, 8 * traffic.up / self._parameters
+        return loss  # type: ignore[return-value]
+
+
+class _BatchedMuonMethod(BatchedMuonMethod):
+    """The study's method, orthogonalizing in TF32."""
+
+    def _learn(self, gradients: dict[str, Tensor], rate: float) -> None:
+        with tf32():
+            super()._learn(gradients, rate)
+
+
+class LocalMuon:
+    """Local steps of Muon, by the study's own method; bits and bytes are those of a step, not of a round."""
+
+    def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._method = _BatchedMuonMethod(problem, STUDY_ARMS[arm.study], schedule, swarm)  # type: ignore[arg-type]
+        self._method.counted_every, self._steps = MEASURED_EVERY // arm.local_steps, arm.local_steps
+        self._parameters = sum(tensor.numel() for tensor in problem.parameters.values())
+        self.bits = self.up = 0.0
+
+    def train(self, step: int, first: int) -> Tensor:
+        loss, traffic = self._method.round(step, first)
+        self.up = traffic.up / self._steps
+        self.bits = 8 * self.up / self._parameters
+        return loss  # type: ignore[return-value]
+
+
+def make_method(problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> CardMethod:
+    if arm.kind == "adamw":
+        return DenseAdamW(problem, schedule, swarm)
+    if arm.kind == "muon":
+        return MergedMuon(problem, arm, schedule, swarm)
+    return (Votes if arm.kind == "votes" else LocalMuon)(problem, arm, schedule, swarm)

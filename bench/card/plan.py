@@ -1,0 +1,226 @@
+"""Which runs a card makes, sorted by what matters most, and the file of results, a line a run.
+
+The next run depends on the results so far: first an arm's rates are swept with few tokens, then it runs at its best
+rate. So a stay that ends early leaves a file from which the next stay, on any card, goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench.card.arms import ARMS
+from bench.convergence.method import SwarmSize
+from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.models import BYTE_PRESETS, LLAMA_PRESETS
+
+FACTOR = 2.0
+"""Between the rates of a sweep."""
+RATES_MAX = 5
+
+
+@dataclass(frozen=True)
+class CardModel:
+    """A model and its batches. spec: of the decoder. batch: tokens of all nodes in a step. sweep: tokens of a sweep's
+    run. is_bytes: trained on bytes, not on tokens."""
+
+    spec: DecoderSpec
+    batch: int
+    sweep: int
+    is_bytes: bool
+    scale: float = 1.0
+
+    @property
+    def samples(self) -> int:
+        return self.batch // self.spec.context
+
+
+def _of_llama(spec: LlamaSpec) -> DecoderSpec:
+    """A decoder of the same size: its query, key and value matrices are one, with as many keys as queries."""
+    named = ("vocabulary", "context", "width", "layers", "heads", "hidden", "tied")
+    return DecoderSpec.model_validate({name: getattr(spec, name) for name in named})
+
+
+QUICK = DecoderSpec(width=64, layers=2, heads=2, hidden=128, context=32)
+MODELS = {
+    "byte-10m": CardModel(BYTE_PRESETS["byte-10m"], 1 << 16, 20_000_000, is_bytes=True),
+    "llama-124m": CardModel(_of_llama(LLAMA_PRESETS["llama-124m"]), 1 << 16, 8_000_000, is_bytes=False, scale=0.5),
+    "llama-350m": CardModel(_of_llama(LLAMA_PRESETS["llama-350m"]), 1 << 16, 4_000_000, is_bytes=False, scale=0.3),
+    "byte-1m": CardModel(BYTE_PRESETS["byte-1m"], 1 << 12, 1 << 20, is_bytes=True),
+    "quick": CardModel(QUICK, 512, 512 * 8, is_bytes=True),
+}
+
+
+@dataclass(frozen=True)
+class CardRun:
+    """One run. nodes: 1 for the dense arms, whose result is the same with any number."""
+
+    model: str
+    arm: str
+    nodes: int
+    rate: float
+    tokens: int
+    seed: int = 1
+
+    @property
+    def round_tokens(self) -> int:
+        return MODELS[self.model].batch * ARMS[self.arm].local_steps
+
+    @property
+    def swarm(self) -> SwarmSize:
+        return SwarmSize(self.nodes, MODELS[self.model].samples)
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.arm} nodes {self.nodes} rate {self.rate:g} tokens {self.tokens:,} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The result of a run. curve: (tokens, held-out loss in nats a token). loss: the last. bits: that a node sends for
+    a component and step. up: bytes that a node sends, a parameter and token. speed: tokens a second of the steps after
+    the first few. seconds: of the whole run, compiling included. diverged: the loss was no number."""
+
+    run: CardRun
+    parameters: int
+    batch: int
+    loss: float
+    curve: list[tuple[int, float]]
+    bits: float
+    up: float
+    speed: float
+    seconds: float
+    corpus: str
+    card: str
+    torch: str
+
+    @staticmethod
+    def from_json(text: str) -> Line:
+        document = json.loads(text)
+        run = CardRun(**{one.name: document.pop(one.name) for one in fields(CardRun)})
+        loss = document.pop("loss")
+        curve = [(tokens, math.nan if one is None else one) for tokens, one in document.pop("curve")]
+        return Line(run, loss=math.nan if loss is None else loss, curve=curve, **document)
+
+    def to_json(self) -> str:
+        """One line; JSON has no NaN, so a loss that is no number is null."""
+        document: dict[str, Any] = asdict(self)
+        run = document.pop("run")
+        document["loss"] = _number(self.loss)
+        document["curve"] = [(tokens, _number(loss)) for tokens, loss in self.curve]
+        return json.dumps(run | document)
+
+
+def _number(value: float) -> float | None:
+    return round(value, 5) if math.isfinite(value) else None
+
+
+def read_lines(path: Path) -> list[Line]:
+    return [Line.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append(path: Path, line: Line) -> None:
+    """Append a result in one write, so that a run that is cut off leaves nothing."""
+    with path.open("a") as file:
+        file.write(line.to_json() + "\n")
+
+
+@dataclass(frozen=True)
+class Item:
+    """An arm with a number of nodes, run on a number of tokens at its best rate. swept_with: the number of nodes with
+    which its rates are swept; 0: with this one. rate: without a sweep; 0: the sweep's best."""
+
+    model: str
+    arm: str
+    nodes: int
+    tokens: int
+    swept_with: int = 0
+    seed: int = 1
+    rate: float = 0.0
+
+
+def sweep_rates(losses: Mapping[float, float], middle: float) -> tuple[list[float], float | None]:
+    """The rates that a sweep still needs, and the best if it needs none. Where the best lies at an edge, the sweep goes
+    on beyond it."""
+    low, high = -1, 1
+    while True:
+        rates = [float(f"{middle * FACTOR**offset:.3g}") for offset in range(low, high + 1)]
+        missing = [rate for rate in rates if rate not in losses]
+        if missing:
+            return missing, None
+        best = min(rates, key=lambda rate: losses[rate] if math.isfinite(losses[rate]) else math.inf)
+        if best not in (rates[0], rates[-1]) or len(rates) >= RATES_MAX:
+            return [], best
+        low, high = (low - 1, high) if best == rates[0] else (low, high + 1)
+
+
+def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
+    """The runs that an item needs first: its sweep, or else itself."""
+    if item.rate:
+        yield CardRun(item.model, item.arm, item.nodes, item.rate, item.tokens, item.seed)
+        return
+    nodes = item.swept_with or item.nodes
+    tokens = MODELS[item.model].sweep
+    swept = {
+        line.run.rate: line.loss
+        for line in lines
+        if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
+    }
+    missing, best = sweep_rates(swept, ARMS[item.arm].rate * MODELS[item.model].scale)
+    for rate in missing:
+        yield CardRun(item.model, item.arm, nodes, rate, tokens)
+    if best is not None:
+        yield CardRun(item.model, item.arm, item.nodes, best, item.tokens, item.seed)
+
+
+def next_runs(items: Iterable[Item], lines: Sequence[Line]) -> Iterator[CardRun]:
+    """The missing runs that are known by now, the most important first."""
+    done = {line.run for line in lines}
+    known: set[CardRun] = set()
+    for item in items:
+        for run in runs_of(item, lines):
+            if run not in done and run not in known:
+                known.add(run)
+                yield run
+
+
+SMALL, LARGE, LARGEST = "byte-10m", "llama-124m", "llama-350m"
+SHORT, LONG = 50_000_000, 200_000_000
+"""About 5 and 20 tokens for each parameter of `byte-10m`."""
+LARGE_TOKENS = 40_000_000
+_DENSE = [("muon", 1), ("adamw", 1), ("muon-tiles", 1)]
+_MAIN = [*_DENSE, ("muon-tiles-1.5", 4)]
+_WHOLE = [Item(SMALL, "muon-1.5", nodes, LONG, rate=0.01) for nodes in (4, 16)]
+_FURTHER = [Item(SMALL, "muon-4", 16, LONG), Item(SMALL, "thinwire", 16, LONG, 4)]
+ITEMS = [
+    *(Item(SMALL, arm, nodes, LONG) for arm, nodes in _MAIN),
+    *_WHOLE,
+    Item(SMALL, "thinwire", 4, LONG),
+    *(Item(LARGE, arm, nodes, LARGE_TOKENS) for arm, nodes in _DENSE),
+    Item(LARGE, "muon-1.5", 4, LARGE_TOKENS, rate=0.01),
+    *_FURTHER,
+    *(replace(item, arm="muon-2.5") for item in _WHOLE),
+    *(Item(SMALL, arm, nodes, LONG, seed=2) for arm, nodes in _DENSE[:2]),
+    *(replace(item, seed=2) for item in _WHOLE),
+    *(Item(SMALL, arm, nodes, SHORT) for arm, nodes in _DENSE),
+    *(replace(item, tokens=SHORT) for item in (*_WHOLE, Item(SMALL, "thinwire", 4, LONG), *_FURTHER)),
+    Item(LARGE, "thinwire", 4, LARGE_TOKENS),
+    Item(LARGE, "muon-1.5", 16, LARGE_TOKENS, rate=0.01),
+    Item(LARGE, "muon-4", 16, LARGE_TOKENS),
+    *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
+    *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in (*_DENSE[:2], ("muon-1.5", 4))),
+]
+"""What a card makes, the most important first."""
+SMALLEST_ITEMS = [
+    *(Item("byte-1m", arm, nodes, 1 << 22) for arm, nodes in _MAIN),
+    Item("byte-1m", "muon-tiles-1.5", 16, 1 << 22, 4),
+]
+"""The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
+QUICK_ITEMS = [
+    Item("quick", arm, nodes, 512 * 16)
+    for arm, nodes in (*_MAIN, ("thinwire", 4), ("muon-4", 16), ("muon-1.5", 16), ("muon-2.5", 4))
+]
