@@ -106,7 +106,7 @@ class Coordinator:
             raise LocalError(f"the updates: {error}; nothing that was sealed is lost; {MEND_STORE}") from error
         except OSError as error:
             folder = self._settings.state_dir
-            raise LocalError(f"{folder}: {in_words(error)}; nothing that was sealed is lost") from error
+            raise LocalError(f"{folder}: {in_words(error, 'nothing that was sealed is lost')}") from error
         except Exception as error:
             if words := limit_in_words(error):
                 raise LocalError(f"{words}; nothing that was sealed is lost") from error

@@ -21,17 +21,22 @@ def is_of_machine(error: OSError) -> bool:
     return error.errno in (*DISK, *FILES, errno.EFBIG)
 
 
-def in_words(error: OSError) -> str:
-    """What has failed, and what to do about it."""
+def in_words(error: OSError, consequence: str = "") -> str:
+    """What has failed, the consequence for the program if there is one, and what to do about it."""
+    what, mend = _what_and_mend(error)
+    return "; ".join(part for part in (what, consequence, mend) if part)
+
+
+def _what_and_mend(error: OSError) -> tuple[str, str]:
     if error.errno in FILES:
-        return f"too many files and connections are open: {error}; {RAISE_FILES}"
+        return f"too many files and connections are open: {error}", RAISE_FILES
     if error.errno == errno.EFBIG:
-        return f"a file may not become larger: {error}; `ulimit -f` shows the limit, and the disk may have one too"
+        return f"a file may not become larger: {error}", "`ulimit -f` shows the limit, and the disk may have one too"
     if error.errno in LOCKS:
-        return f"the file system cannot do this: {error}; give a folder of a disk of this machine"
+        return f"the file system cannot do this: {error}", "give a folder of a disk of this machine"
     if isinstance(error, PermissionError):
-        return f"{error}; {MEND_OWNER}"
-    return f"the disk fails: {error}; {MEND_DISK}"
+        return str(error), MEND_OWNER
+    return f"the disk fails: {error}", MEND_DISK
 
 
 def limit_in_words(error: Exception) -> str:
