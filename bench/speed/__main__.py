@@ -92,7 +92,6 @@ def main() -> None:
         if set(arguments.only) != set(TOPICS):
             found = report.renewed(report.read_json(arguments.into / report.JSON_NAME)[0], found)
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
-        report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
         plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")

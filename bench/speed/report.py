@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.speed.row import BYTES_BY_DEFAULT, BenchRow
+from bench.speed.row import BenchRow
 
 TITLES = ("", "thinwire", "baseline", "", "times better", "target")
 WIDTH = 150
@@ -23,17 +23,6 @@ BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 BEGIN_124M = "<!-- written by make bench BENCH=--124m -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
 JSON_124M_NAME = "performance-124m.json"
-SUMMARY_NAME = "README.md"
-SUMMARY_ROWS = (
-    ("bits per component", "k = 32"),
-    (BYTES_BY_DEFAULT, "4 nodes"),
-    ("components per second, one core", "encode, k = 32"),
-    ("components per second, one core", "decode, k = 32"),
-    ("a matrix of 2048 × 4096, 1 thread", "both, by default"),
-    ("fan-out", "200 subscribers"),
-    ("peak memory", "the merge"),
-)
-"""The rows shown in the README: topic, and beginning of the row's name. The first match of each is taken."""
 
 
 def machine() -> dict[str, Any]:
@@ -139,25 +128,6 @@ def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = Fals
 def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path, large: bool = False) -> None:
     """Replace the text between the markers of an existing page. Raises ValueError if the page has no markers."""
     _put_between_markers(path, markdown(rows, about, large), BEGIN_124M if large else BEGIN)
-
-
-def write_summary(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
-    """Replace the text between the markers of the README with `SUMMARY_ROWS`. Raises ValueError if it has no
-    markers."""
-    _put_between_markers(path, summary(rows, about))
-
-
-def summary(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
-    """The text between the markers of the README."""
-    lines = [BEGIN, "", "| | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
-    for row in filter(None, (_first(rows, topic, beginning) for topic, beginning in SUMMARY_ROWS)):
-        what, *others = cells(row)
-        lines.append(f"| {row.topic}: {what} | " + " | ".join(others) + " |")
-    return "\n".join([*lines, "", f"On {in_words(about)}.", "", END])
-
-
-def _first(rows: Sequence[BenchRow], topic: str, beginning: str) -> BenchRow | None:
-    return next((row for row in rows if row.topic == topic and row.what.startswith(beginning)), None)
 
 
 def _put_between_markers(path: Path, table: str, beginning: str = BEGIN) -> None:

@@ -157,7 +157,6 @@ def test_the_page_in_docs_matches_its_json_and_explains_each_topic() -> None:
     assert report.markdown(found, about) in page
     for topic in {row.topic for row in found}:
         assert f"**{topic.partition(',')[0]}" in page.lower()
-    assert report.summary(found, about) in (DOCS.parent / report.SUMMARY_NAME).read_text()
 
 
 @pytest.mark.skipif(not LINUX, reason="processes are read from /proc")
@@ -226,13 +225,6 @@ def test_several_threads_are_compared_with_one() -> None:
     for row in compared.values():
         assert "2 threads" in row.topic
         assert row.wanted == pytest.approx(1.1 * row.baseline)
-
-
-def test_the_readme_shows_each_row_that_it_selects() -> None:
-    found, about = report.read_json(DOCS / report.JSON_NAME)
-    lines = [line for line in report.summary(found, about).splitlines() if "× |" in line]
-    for line, (topic, beginning) in zip(lines, report.SUMMARY_ROWS, strict=True):
-        assert line.startswith(f"| {topic}: {beginning}")
 
 
 def test_sealing_time_starts_at_the_deadline() -> None:
