@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from prometheus_client import generate_latest
 
 from support.beats import CONTEXT, SAMPLES, beat

@@ -17,7 +17,6 @@ from thinwire_coordinator.round.measurement import (
     Measurement,
     Part,
     SetMeasured,
-    Tell,
     agree,
     parts_of,
 )
@@ -119,7 +118,9 @@ def test_losses_agree_to_the_digit_that_float32_allows(one: float, other: float,
     [(2.00001, ["liar"]), (3.0, ["honest", "liar"]), (math.nan, [])],
     ids=["one is wrong", "both are wrong", "the coordinator cannot say"],
 )
-def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong(found: float, wrong: list[str]) -> None:
+def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong(
+    found: float, wrong: list[str]
+) -> None:
     """However many identities would agree with the liar, nobody else is asked."""
     shared = Shared("abcdefgh")
     (part,) = shared.parts

@@ -167,7 +167,11 @@ class Beats:
         self.directory.see(node, lines)
         self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
-        edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
+        edges = tuple(
+            SeenPeer(known.node, edge.line, None if (edge.iteration or 0) > self._settings.steps else edge.iteration)
+            for known, edge in named
+            if known is not None
+        )
         self.figures.edges[node] = edges
 
     async def decide(self) -> None:

@@ -47,8 +47,8 @@ class Result:
 class Evaluations:
     """The measurements by nodes. Inactive until `begin` is called.
 
-    copies: of the coordinator's replica. observer: says who is trusted, and learns from the answers. randomness: decides
-    who measures what. announce: announces the open round again to these nodes.
+    copies: of the coordinator's replica. observer: says who is trusted, and learns from the answers. randomness:
+    decides who measures what. announce: announces the open round again to these nodes.
     """
 
     def __init__(self, shared: Shared, copies: Copies, observer: Observer, randomness: random.Random) -> None:

@@ -48,8 +48,8 @@ class NewestAnnouncement:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a run. rounds: opened by then, void ones included; beats, without a centre. sealed: rounds or beats that
-    were sealed by then. at: seconds on the coordinator's clock."""
+    """A moment of a run. rounds: opened by then, void ones included; beats, without a centre. sealed: rounds or beats
+    that were sealed by then. at: seconds on the coordinator's clock."""
 
     rounds: int
     sealed: int

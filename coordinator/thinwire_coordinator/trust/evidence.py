@@ -66,8 +66,8 @@ class RoundEvidence:
     """All evidence of one round.
 
     round: counts upwards. shown: of each contribution that could be read, merged or not. silent: nodes that the round
-    waited for, and that sent nothing. mismatched, malformed: nodes whose contribution was refused for that. held_out: of
-    each held-out loss that a node measured, the node and whether the loss was wrong.
+    waited for, and that sent nothing. mismatched, malformed: nodes whose contribution was refused for that. held_out:
+    of each held-out loss that a node measured, the node and whether the loss was wrong.
     """
 
     round: int
