@@ -40,7 +40,7 @@ def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm:
     announcements = raw.attend()
     bound = contribution_bytes_max(raw.replica.layout, raw.contract.demo.k)
     good = encode_votes(random_votes(raw.replica.layout, 32, 1), raw.replica.layout)
-    wrong = [
+    wrong: list[tuple[bytes, dict[str, Any], Any]] = [
         (b"", {}, pb.Receipt.REASON_MALFORMED),
         (good[:-3], {}, pb.Receipt.REASON_MALFORMED),
         (os.urandom(500), {}, pb.Receipt.REASON_MALFORMED),
@@ -189,7 +189,9 @@ def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSw
     with pytest.raises(grpc.RpcError) as error:
         list(streams[ids.index(ended_one["node_id"])])
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "a node with counted rounds has come back, and nothing of this one was counted" in error.value.details()
+    assert "a node with counted rounds has come back, and nothing of this one was counted" in (
+        error.value.details() or ""
+    )
     assert sorted(node.node_id for node in swarm.status().nodes) == sorted(
         [raw.key.public.node_id, *(node for node in ids if node != ended_one["node_id"])]
     )
