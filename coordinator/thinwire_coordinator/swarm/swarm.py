@@ -122,14 +122,19 @@ class Swarm:
             while (announcement := await mine.get()) is not None:
                 yield announcement
         finally:
-            was_newest, member.announcements = member.announcements is mine, None
-            newest = self.members.by_id.get(member.node_id, member)  # another one if it lost its place and came back
-            if was_newest and newest.announcements is None:  # otherwise the node has opened a newer stream
-                self._presence.gone(member)
-                self.evaluations.left(member.node_id)
-                self.registry.leases.seen(member.node_id, self.driver.step)
-                self.driver.depart(member.node_id)
-                self._announcer.tell_idle_soon()
+            if member.announcements is mine:  # otherwise the node has opened a newer stream
+                member.announcements = None
+                self._stream_ended(member)
+
+    def _stream_ended(self, member: Member) -> None:
+        newest = self.members.by_id.get(member.node_id, member)
+        if newest.announcements is not None:
+            return  # it had lost its place, and has one again
+        self._presence.gone(member)
+        self.evaluations.left(member.node_id)
+        self.registry.leases.seen(member.node_id, self.driver.step)
+        self.driver.depart(member.node_id)
+        self._announcer.tell_idle_soon()
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """Handle an orderly departure: the node keeps its momentum, and the rest of its lease becomes free."""
