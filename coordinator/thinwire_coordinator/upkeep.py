@@ -146,6 +146,8 @@ class Upkeep:
 
     async def _take(self, result: Result) -> None:
         """Take one result or part of a measurement by nodes."""
+        if not self._swarm.evaluations.wants(result):
+            return
         sets = {found.name: found for found in self._state.held_out_sets}
         action, copy = result.action, await result.copy
         if isinstance(action, MeasureHere):

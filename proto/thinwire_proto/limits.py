@@ -56,6 +56,9 @@ LOOK_AGAIN_S = ROUND_TRIP_MAX_S
 FILE_WAIT_S = ROUND_TRIP_MAX_S / 2
 """The coordinator applies an update so much later, at most, because a file of its parameters is being written. It then
 copies what is not in the file."""
+PLACE_KEPT_S = 150 * ROUND_TRIP_MAX_S
+"""A node keeps its place in a full swarm for so long at least, after it came or was counted, however short the rounds
+are: it may fetch the data and the model meanwhile."""
 BEAT_LEAST_S = ROUND_TRIP_MAX_S / 8
 """In a swarm without a centre, a node's reports are at least so far apart."""
 LAST_WORD_S = ROUND_TRIP_MAX_S

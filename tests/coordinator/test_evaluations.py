@@ -13,6 +13,7 @@ from simulator import virtual_time
 from simulator.machine import Hardware
 from simulator.world import World
 from thinwire_coordinator.round.measurement import MeasureHere, Part, SetMeasured
+from thinwire_coordinator.trust.weights import FULL_AFTER
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.port import AnnouncedRound, Announcement
 from thinwire_proto.contract import Contract
@@ -23,6 +24,8 @@ LENGTH_S, EVERY = 10.0, 4
 ROUND = {"samples": 16, "weight_max": 8, "length_ms": round(LENGTH_S * 1000)}
 SCHEDULE = {"steps": 1000, "warmup_steps": 1, "learning_rate": 1e-3}
 SYNTHETIC_LOSS, OWN_LOSS = 5.0, 7.0
+TRUSTED = FULL_AFTER + 4
+"""A step at which all nodes have their full trust, some rounds after a round's votes are compared."""
 
 
 class Shared:
@@ -34,11 +37,17 @@ class Shared:
         for name in "abc":
             self.world.start(self.world.add(name, Hardware(**hardware)))
         self.swarm = self.world.living_coordinator().swarm
-        self.swarm.evaluations.begin(every, 64, None)
+        self.every = every
         self.measured: list[SetMeasured] = []
         self.measured_at: dict[int, float] = {}
         self.here: list[Part] = []
         self.collecting = asyncio.ensure_future(self._collect())
+
+    async def begin(self) -> None:
+        """Begin to measure, once nodes have earned trust."""
+        await self.world.until(lambda: self.swarm.view.step >= TRUSTED, "trust")
+        self.swarm.evaluations.begin(self.every, 64, None)
+        self.began = self.world.now
 
     async def _collect(self) -> None:
         evaluations = self.swarm.evaluations
@@ -51,6 +60,11 @@ class Shared:
             else:
                 self.measured.append(result.action)
                 self.measured_at[result.action.step] = self.world.now
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that were measured, counted from the first of them."""
+        return [found.step - self.measured[0].step for found in self.measured]
 
     def counts(self) -> dict[str, int]:
         return dict(self.swarm.view.counts.evaluation_parts)
@@ -71,12 +85,39 @@ def played(test: Callable[[Shared], Coroutine[Any, Any, None]], **options: Any) 
     virtual_time.run(to_its_end())
 
 
+def test_nodes_without_counted_rounds_are_not_asked() -> None:
+    """The coordinator measures by itself until two nodes have earned trust, and from then on they do."""
+
+    async def test(shared: Shared) -> None:
+        shared.swarm.evaluations.begin(shared.every, 64, None)
+        await shared.world.until(lambda: shared.swarm.view.step > 2 * TRUSTED, "trust")
+        by = {found.step: (found.loss, found.measured_by) for found in shared.measured}
+        assert {by[step] for step in by if step < FULL_AFTER} == {(OWN_LOSS, "coordinator")}
+        assert {by[step] for step in by if step > TRUSTED} == {(SYNTHETIC_LOSS, "nodes")}
+
+    played(test)
+
+
+def test_a_measurement_by_a_slow_coordinator_is_given_up_for_one_by_trusted_nodes() -> None:
+    async def test(shared: Shared) -> None:
+        shared.collecting.cancel()  # the coordinator never gets to measure
+        shared.swarm.evaluations.begin(shared.every, 64, None)
+        first = await shared.swarm.evaluations.results.get()
+        assert shared.swarm.evaluations.wants(first)
+        await shared.world.until(lambda: shared.swarm.view.step > TRUSTED + shared.every, "trust")
+        assert not shared.swarm.evaluations.wants(first)
+        assert shared.counts()["agreed"] > 0
+
+    played(test)
+
+
 @pytest.mark.parametrize("pace", ["clock", "barrier"])
 @pytest.mark.parametrize("samples_s", [100.0, 8.0])
 def test_nodes_measure_without_being_late(pace: str, samples_s: float) -> None:
     async def test(shared: Shared) -> None:
+        await shared.begin()
         await shared.world.until(lambda: len(shared.measured) >= 3, "three measurements")
-        assert [found.step for found in shared.measured] == [0, EVERY, 2 * EVERY]
+        assert shared.steps == [0, EVERY, 2 * EVERY]
         assert {(found.loss, found.measured_by) for found in shared.measured} == {(SYNTHETIC_LOSS, "nodes")}
         assert shared.here == []
         assert shared.counts()["agreed"] >= 3 * 2 * 8
@@ -90,8 +131,9 @@ def test_slow_nodes_finish_in_the_next_rounds() -> None:
     parameters."""
 
     async def test(shared: Shared) -> None:
+        await shared.begin()
         await shared.world.until(lambda: len(shared.measured) >= 2, "two measurements")
-        assert [found.step for found in shared.measured] == [0, 3 * EVERY]
+        assert shared.steps == [0, 3 * EVERY]
         assert {(found.loss, found.measured_by) for found in shared.measured} == {(SYNTHETIC_LOSS, "nodes")}
         for step, at in shared.measured_at.items():
             assert at > (step + 2) * LENGTH_S
@@ -110,12 +152,14 @@ def test_the_coordinator_replaces_nodes_of_an_older_version(monkeypatch: pytest.
     monkeypatch.setattr(messages, "announcement", as_0_2_0)
 
     async def test(shared: Shared) -> None:
+        await shared.begin()
         await shared.world.until(lambda: len(shared.measured) >= 3, "three measurements")
-        assert [found.step for found in shared.measured] == [0, EVERY, 2 * EVERY]
+        assert shared.steps == [0, EVERY, 2 * EVERY]
         assert {(found.loss, found.measured_by) for found in shared.measured} == {(OWN_LOSS, "coordinator")}
         answer_s = evaluation_answer_s(LENGTH_S)
-        assert answer_s <= shared.measured_at[0] < 3 * answer_s
-        assert shared.measured_at[EVERY] < (EVERY + 1) * LENGTH_S + answer_s  # at once
+        first, second, *_ = shared.measured_at.values()
+        assert answer_s <= first - shared.began < 3 * answer_s
+        assert second - shared.began < (EVERY + 1) * LENGTH_S + answer_s  # at once
         assert shared.counts() == {"unanswered": 2 * 8, "coordinator": 3 * 8}
 
     played(test)

@@ -17,7 +17,6 @@ from thinwire_coordinator.round.measurement import (
     Measurement,
     Part,
     SetMeasured,
-    Tell,
     agree,
     parts_of,
 )
@@ -114,39 +113,43 @@ def test_losses_agree_to_the_digit_that_float32_allows(one: float, other: float,
     assert agree(one, other) == agree(other, one) == equal
 
 
-def test_a_third_node_is_asked_where_two_differ_and_the_majority_wins() -> None:
-    shared = Shared("abc")
-    (part,) = shared.parts
-    first, second = shared.asked(part)
-    shared.answer(first, part, 2.0)
-    asked = shared.answer(second, part, 1.9)
-    (third,) = {"a", "b", "c"} - {first, second}
-    assert asked == [Tell(third)]
-    shared.answer(third, part, 2.00001)
-    assert shared.measured == [("wiki", pytest.approx(2.000005), "nodes")]
-    assert shared.judged("differed") == [second]
-    assert sorted(shared.judged("agreed")) == sorted([first, third])
-    (odd,) = [a for a in shared.actions if isinstance(a, Judged) and a.result == "differed"]
-    assert odd.loss == 1.9
-    assert odd.accepted == pytest.approx(2.000005)
-
-
-def test_the_coordinator_decides_where_no_two_of_all_nodes_agree() -> None:
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [(2.00001, ["liar"]), (3.0, ["honest", "liar"]), (math.nan, [])],
+    ids=["one is wrong", "both are wrong", "the coordinator cannot say"],
+)
+def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong(
+    found: float, wrong: list[str]
+) -> None:
+    """However many identities would agree with the liar, nobody else is asked."""
     shared = Shared("abcdefgh")
     (part,) = shared.parts
-    for number in range(ASKED_MAX):
-        assert shared.here == []
-        shared.answer(shared.asked(part)[0], part, 2.0 + number)
-    assert shared.here == [part]
+    honest, liar = shared.asked(part)
+    shared.answer(honest, part, 2.0)
+    assert shared.answer(liar, part, 0.01) == [MeasureHere(part)]
     assert shared.measurement.waits_for_coordinator
     assert shared.asked(part) == []
-    shared.do(shared.measurement.measured_here(part, 3.0))
-    assert shared.measured == [("wiki", 3.0, "coordinator")]
-    assert (len(shared.judged("agreed")), len(shared.judged("differed"))) == (1, ASKED_MAX - 1)
+    shared.do(shared.measurement.measured_here(part, found))
+    assert shared.measured == [("wiki", pytest.approx(found, nan_ok=True), "coordinator")]
+    assert shared.judged("differed") == [{"honest": honest, "liar": liar}[name] for name in wrong]
+    assert len(shared.judged("agreed")) == (2 - len(wrong) if math.isfinite(found) else 0)
+
+
+def test_the_coordinator_measures_a_part_that_many_nodes_did_not() -> None:
+    shared = Shared("abcdefgh")
+    (part,) = shared.parts
+    for _ in range(ASKED_MAX - 1):
+        assert shared.here == []
+        shared.do(shared.measurement.decline(shared.asked(part)[0], part, 1.0))
+    assert shared.here == [part]
+    shared.answer(shared.asked(part)[0], part, 2.0)  # it had begun
+    shared.do(shared.measurement.measured_here(part, 2.0))
+    assert shared.measured == [("wiki", 2.0, "coordinator")]
+    assert len(shared.judged("agreed")) == 1
 
 
 def test_two_equal_lies_lose_against_the_coordinator_only_if_it_measured() -> None:
-    """Two nodes that lie alike are believed: the check finds faults and single liars, not conspiracies."""
+    """Two trusted nodes that lie alike are believed: the check finds faults and single liars, not conspiracies."""
     shared = Shared("ab")
     (part,) = shared.parts
     shared.answer("a", part, 1.0)

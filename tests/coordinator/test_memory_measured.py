@@ -143,7 +143,7 @@ def suspected(number: int) -> Standing:
     audits = (Audited(node, -12.5),)
     evidence = RoundEvidence((1 << 20) + number, (Shown(node, -12.5, node),), audits=audits)
     for cause in Cause:
-        if cause is not Cause.SILENCE:
+        if cause not in (Cause.SILENCE, Cause.HELD_OUT):
             found.evidence[cause] = 18.4 + number
             found.suspected[cause] = because(cause, node, evidence, 12.5)
     return found

@@ -18,6 +18,7 @@ from thinwire_coordinator.trust.evidence import Audited, Cause, Decision, RoundE
 from thinwire_coordinator.trust.sequential import ALARM, STEP_MAX
 from thinwire_coordinator.trust.standing import BAN_S, BAN_S_MAX, Standing
 from thinwire_coordinator.trust.trust import Trust
+from thinwire_coordinator.trust.weights import FULL_AFTER
 
 HONEST = [f"honest{number}" for number in range(12)]
 HOSTILE = [f"hostile{number}" for number in range(4)]
@@ -214,6 +215,21 @@ def test_the_organizer_overrules() -> None:
     assert swarm.trust.weight(HOSTILE[0]) > 0
     assert swarm.trust.banned_for(HOSTILE[0], 200.0) == 0
     assert swarm.trust.of(HOSTILE[0]).pardoned == 1
+
+
+def test_wrong_held_out_losses_make_a_node_a_newcomer_that_is_asked_no_more() -> None:
+    trust, decisions = Trust(), list[Decision]()
+    for number in range(FULL_AFTER):
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), number * ROUND_S)
+    liar, faulty, good, *_ = HONEST
+    assert all(trust.is_established(node, 0.0) for node in HONEST)
+    assert not trust.is_established("stranger", 0.0)
+    for number in range(4):
+        answers = ((liar, True), (faulty, number == 0), (good, False))
+        decisions += trust.observe(RoundEvidence(0, held_out=answers), 0.0)[1]
+    assert [(one.node, one.verdict, one.cause) for one in decisions] == [(liar, Verdict.LOWERED, Cause.HELD_OUT)]
+    assert [trust.is_established(node, 0.0) for node in (liar, faulty, good)] == [False, True, True]
+    assert not trust.of(liar).suspected  # its votes may be good
 
 
 # outages

@@ -58,7 +58,7 @@ def test_the_page_shows_iterations_lines_and_agreement(browser: Browser, address
     expect(page.locator("#void-rounds")).to_be_hidden()
     page.get_by_text("tokens", exact=True).first.click()
     expect(page.locator("#loss-chart")).to_contain_text("held out, single nodes; at the end, their mean")
-    expect(page.locator("#loss-chart figcaption")).to_contain_text("training, mean of the nodes")
+    expect(page.locator("#loss-chart figcaption")).to_contain_text("training, median of the nodes")
     page.locator("#node-table th button", has_text=re.compile("^iteration$")).click()
     expect(page.locator("#node-table th[aria-sort=descending]")).to_have_text("iteration")
     overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from thinwire_coordinator.round.losses import weighted_median
 from thinwire_coordinator.swarm.events import BeatSealed, NodeProgress
 from thinwire_proto.wire.rows import Counted
 
@@ -14,9 +13,9 @@ SAMPLES = 8
 def beat(number: int, iterations: tuple[int, int, int], losses: dict[str, float], at: float = 0.0) -> BeatSealed:
     """A beat in which each node of `losses` reports one iteration of SAMPLES samples."""
     counted = tuple(Counted(node, b"", 1, SAMPLES) for node in losses)
-    mean = sum(losses.values()) / len(losses) if losses else math.nan
+    loss = weighted_median((loss, 1) for loss in losses.values())
     return BeatSealed(
         beat=number, at=at, counted=counted, tokens_a_sample=CONTEXT,
         progress={node: NodeProgress(iterations[1], loss) for node, loss in losses.items()},
-        iterations=iterations, iterations_done=len(losses), members=len(losses), loss=mean, learning_rate=1e-3,
+        iterations=iterations, iterations_done=len(losses), members=len(losses), loss=loss, learning_rate=1e-3,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from support.raw_calls import in_session
 from support.raw_node import RawNode, opened
-from support.real import END_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
+from support.real import END_S, PATIENCE_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
 from thinwire_proto.identity.keys import KEY_FILE
@@ -24,6 +25,7 @@ from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 
 ROUND = pb.Announcement.STATE_ROUND
+LARGEST = {"dropped": (1 << 32) - 1, "skipped": (1 << 32) - 1, "compute_ms": (1 << 64) - 1}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm:
     announcements = raw.attend()
     bound = contribution_bytes_max(raw.replica.layout, raw.contract.demo.k)
     good = encode_votes(random_votes(raw.replica.layout, 32, 1), raw.replica.layout)
-    wrong = [
+    wrong: list[tuple[bytes, dict[str, Any], Any]] = [
         (b"", {}, pb.Receipt.REASON_MALFORMED),
         (good[:-3], {}, pb.Receipt.REASON_MALFORMED),
         (os.urandom(500), {}, pb.Receipt.REASON_MALFORMED),
@@ -56,6 +58,10 @@ def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm:
         (good, {"term": 7}, pb.Receipt.REASON_FUTURE_ROUND),
         (good, {"step": 3, "base_step": 3}, pb.Receipt.REASON_BASE_AGE),
         (good, {"samples": 5}, pb.Receipt.REASON_OVER_LEASE),
+        (good, {"loss": math.nan, **LARGEST}, pb.Receipt.REASON_MALFORMED),
+        (good, {"loss": -math.inf}, pb.Receipt.REASON_MALFORMED),
+        (good, {"loss": 3e38}, pb.Receipt.REASON_MALFORMED),
+        (good, {"trained_through": (1 << 64) - 1, **LARGEST}, pb.Receipt.REASON_OVER_LEASE),
         (good, {"samples": 0}, pb.Receipt.REASON_NOTHING_TRAINED),
         (good, {"fingerprint": 1}, pb.Receipt.REASON_REPLICA_DIFFERS),
     ]
@@ -72,7 +78,14 @@ def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm:
     assert receipt.outcome == pb.Receipt.OUTCOME_COUNTED
     stale = raw.contribute(pb.Announcement(term=1, round=0), good)
     assert stale.reason == pb.Receipt.REASON_LATE
-    assert swarm.status().step == 1
+    status = swarm.status()
+    assert status.step == 1
+    (node,) = status.nodes
+    assert node.dropped <= len(wrong) * 4  # at most the samples of each lease
+    assert node.compute_s < PATIENCE_S
+    assert math.isfinite(status.loss_training)
+    for told in swarm.processes[0].events("coordinator.samples_skipped"):
+        assert told["samples"] <= 4
 
 
 def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:
@@ -154,6 +167,36 @@ def test_a_full_swarm_tells_new_nodes_which_then_wait(swarm: RealSwarm, raw: Raw
     assert third.running  # it waits until a node leaves
     second.channel.close()
     until(lambda: third.events("node.joined"), "the third node joins", third)
+
+
+def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSwarm, raw: RawNode) -> None:
+    """Also after the coordinator has started again: it knows from the ledger whose contributions were counted."""
+    assert raw.contribute(opened(raw.attend()), raw.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
+    raw.channel.close()
+    swarm.processes[0].end(END_S)
+    coordinator = swarm.coordinator()
+    idle = [RawNode(swarm) for _ in range(2)]
+    streams = [node.attend() for node in idle]
+    for stream in streams:
+        next(stream)
+    with pytest.raises(grpc.RpcError) as error:
+        RawNode(swarm)
+    assert "the swarm is full, with 2 nodes" in (error.value.details() or "")
+    back = RawNode(swarm, raw.key)
+    again = RawNode(swarm, raw.key)  # the same identity twice has one place
+    (ended_one,) = coordinator.events("coordinator.session_ended")
+    ids = [node.key.public.node_id for node in idle]
+    with pytest.raises(grpc.RpcError) as error:
+        list(streams[ids.index(ended_one["node_id"])])
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "a node with counted rounds has come back, and nothing of this one was counted" in (
+        error.value.details() or ""
+    )
+    assert sorted(node.node_id for node in swarm.status().nodes) == sorted(
+        [raw.key.public.node_id, *(node for node in ids if node != ended_one["node_id"])]
+    )
+    for node in (*idle, back, again):
+        node.channel.close()
 
 
 def test_a_state_directory_of_another_run_is_refused_with_the_differences(swarm: RealSwarm) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +16,8 @@ import torch
 
 from deploy.local_swarm.processes import Process
 from support.raw_gossip_node import RawGossipNode
-from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
+from support.real import PATIENCE_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
+from thinwire_coordinator.swarm.counts import DIRECT_BYTES_MAX
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 from thinwire_proto.identity.keys import SecretKey
@@ -277,3 +279,45 @@ def signed_hash(node: RawGossipNode, body: bytes) -> dict[str, Any]:
     """Hash and signature of another body."""
     header = node.header(body)
     return {"hash": header.hash, "signature": header.signature}
+
+
+def test_the_largest_numbers_that_a_report_can_name_show_in_no_figure(swarm: RealSwarm) -> None:
+    swarm.coordinator(RUN)
+    liar, honest = training(swarm)
+    largest = (1 << 64) - 1
+    edge = pb.EdgeReport(
+        member=(1 << 32) - 1, line=pb.EdgeReport.LINE_DIRECT, iteration=largest, message_ms=(1 << 32) - 1
+    )
+    lines = pb.LinesReport(direct_sent=largest, direct_received=largest, edges=[edge])
+    for loss in (math.nan, math.inf, 3e38):
+        liar.train(loss=loss, compute_ms=largest, lines=lines, step_norm=3e38)
+    honest.train()
+    until(lambda: swarm.status().loss_training == 2.5, "the loss of a beat", *swarm.processes)
+    status = swarm.status()
+    by_id = {node.node_id: node for node in status.nodes}
+    told = by_id[liar.key.public.node_id]
+    assert not told.HasField("loss")
+    assert told.compute_s < PATIENCE_S
+    assert told.bytes_up <= DIRECT_BYTES_MAX
+    assert status.gossip.iteration_most <= 12
+
+
+def test_a_node_with_reported_samples_takes_the_place_of_one_without(swarm: RealSwarm) -> None:
+    coordinator = swarm.coordinator(RUN.replace("min_contributions", "nodes_max = 2\nmin_contributions"))
+    nodes = training(swarm)
+    for node in nodes:
+        node.train()
+    until(lambda: sum(node.counted for node in swarm.status().nodes) == 2, "their reports are sealed", coordinator)
+    killed(coordinator)
+    again = swarm.coordinator()
+    idle = [RawGossipNode(swarm) for _ in range(2)]
+    for stranger in idle:
+        stranger.beat()
+    reason, text = refused(lambda: RawGossipNode(swarm))
+    assert reason == "full"
+    assert "the swarm is full, with 2 nodes" in text
+    nodes[0].join()
+    assert nodes[0].train().state == TRAINING
+    (gone,) = again.events("coordinator.session_ended")
+    assert "a node with counted rounds has come back" in gone["reason"]
+    assert gone["node_id"] in {stranger.key.public.node_id for stranger in idle}

@@ -45,6 +45,8 @@ log = logging.getLogger("thinwire.coordinator")
 
 SETTLING = MEASURE_EVERY // 2
 """Iterations at least from a change of codec or `every` to the next measurement, which shows what it has changed."""
+MEASURES_AFTER = 16
+"""Iterations whose samples a node must have reported before it is asked for held-out losses."""
 STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
     Phase.TRAINING: "training",
     Phase.COLLECTING: "deposit",
@@ -155,7 +157,10 @@ class Beats:
         if says:
             self._store.unsealed.add(SealedReport(signed, member.public_key, samples))
             self.sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
-            self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
+            registry = self._swarm.registry
+            elapsed_s = self._swarm.view.now - registry.began
+            compute_s = registry.counts.believed_s(node, report.compute_ms, elapsed_s)
+            self._swarm.events.tell(ContributionOffered(node, 0, compute_s))
 
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
@@ -163,7 +168,11 @@ class Beats:
         self.directory.see(node, lines)
         self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
-        edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
+        edges = tuple(
+            SeenPeer(known.node, edge.line, None if (edge.iteration or 0) > self._settings.steps else edge.iteration)
+            for known, edge in named
+            if known is not None
+        )
         self.figures.edges[node] = edges
 
     async def decide(self) -> None:
@@ -292,10 +301,15 @@ class Beats:
             settled = given.start + SETTLING if given is not None and given.start else 0
             self.sketches.ask(max(directory.ahead, settled))
         if (iteration := self.sketches.measure_at) != before:
-            nodes = [known.node for known in directory.running if known.enters_at is None]
+            nodes = [known.node for known in directory.running if known.enters_at is None and self._may_measure(known)]
             unfinished = self._held_out.iteration
             if self._held_out.begin(iteration, nodes):
                 self._given_up(unfinished, "before the next measurement")
+
+    def _may_measure(self, known: Participant) -> bool:
+        """Whether a node has contributed enough, in this process, to be asked for held-out losses."""
+        least = MEASURES_AFTER * self._settings.samples * self._swarm.view.contract.model.context
+        return self._swarm.view.counts.of(known.node).tokens >= least
 
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"

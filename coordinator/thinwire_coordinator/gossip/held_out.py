@@ -1,9 +1,10 @@
 """The held-out loss of a run without a centre, before its end. Pure, but for the queue of results.
 
 There is no mean model before the end. So each node measures the parameters with which it begins an iteration, on its
-own part of the samples, and the loss is the mean over the samples: that of single nodes. Two nodes have different
-parameters, so no answer can be checked by another one. Nothing is decided by this loss. It is not finite once a node's
-is not, or is absurdly large: then that node's training has diverged.
+own part of the samples. Two nodes have different parameters, so no answer can be checked by another one. The loss is
+therefore the median over the parts, weighted by their samples, so that no node alone decides it, and only nodes that
+have contributed are asked. Nothing is decided by this loss. It is not finite once that of half of the samples is not,
+or is absurdly large.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.round.measurement import LOSS_MAX, PART_SAMPLES, Part, SetMeasured
+from thinwire_coordinator.round.losses import is_plausible, weighted_median
+from thinwire_coordinator.round.measurement import PART_SAMPLES, Part, SetMeasured
 from thinwire_proto.task import HeldOutSet
 
 SHARE = 32
@@ -31,9 +33,8 @@ class _Progress:
 
     @property
     def loss(self) -> float:
-        """The mean over the samples of the parts that were answered."""
-        total = sum(loss * part.count for part, loss in self.losses.items())
-        return total / sum(part.count for part in self.losses)
+        """The median over the parts that were answered, weighted by their samples."""
+        return weighted_median((loss, part.count) for part, loss in self.losses.items())
 
 
 class HeldOutLosses:
@@ -104,7 +105,7 @@ class HeldOutLosses:
         if part not in self.open_to(node):
             return "this part is not wanted of this node, or not any longer"
         progress = self._current[part.name]
-        progress.losses[part] = loss if abs(loss) <= LOSS_MAX else math.nan
+        progress.losses[part] = loss if is_plausible(loss) else math.inf
         if len(progress.losses) == len(progress.parts):
             del self._current[part.name]
             self.results.put_nowait(SetMeasured(part.step, part.name, progress.loss, "nodes"))

@@ -63,4 +63,5 @@ def make_gossip_run(
     held_out = HeldOutLosses(sets, evaluate_samples, evaluate_every, settings.samples, settings.steps)
     beats = Beats(swarm, settings, sealer, Sketches(settings.steps), held_out)
     swarm.view.gossip = beats.figures
+    swarm.loses_place = lambda member: beats.leave(member, None)
     return GossipRun(swarm, beats, Deposits(swarm, settings, beats, sealer), held_out, settings.beat_s)

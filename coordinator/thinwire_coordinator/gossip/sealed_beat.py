@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from thinwire_coordinator.gossip.unsealed import SealedReport
+from thinwire_coordinator.round.losses import is_plausible, weighted_median
 from thinwire_coordinator.swarm.events import BeatSealed, NodeProgress
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_proto.contract import Contract
@@ -31,26 +31,38 @@ def sealed_beat(
         iterations=figures.iterations,
         iterations_done=total / rule.samples,
         members=figures.members,
-        loss=mean_loss(signed, samples),
+        loss=loss_of(signed, samples),
         learning_rate=learning_rate(contract.schedule, min(figures.iterations[1], contract.schedule.steps - 1)),
         every=figures.every,
     )
 
 
-def mean_loss(reports: Sequence[SignedReport], samples: Sequence[int]) -> float:
-    """The mean loss over samples; not a number without any."""
-    pairs = [(one.report.loss, count) for one, count in zip(reports, samples, strict=True) if count]
-    return sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs) if pairs else math.nan
+def loss_of(reports: Sequence[SignedReport], samples: Sequence[int]) -> float:
+    """The median over nodes of the mean loss of each; not a number without any. All nodes weigh the same, because
+    nobody can check how many samples a node has trained on."""
+    return weighted_median((_mean(pairs), 1) for pairs in _by_node(reports, samples).values())
 
 
 def progress_of(reports: Sequence[SignedReport], samples: Sequence[int]) -> dict[str, NodeProgress]:
     """By node, from its reports in a beat."""
-    own: dict[str, list[tuple[SignedReport, int]]] = {}
+    losses = {node: _mean(pairs) for node, pairs in _by_node(reports, samples).items()}
+    newest: dict[str, int] = {}
+    for signed in reports:
+        newest[signed.node] = max(signed.report.iteration, newest.get(signed.node, 0))
+    return {node: NodeProgress(iteration, losses.get(node)) for node, iteration in newest.items()}
+
+
+_Pairs = list[tuple[float, int]]
+
+
+def _by_node(reports: Sequence[SignedReport], samples: Sequence[int]) -> dict[str, _Pairs]:
+    """The losses of each node that may be losses, each with its samples. A node without any is left out."""
+    found: dict[str, _Pairs] = {}
     for signed, count in zip(reports, samples, strict=True):
-        own.setdefault(signed.node, []).append((signed, count))
-    found = {}
-    for node, pairs in own.items():
-        loss = mean_loss([signed for signed, _ in pairs], [count for _, count in pairs])
-        newest = max(signed.report.iteration for signed, _ in pairs)
-        found[node] = NodeProgress(newest, None if math.isnan(loss) else loss)
+        if count and is_plausible(signed.report.loss):
+            found.setdefault(signed.node, []).append((signed.report.loss, count))
     return found
+
+
+def _mean(pairs: _Pairs) -> float:
+    return sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)

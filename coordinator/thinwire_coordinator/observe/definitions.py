@@ -125,8 +125,8 @@ SAMPLES_SKIPPED = METRICS.counter(
 )
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
-    "Training loss of the newest sealed round: mean over the samples of its contributions, in nats per token. In a run "
-    "without a centre, of the newest beat: mean over its samples, each with the parameters of its node.",
+    "Training loss of the newest sealed round: median over its nodes, each with the weight of its votes, in nats per "
+    "token. In a run without a centre, of the newest beat: median over its nodes, each with its own parameters.",
     unit="{nat}/{token}",
 )
 HELD_OUT_LOSS = METRICS.gauge(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from thinwire_coordinator.gossip.sealed_beat import mean_loss, progress_of
+from thinwire_coordinator.gossip.sealed_beat import loss_of, progress_of
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.gossip_rows import BEAT, KIND
 from thinwire_coordinator.ledger.ledger import Ledger
@@ -38,5 +38,5 @@ class PastBeats:
         progress = progress_of(reports, samples)
         self._iterations |= {node: one.iteration for node, one in progress.items()}
         self._step = bucket.step = max(self._step, statistics.median_low(self._iterations.values()))
-        add_loss(bucket, mean_loss(reports, samples), [one.loss for one in progress.values() if one.loss is not None])
+        add_loss(bucket, loss_of(reports, samples), [one.loss for one in progress.values() if one.loss is not None])
         return bucket

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from thinwire_coordinator.round.losses import LOSS_MAX, is_plausible
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.reasons import Reason
@@ -91,6 +92,9 @@ def check_header(  # noqa: PLR0911 - one return for each rule
         )
     if claim.samples > facts.leased_samples:
         return Refusal(Reason.OVER_LEASE, f"{claim.samples} samples claimed; the lease covers {facts.leased_samples}")
+    if not is_plausible(claim.loss):
+        text = f"a loss must be finite and at most {LOSS_MAX:g}; this one is {claim.loss}"
+        return Refusal(Reason.MALFORMED, text)
     if claim.payload_bytes > facts.payload_bytes_max:
         return Refusal(
             Reason.MALFORMED,

@@ -5,9 +5,11 @@ wrong, lie, be slow or disappear, so one answer is not enough. If every node mea
 as much time as the coordinator alone. So the samples are divided into parts, and each part is given to two nodes:
 
     the two answers agree            their mean counts
-    they differ                      a third node is asked; the majority counts, and the odd answer is reported
+    they differ                      the coordinator measures the part, and reports the answers that are wrong
     a node leaves, or is too slow    another node is asked
     nobody is left to ask            the coordinator measures the part itself, and its own result counts
+
+Only nodes that have earned trust are to be passed in: identities cost nothing, and two of them agree on anything.
 
 Nothing here reads a clock or sends anything. Callers pass `now` (seconds on any monotonic clock), and carry out the
 actions that the methods return.
@@ -21,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from thinwire_coordinator.round.losses import LOSS_MAX, is_plausible
 from thinwire_proto.task import HeldOutSet
 
 MeasuredBy = Literal["coordinator", "nodes", "both"]
@@ -28,7 +31,7 @@ MeasuredBy = Literal["coordinator", "nodes", "both"]
 PART_SAMPLES = 8
 """Samples of a part."""
 OPINIONS = 2
-"""Nodes that are asked first. As many equal answers are needed."""
+"""Nodes whose answers are needed, and have to be equal."""
 ASKED_MAX = 5
 """Nodes that are asked for one part before the coordinator measures it."""
 TOLERANCE = 1e-4
@@ -39,8 +42,6 @@ batches of 1, 3 and 8 and one or two threads change the loss of byte-1m and byte
 devices get the room of three more digits. bfloat16 changes it by 1.2e-4 and more, so nodes never use it here."""
 SMALLEST = 1e-2
 """A loss below this is compared by its absolute difference, TOLERANCE · SMALLEST."""
-LOSS_MAX = 1e6
-"""A larger loss, in nats per token, is refused."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class MeasureHere:
 class Judged:
     """The outcome of a part that was given to a node.
 
-    loss: the node's answer; None without one. accepted: the loss that counts; None if that is not known.
+    differed: from what the coordinator measured itself. loss: the node's answer; None without one. accepted: the loss
+    that counts; None if that is not known.
     """
 
     node: str
@@ -184,7 +186,7 @@ class Measurement:
         """Return the reason for which a node's answer is refused, in words; empty if it is not."""
         if part not in self._open_to.get(node, set()):
             return f"{_in_words(part)} is not assigned to this session, or was given to another node meanwhile"
-        if not math.isfinite(loss) or abs(loss) > LOSS_MAX:
+        if not is_plausible(loss):
             return f"{_in_words(part)}: a loss must be finite and at most {LOSS_MAX:g}; this one is {loss}"
         return ""
 
@@ -232,25 +234,26 @@ class Measurement:
     # decisions
 
     def _go_on(self, part: Part, now: float) -> list[Action]:
-        """Accept a loss if enough answers agree, otherwise ask more nodes, otherwise the coordinator."""
+        """Accept a loss if the answers agree; otherwise ask more nodes, or the coordinator."""
         progress = self._progress[part]
-        if progress.loss is not None:
+        if progress.loss is not None or progress.here:
             return []
-        if (agreed := _majority(list(progress.answers.values()))) is not None:
-            return list(self._accept(part, agreed))
+        answers = list(progress.answers.values())
+        if len(answers) >= OPINIONS:
+            return list(self._accept(part, sum(answers) / OPINIONS)) if agree(*answers) else self._measure_here(part)
         actions: list[Action] = []
-        missing = max(OPINIONS - len(progress.answers), 1) - len(progress.open)
-        for _ in range(missing):
+        for _ in range(OPINIONS - len(answers) - len(progress.open)):
             if (node := self._next_for(progress)) is None:
-                if not progress.here:
-                    progress.here = True
-                    actions.append(MeasureHere(part))
-                break
+                return [*actions, *self._measure_here(part)]
             progress.asked.add(node)
             progress.open[node] = now + self._answer_s
             self._open_to[node].add(part)
             actions.append(Tell(node))
         return actions
+
+    def _measure_here(self, part: Part) -> list[Action]:
+        self._progress[part].here = True
+        return [MeasureHere(part)]
 
     def _next_for(self, progress: _Progress) -> str | None:
         """The node to ask next: one that was not asked yet and is not silent, with the fewest parts to measure."""
@@ -266,8 +269,9 @@ class Measurement:
         for node in list(progress.open):
             self._withdraw(node, part)
             yield Tell(node)
-        for node, found in progress.answers.items():
-            yield Judged(node, part, "agreed" if agree(found, loss) else "differed", found, loss)
+        if math.isfinite(loss):  # otherwise the coordinator could not measure, or the run has diverged
+            for node, found in progress.answers.items():
+                yield Judged(node, part, "agreed" if agree(found, loss) else "differed", found, loss)
         of_set = {other: found for other, found in self._progress.items() if other.name == part.name}
         if all(found.loss is not None for found in of_set.values()):
             total = sum((found.loss or 0.0) * other.count for other, found in of_set.items())
@@ -282,15 +286,6 @@ class Measurement:
 def agree(one: float, other: float) -> bool:
     """Whether two losses are equal to the digit that float32 allows."""
     return abs(one - other) <= TOLERANCE * max(abs(one), abs(other), SMALLEST)
-
-
-def _majority(answers: list[float]) -> float | None:
-    """The mean of the answers that agree with one of them, if these are enough; None otherwise."""
-    for answer in answers:
-        equal = [other for other in answers if agree(answer, other)]
-        if len(equal) >= OPINIONS:
-            return sum(equal) / len(equal)
-    return None
 
 
 def _by(here: list[bool]) -> MeasuredBy:

@@ -45,6 +45,7 @@ from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
 from thinwire_coordinator.swarm.feed import NotWanted
 from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.places import IDLE_ROUNDS
 from thinwire_coordinator.swarm.refusal_log import RefusalLog
 from thinwire_coordinator.swarm.served_blobs import ServedBlobs
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -59,6 +60,10 @@ from thinwire_proto.wire.negotiation import ABILITIES, choose
 from thinwire_proto.wire.service_pb2_grpc import add_SwarmServicer_to_server
 
 HASH_BYTES = 32
+FULL = (
+    "the swarm is full, with {} nodes; a place becomes free when a node leaves, or when nothing of it was counted in "
+    f"{IDLE_ROUNDS} rounds"
+)
 log = logging.getLogger("thinwire.coordinator")
 
 
@@ -127,14 +132,17 @@ class Service(GossipCalls):
             raise CallRefused(denied)
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
+        group, has_counted = group_of(candidate.address), await self._swarm.has_counted(key.node_id)
         joined = self._swarm.members.join(key, name)
+        if joined is None and self._swarm.make_place(key.node_id, group, has_counted=has_counted):
+            joined = self._swarm.members.join(key, name)
         if joined is None:
-            text = f"the swarm is full, with {self._swarm.members.nodes_max} nodes"
-            full = Denied(DoorReason.FULL, text)
+            full = Denied(DoorReason.FULL, FULL.format(self._swarm.members.nodes_max))
             self._note_refusal(key.node_id, full)
             await deny(context, full)
         member, secret = joined
-        self._swarm.observer.joined(member.node_id, group_of(candidate.address))
+        self._swarm.places.came(member, group, has_counted=has_counted)
+        self._swarm.observer.joined(member.node_id, group)
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await (self._gossip.beats if self._gossip else self._swarm).join(member, momentum, replica_step)

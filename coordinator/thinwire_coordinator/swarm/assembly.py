@@ -93,6 +93,7 @@ def assemble(
         KnownFingerprints(contract.round.base_age_max),
         counts,
         Events([counts.watch]),
+        began=now(),
         sealed_at=now(),
     )
     read = source.read or (lambda step: read_encoded(state, step, source.encode))
@@ -121,7 +122,7 @@ def assemble(
     copies = Copies(state.folder, replica, workers)
     observer = Observer(shared, copies, trust, surroundings.wall)
     view, intake = SwarmView(shared), Intake(shared, observer)
-    evaluations = Evaluations(shared, copies, randomness)
+    evaluations = Evaluations(shared, copies, observer, randomness)
     announcer = Announcer(shared, view, intake, evaluations)
     evaluations.announce = announcer.announce_again
     rounds = Rounds(shared, replica, intake, announcer, evaluations, observer, randomness)

@@ -156,6 +156,11 @@ class Counts:
             found = self.nodes[node_id] = NodeCounts()
         return found
 
+    def believed_s(self, node_id: str, compute_ms: int, elapsed_s: float) -> float:
+        """The seconds that are believed of a node which says that it computed: no node has computed for longer than
+        this process has run. elapsed_s: since it began."""
+        return max(0.0, min(compute_ms / 1000, elapsed_s - self.of(node_id).compute_s))
+
     def direct_is(self, node_id: str, sent: int, received: int, *, is_older: bool = False) -> None:
         """Count what a node reports of its direct lines: sums since its process started, so that smaller ones are those
         of a new process. is_older: they are of the time before this coordinator's process, and count nothing."""

@@ -27,7 +27,9 @@ from thinwire_coordinator.round.measurement import (
 )
 from thinwire_coordinator.swarm.copies import Copies
 from thinwire_coordinator.swarm.events import PartJudged
+from thinwire_coordinator.swarm.observer import Observer
 from thinwire_coordinator.swarm.shared import Shared
+from thinwire_coordinator.trust.weights import FULL_AFTER
 from thinwire_proto.limits import evaluation_answer_s
 
 log = logging.getLogger("thinwire.coordinator")
@@ -45,16 +47,17 @@ class Result:
 class Evaluations:
     """The measurements by nodes. Inactive until `begin` is called.
 
-    copies: of the coordinator's replica. randomness: decides who measures what. announce: announces the open round
-    again to these nodes.
+    copies: of the coordinator's replica. observer: says who is trusted, and learns from the answers. randomness:
+    decides who measures what. announce: announces the open round again to these nodes.
     """
 
-    def __init__(self, shared: Shared, copies: Copies, randomness: random.Random) -> None:
+    def __init__(self, shared: Shared, copies: Copies, observer: Observer, randomness: random.Random) -> None:
         self._shared = shared
         self._driver = shared.driver
         self._members = shared.registry.members
         self._events = shared.registry.events
         self._copies = copies
+        self._observer = observer
         self._random = randomness
         self._answer_s = evaluation_answer_s(shared.contract.round.length_s)
         self.announce: Callable[[Iterable[str]], None] = lambda nodes: None
@@ -94,19 +97,20 @@ class Evaluations:
         """A round has opened at a step. Must be called before it is announced."""
         if not self._every or (self._measured is not None and step - self._measured < self._every):
             return
+        by_id = self._members.by_id
+        self._silent &= set(self._members.by_session)
+        able = [node for node in nodes if node in by_id and by_id[node].session not in self._silent]
+        trusted = [node for node in able if self._observer.may_measure(node)]
         if self._current is not None:
-            if self._current.waits_for_coordinator:
+            if self._current.waits_for_coordinator and (self._current.participants or len(trusted) < OPINIONS):
                 return  # it has to catch up first
             text = f"step {self._current.step}: the nodes did not measure the held-out loss before the next measurement"
             tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=self._current.step)
         self._measured = step
-        by_id = self._members.by_id
-        self._silent &= set(self._members.by_session)
-        able = [node for node in nodes if node in by_id and by_id[node].session not in self._silent]
-        self._tell_if_alone(len(able))
+        self._tell_if_alone(len(trusted))
         parts = parts_of(step, self._shared.state.held_out_sets, self._samples)
         self._copy = self._copies.take()
-        self._current = Measurement(step, parts, able, self._answer_s, self._random)
+        self._current = Measurement(step, parts, trusted, self._answer_s, self._random)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
 
     def answered(self, node: str, part: Part, loss: float) -> str:
@@ -126,6 +130,10 @@ class Evaluations:
         if self._current is not None:
             self._carry_out(self._current.leave(node, self._driver.now()))
 
+    def wants(self, result: Result) -> bool:
+        """Whether a result is still wanted: the measurement of a part may have been given up."""
+        return isinstance(result.action, SetMeasured) or result.measurement is self._current
+
     def measured_here(self, measurement: Measurement, part: Part, loss: float) -> None:
         """The coordinator has measured a part itself."""
         if measurement is self._current:
@@ -142,6 +150,10 @@ class Evaluations:
         assert current is not None
         assert copy is not None
         told: dict[str, None] = {}
+        judged = [action for action in actions if isinstance(action, Judged)]
+        answers = [(found.node, found.result == "differed") for found in judged if found.result != "unanswered"]
+        if answers:
+            self._observer.measured(answers)
         for action in actions:
             if isinstance(action, Tell):
                 told[action.node] = None
@@ -171,7 +183,7 @@ class Evaluations:
             log,
             logging.WARNING,
             "coordinator.evaluation_differs",
-            f"{name}: its held-out loss at step {part.step} is {found.loss}; the others found {found.accepted}",
+            f"{name}: its held-out loss at step {part.step} is {found.loss}; the coordinator found {found.accepted}",
             node_id=node,
             name=name,
             step=part.step,
@@ -180,11 +192,11 @@ class Evaluations:
             accepted_loss=found.accepted,
         )
 
-    def _tell_if_alone(self, able: int) -> None:
+    def _tell_if_alone(self, trusted: int) -> None:
         """Say that the coordinator measures by itself, when that begins."""
-        alone = able < OPINIONS
+        alone = trusted < OPINIONS
         if alone and not self._alone:
-            reason = f"{able} nodes can measure the held-out loss, and {OPINIONS} are needed"
+            reason = f"{OPINIONS} nodes with {FULL_AFTER} counted rounds and full trust are needed; there are {trusted}"
             text = f"the coordinator measures the held-out loss itself: {reason}"
             tell(log, logging.INFO, "coordinator.evaluates_alone", text, reason=reason)
         self._alone = alone

@@ -38,7 +38,7 @@ class ContributionOffered:
     """A node begins to send a contribution.
 
     dropped: micro-batches that the node dropped. compute_s: how long it computed. skipped: samples that it passed over
-    because it could not read their data.
+    because it could not read their data. They are as the node says, within the bounds of its lease and of time.
     """
 
     node_id: str
@@ -99,9 +99,9 @@ class RoundSealed:
     """The update of a round is sealed.
 
     step: the step that the update starts from; step + 1 updates are sealed now. loss: training loss, nats per token,
-    mean over samples. components: components whose merged vote is not 0. codec: the form of the codec that was
-    smallest. gather_s: from the announcement to the end of the round. merge_s: from there until the update is encoded.
-    seal_s: from there until body and row are on disk.
+    the median over the nodes, each with the weight of its votes. components: components whose merged vote is not 0.
+    codec: the form of the codec that was smallest. gather_s: from the announcement to the end of the round. merge_s:
+    from there until the update is encoded. seal_s: from there until body and row are on disk.
     """
 
     round: int
@@ -135,7 +135,7 @@ class BeatSealed:
 
     beat: the number of its row. progress: of each node in it, by its newest report. iterations: least, median and most
     of the members that take part. iterations_done: of all nodes together in this beat, from their samples. members: of
-    the topology. loss: mean over samples, nats per token; not finite without samples. learning_rate: at the median.
+    the topology. loss: median over nodes, nats per token; not finite without samples. learning_rate: at the median.
     every: iterations from one exchange to the next.
     """
 

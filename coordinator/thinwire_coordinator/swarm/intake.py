@@ -75,16 +75,11 @@ class Intake:
 
     async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""
-        self._registry.events.tell(
-            ContributionOffered(member.node_id, claim.dropped, claim.compute_ms / 1000, claim.skipped)
-        )
-        if claim.skipped:
-            node, name, skipped = member.node_id, member.name, claim.skipped
-            text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
-            tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
         self._observer.came(member.node_id)
         current = self._current
         refusal = self._check_header(member, claim, current)
+        if refusal is None or refusal.reason is not Reason.DUPLICATE:
+            self._count_claim(member, claim)
         if refusal is not None or current is None:
             assert refusal is not None
             return self._refuse(member, claim, current, refusal)
@@ -97,6 +92,17 @@ class Intake:
             if not isinstance(receipt, asyncio.Future):  # otherwise the check needs the payload, and then releases it
                 memory.release()
         return await asyncio.shield(receipt) if isinstance(receipt, asyncio.Future) else receipt
+
+    def _count_claim(self, member: Member, claim: ContributionClaim) -> None:
+        """Count what a node says of its work: no more samples than it leased, no longer than this process has run."""
+        node, name, registry = member.node_id, member.name, self._registry
+        leased = registry.leases.reported_samples(node, claim.trained_through)
+        skipped = max(0, min(claim.skipped, leased - claim.samples))
+        compute_s = registry.counts.believed_s(node, claim.compute_ms, self._driver.now() - registry.began)
+        registry.events.tell(ContributionOffered(node, min(claim.dropped, leased), compute_s, skipped))
+        if skipped:
+            text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
+            tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
 
     async def _take_in(
         self,

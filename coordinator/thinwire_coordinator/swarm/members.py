@@ -1,7 +1,8 @@
 """The members of a swarm: one for each node that joined, with its session.
 
 The contract bounds the number of members. When the swarm is full, a new node replaces the member with the oldest last
-call, among those that have no call open.
+call, among those that have no call open, and first among those without a counted contribution. If all have one open,
+`places` says who gives its place away.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ class NewestAnnouncement:
         return self._value
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a run. rounds: opened by then, void ones included; beats, without a centre. sealed: rounds or beats
+    that were sealed by then. at: seconds on the coordinator's clock."""
+
+    rounds: int
+    sealed: int
+    at: float
+
+
 @dataclass
 class Member:
     """A node that joined, and its newest session.
@@ -62,6 +73,9 @@ class Member:
     calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
     leaving: bool = False  # whether it has called Leave
     expelled: Denied | None = None  # why the coordinator has ended this session
+    group: str = ""  # of its address
+    has_counted: bool = False  # whether a contribution of it was ever counted, in this process or an earlier one
+    since: Moment | None = None  # when one was counted last, or when it came
     heard: int = 0  # sequence number of its last call
     beats: bool = False  # whether its reports come, in a run without a centre
     abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
@@ -112,6 +126,12 @@ class Members:
         member.expelled = denied
         return member
 
+    def forget(self, member: Member) -> None:
+        """Free the place of a member, and end its session if it has one."""
+        del self.by_id[member.node_id]
+        self._replaced.discard(member.replaced)
+        self.by_session.pop(member.session, None)
+
     def of_secret(self, secret: str) -> Member | None:
         """The member whose newest session has this secret; records that the member made a call."""
         member = self.by_session.get(_hashed(secret))
@@ -131,10 +151,7 @@ class Members:
         away = [member for member in self.by_id.values() if not (member.active or member.calls)]
         if not away:
             return False
-        member = min(away, key=lambda member: member.heard)
-        del self.by_id[member.node_id]
-        self._replaced.discard(member.replaced)
-        self.by_session.pop(member.session, None)
+        self.forget(min(away, key=lambda member: (member.has_counted, member.heard)))
         return True
 
 

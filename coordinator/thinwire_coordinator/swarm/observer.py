@@ -145,6 +145,16 @@ class Observer:
             return f"your votes are not merged at present: {why}; they are still observed, so that this can end"
         return "many newcomers share your network's address, so each counts in some rounds only"
 
+    # held-out losses
+
+    def may_measure(self, node: str) -> bool:
+        """Whether a node is trusted enough to be asked for held-out losses."""
+        return self.trust.is_established(node, self._wall())
+
+    def measured(self, answers: Sequence[tuple[str, bool]]) -> None:
+        """Learn from answers about held-out losses: of each its node, and whether it was wrong."""
+        self._learn(RoundEvidence(0, held_out=tuple(answers)))
+
     # a round
 
     def opened(self, number: int, nodes: tuple[str, ...], k: int) -> None:
@@ -265,6 +275,7 @@ class Observer:
         for decision in decisions:
             self._tell(decision)
         nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
+        nodes.update(node for node, _ in evidence.held_out)
         self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
 
     def _tell(self, decision: Decision) -> None:

@@ -18,6 +18,8 @@ class Registry:
     fingerprints: KnownFingerprints
     counts: Counts
     events: Events
+    began: float = 0.0
+    """When this process began, on the coordinator's clock."""
     sealed_at: float = 0.0
     """When the newest step was sealed, on the coordinator's clock; before the first one, when this process began."""
     measured_step: int = 0

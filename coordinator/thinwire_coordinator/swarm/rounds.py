@@ -11,6 +11,7 @@ import random
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.round.contributions import Contribution, Round
+from thinwire_coordinator.round.losses import weighted_median
 from thinwire_coordinator.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
@@ -148,7 +149,7 @@ class Rounds:
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
                 tokens=_samples(accepted) * self._contract.model.context,
-                loss=_mean_loss(accepted),
+                loss=weighted_median((one.loss, one.weight) for one in accepted),
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,
                 components=out.components,
@@ -165,8 +166,3 @@ class Rounds:
 
 def _samples(accepted: tuple[Contribution, ...]) -> int:
     return sum(contribution.samples for contribution in accepted)
-
-
-def _mean_loss(accepted: tuple[Contribution, ...]) -> float:
-    """The training loss, in nats per token, weighted by samples."""
-    return sum(contribution.loss * contribution.samples for contribution in accepted) / _samples(accepted)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.access.refusals import Denied
+from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
@@ -21,8 +21,9 @@ from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import NodeCame
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
-from thinwire_coordinator.swarm.members import Member, NewestAnnouncement
+from thinwire_coordinator.swarm.members import Member, Moment, NewestAnnouncement
 from thinwire_coordinator.swarm.observer import Observer
+from thinwire_coordinator.swarm.places import Places
 from thinwire_coordinator.swarm.presence import Presence
 from thinwire_coordinator.swarm.rounds import Rounds
 from thinwire_coordinator.swarm.shared import Shared
@@ -70,6 +71,10 @@ class Swarm:
         self.copies = copies
         self.observer = observer
         self._announcer = announcer
+        self.loses_place: Callable[[Member], None] = lambda member: None
+        """Set by a run without a centre, which has other peers of the member to tell."""
+        self.places = Places(shared.registry.members, self._moment)
+        self.events.watchers.append(self.places.watch)
         self._presence = Presence(shared.registry.events)
         self._replica = replica
         self._fingerprinted = (-1, 0)
@@ -119,11 +124,17 @@ class Swarm:
         finally:
             if member.announcements is mine:  # otherwise the node has opened a newer stream
                 member.announcements = None
-                self._presence.gone(member)
-                self.evaluations.left(member.node_id)
-                self.registry.leases.seen(member.node_id, self.driver.step)
-                self.driver.depart(member.node_id)
-                self._announcer.tell_idle_soon()
+                self._stream_ended(member)
+
+    def _stream_ended(self, member: Member) -> None:
+        newest = self.members.by_id.get(member.node_id, member)
+        if newest.announcements is not None:
+            return  # it had lost its place, and has one again
+        self._presence.gone(member)
+        self.evaluations.left(member.node_id)
+        self.registry.leases.seen(member.node_id, self.driver.step)
+        self.driver.depart(member.node_id)
+        self._announcer.tell_idle_soon()
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """Handle an orderly departure: the node keeps its momentum, and the rest of its lease becomes free."""
@@ -131,6 +142,29 @@ class Swarm:
         self._presence.left(member)
         self.registry.leases.resume(member.node_id, trained_through)
         self.registry.leases.give_back(member.node_id)
+
+    async def has_counted(self, node_id: str) -> bool:
+        """Whether a contribution of a node was ever counted, in this process or an earlier one."""
+        key_of = self.state.reading_ledger.signatures.key_of
+        return await self.workers.submit(Job.FIND_CONTRIBUTOR, key_of, node_id) is not None
+
+    def make_place(self, node_id: str, group: str, *, has_counted: bool) -> bool:
+        """Free a place of the full swarm for a node that wants to join. Returns False if it has to wait."""
+        given = self.places.given_to(node_id, group, has_counted=has_counted)
+        if given is None:
+            return False
+        member = self.members.by_id[given.node]
+        text = f"this node's place was given to another one: {given.reason}; it may join again when a place is free"
+        self.expel(given.node, Denied(DoorReason.FULL, text))
+        self.loses_place(member)
+        self.members.forget(member)
+        return True
+
+    def _moment(self) -> Moment:
+        now = self.driver.now()
+        if self.view.gossip is None:
+            return Moment(self.driver.next_round, self.driver.step, now)
+        return Moment(int(now / self.view.contract.round.length_s), self.view.counts.beats, now)
 
     def expel(self, node_id: str, denied: Denied) -> None:
         """End the session of a node, if it has one. Its open streams end, and its next call must be Join."""

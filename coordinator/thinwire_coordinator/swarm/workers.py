@@ -35,6 +35,8 @@ class Job(Enum):
     COMPARE_CATCH_UP = "compare catch-up"
     """Decide whether a snapshot or the updates are the smaller download to the head."""
     FIND_RECEIPT = "find receipt"
+    FIND_CONTRIBUTOR = "find contributor"
+    """Decide whether a contribution of a node was ever counted."""
     ADMIT_NODE = "admit node"
     """Decide whether an identity may join, and enrol it."""
     READ_BANS = "read bans"
@@ -80,6 +82,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
         Job.COUNT_SENT,
         Job.COMPARE_CATCH_UP,
         Job.FIND_RECEIPT,
+        Job.FIND_CONTRIBUTOR,
         Job.READ_ROW,
     ),
     "fetch": (Job.READ_UPDATE,),

@@ -30,6 +30,8 @@ class Cause(Enum):
     """Its payloads cannot be read."""
     AUDIT = "audit"
     """Its votes do not come from the samples of its lease."""
+    HELD_OUT = "held_out"
+    """The held-out losses that it measured differ from those that the coordinator found."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class RoundEvidence:
     """All evidence of one round.
 
     round: counts upwards. shown: of each contribution that could be read, merged or not. silent: nodes that the round
-    waited for, and that sent nothing. mismatched, malformed: nodes whose contribution was refused for that.
+    waited for, and that sent nothing. mismatched, malformed: nodes whose contribution was refused for that. held_out:
+    of each held-out loss that a node measured, the node and whether the loss was wrong.
     """
 
     round: int
@@ -73,6 +76,7 @@ class RoundEvidence:
     mismatched: tuple[str, ...] = ()
     malformed: tuple[str, ...] = ()
     audits: tuple[Audited, ...] = ()
+    held_out: tuple[tuple[str, bool], ...] = ()
 
 
 class Verdict(Enum):

@@ -52,9 +52,10 @@ class Standing:
         return self.evidence.get(cause, 0.0) >= ALARM and not vouched
 
     def suspect(self, cause: Cause, reason: str) -> None:
-        """Stop merging its votes. It loses what it has earned. For silence that is all: its votes may be good."""
+        """Stop merging its votes. It loses what it has earned. For silence and for wrong held-out losses that is all:
+        its votes may be good."""
         self.counted = 0
-        if cause is Cause.SILENCE:
+        if cause in (Cause.SILENCE, Cause.HELD_OUT):
             self.evidence.pop(cause)
         else:
             self.suspected[cause] = reason

@@ -89,6 +89,11 @@ class Trust:
         found = self._standings.get(node)
         return max(0.0, found.banned_until - now) if found else 0.0
 
+    def is_established(self, node: str, now: float) -> bool:
+        """Whether a node has earned its full weight and has lost none of it."""
+        known = self._standings.get(node)
+        return known is not None and known.counted >= FULL_AFTER and not known.suspected and known.banned_until <= now
+
     def pardon(self, node: str, now: float) -> None:
         """The organizer overrules: everything against a node is forgotten."""
         self.of(node).pardon()
@@ -130,9 +135,12 @@ class Trust:
         self._observe_votes(evidence.shown, median)
         self._observe_failures(evidence)
         self._observe_audits(evidence.audits)
+        for node, wrong in evidence.held_out:
+            self.of(node).add(Cause.HELD_OUT, BINARY[Cause.HELD_OUT].step(wrong))
         touched.update(one.node for one in evidence.shown)
         touched.update(evidence.silent, evidence.mismatched, evidence.malformed)
         touched.update(one.node for one in evidence.audits)
+        touched.update(node for node, _ in evidence.held_out)
         decisions = [self._decide(self.of(node), evidence, median, now) for node in sorted(touched)]
         self._count(evidence.shown)
         if self._settled and self._settled_since is None:

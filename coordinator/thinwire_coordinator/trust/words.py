@@ -20,5 +20,6 @@ def because(cause: Cause, node: str, evidence: RoundEvidence, median: float) -> 
         Cause.SILENCE: "it takes samples and sends no contribution",
         Cause.MISMATCH: "its parameters differ from the swarm's, although it was told so",
         Cause.MALFORMED: "its contributions cannot be read",
+        Cause.HELD_OUT: "the held-out losses that it measured differ from those that the coordinator found",
         Cause.AUDIT: f"its votes do not come from the samples of its lease (audits{audit})",
     }[cause]

@@ -942,7 +942,7 @@ class StatusReply(_message.Message):
     loss_newest: _builtins.float
     loss_newest_step: _builtins.int
     loss_training: _builtins.float
-    """Mean over the contributions of the newest sealed round, weighted by samples."""
+    """Median over the nodes of the newest sealed round, weighted as their votes."""
     tokens: _builtins.int
     """Tokens of counted contributions since this process started."""
     bytes_up: _builtins.int

@@ -5,7 +5,7 @@ import * as words from "./words.js";
 /** The names of things in this run. */
 export const NAMES = {
   star: { dial: "round", step: "Step", steps: "steps", axis: "step", thanks: "rounds", training: "training", held: "held out", range: "" },
-  gossip: { dial: "beat", step: "Iteration", steps: "iterations", axis: "median iteration", thanks: "beats", training: "training, mean of the nodes", held: "held out, single nodes; at the end, their mean" },
+  gossip: { dial: "beat", step: "Iteration", steps: "iterations", axis: "median iteration", thanks: "beats", training: "training, median of the nodes", held: "held out, single nodes; at the end, their mean" },
 };
 
 /** Where the nodes are: slowest, median, fastest. */
