@@ -75,6 +75,7 @@ def test_a_coordinator_without_standard_streams_starts_and_ends_as_usual(swarm: 
     assert ended(coordinator) == 0
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("module", ["thinwire_common.program", "thinwire_proto.errors", "argparse"])
 @pytest.mark.parametrize("main", MAINS)
 def test_ctrl_c_while_a_program_is_loaded_ends_it_without_a_traceback(main: str, module: str) -> None:

@@ -94,7 +94,7 @@ class Line:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._made = cutting_proxy(address)
+        self._made = cutting_proxy(address, same_port=True)
         self._proxy = asyncio.run_coroutine_threadsafe(self._made.__aenter__(), self._loop).result()
         self.address = f"http://{self._proxy.address}"
 

@@ -104,11 +104,13 @@ class CuttingProxy:
 
 
 @asynccontextmanager
-async def cutting_proxy(address: str) -> AsyncIterator[CuttingProxy]:
-    """A proxy to an address of this machine."""
-    proxy = CuttingProxy(int(address.rpartition(":")[2]))
-    server = await asyncio.start_server(proxy.begin, "127.0.0.1", 0)
-    proxy.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+async def cutting_proxy(address: str, *, same_port: bool = False) -> AsyncIterator[CuttingProxy]:
+    """A proxy to an address of this machine. same_port: it listens on that port, of another address: a page on loopback
+    answers no request for another port."""
+    port = int(address.rpartition(":")[2])
+    proxy, host = CuttingProxy(port), "127.0.0.2" if same_port else "127.0.0.1"
+    server = await asyncio.start_server(proxy.begin, host, port if same_port else 0)
+    proxy.address = f"{host}:{server.sockets[0].getsockname()[1]}"
     try:
         yield proxy
     finally:
