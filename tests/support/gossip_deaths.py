@@ -21,7 +21,7 @@ from thinwire_proto.errors import RemoteError
 
 HUNG, KILLED = 3, 2
 PATIENCE_S = 0.5
-LONG_PATIENCE_S = 6.0
+LONG_PATIENCE_S = 20.0
 """So long that a rank on a busy machine does not exceed half of it."""
 HANGS_AT, TARGET_STEPS = 2, 6
 """Between these steps, a message that rank 2 sends to others comes after one that rank 3 has not taken: the latter is
