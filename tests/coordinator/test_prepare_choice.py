@@ -33,23 +33,24 @@ from thinwire_proto.errors import ConfigError
 
 TEXTS = [f"Text {number} says Grüße." for number in range(50)]
 LINES = "".join(json.dumps({"text": text, "number": 1}) + "\n" for text in TEXTS).encode()
+GZIP = gzip.compress(LINES, mtime=0)  # with the time, names of tests would differ between workers
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n".encode()
 
 CODINGS: list[tuple[str, bytes, str | None]] = [
-    ("a.jsonl.gz", gzip.compress(LINES), "gzip"),
-    ("A.JSONL.GZ", gzip.compress(LINES), "gzip"),
-    ("a.jsonl", gzip.compress(LINES), "gzip"),  # of a server that compresses all it sends
+    ("a.jsonl.gz", GZIP, "gzip"),
+    ("A.JSONL.GZ", GZIP, "gzip"),
+    ("a.jsonl", GZIP, "gzip"),  # of a server that compresses all it sends
     ("a.jsonl.gz", zstandard.compress(LINES), "zstd"),
     ("a.jsonl.gz", LINES, None),  # a browser has decompressed it
     ("a.parquet.gz", b"PAR1\0", None),
     ("a.jsonl.gz", b"", "gzip"),
-    ("a.jsonl.gz", b"\0" + gzip.compress(LINES), "gzip"),  # damaged
-    ("a.jsonl.gz.download", gzip.compress(LINES), "gzip"),
+    ("a.jsonl.gz", b"\0" + GZIP, "gzip"),  # damaged
+    ("a.jsonl.gz.download", GZIP, "gzip"),
     ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "lzma"),
     ("a.txt", "Grüße".encode("utf-16"), "UTF-16"),
     ("a.bin", "Grüße".encode("utf-16"), None),  # tokens
     ("a.bin", b"\x5d\0\0\1", None),
-    ("a.bin", gzip.compress(b"\1\2"), "gzip"),
+    ("a.bin", gzip.compress(b"\1\2", mtime=0), "gzip"),
     ("a.mp3", b"\xff\xfe\0\0\xff\xff\xff\xff", None),
 ]
 

@@ -145,7 +145,7 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     [
         ("a.jsonl", LINES),
         ("a.json", LINES),
-        ("a.json.gz", gzip.compress(LINES)),
+        ("a.json.gz", gzip.compress(LINES, mtime=0)),
         ("a.jsonl.bz2", bz2.compress(LINES)),
         ("a.jsonl.xz", lzma.compress(LINES)),
         ("a.jsonl.zst", zstandard.compress(LINES[:100]) + zstandard.compress(LINES[100:])),  # two frames
