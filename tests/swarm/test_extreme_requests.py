@@ -1,7 +1,7 @@
 """A real coordinator meets every message of its service, each field at its extremes, from nodes and from strangers.
 
-The fields come from the protobuf descriptors, and a new call fails here until somebody says what a right message of it
-is. Each message comes from a session of its own, so that none is refused for what an earlier one did.
+Calls and fields come from the protobuf descriptors. A new call is sent with extremes of its empty message. Each message
+comes from a session of its own, so that none is refused for what an earlier one did.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class Guest:
                 loss=2.5,
                 step_norm=0.1,
                 listens_at=":7000",
-                lines=pb.LinesReport(direct_sent=1, edges=[pb.EdgeReport(member=1, line=1, iteration=1, message_ms=5)]),
+                lines=pb.LinesReport(
+                    direct_sent=1,
+                    edges=[pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1, message_ms=5)],
+                ),
             ),
             "Relay": pb.Parcel(
                 node=self.key.public.fingerprint[:16],
@@ -100,7 +103,7 @@ class Guest:
                 header=pb.DepositHeader(head=bytes(32), body_bytes=4, hash=bytes(32)), data=b"abcd"
             ),
         }
-        return found.get(call) or CALLS[call].input_type._concrete_class()
+        return found.get(call) or getattr(pb, CALLS[call].input_type.name)()
 
     def signed(self, message: Any, contract: Contract) -> Any:
         """Sign a message, unless its signature is what is extreme."""
@@ -116,9 +119,9 @@ class Guest:
                 report = report_of(message).canonical()
                 message.signature = self.key.sign(statements.beat(self.session, message.number, report))
         elif isinstance(message, pb.DepositPart) and not message.header.signature:
-            header = message.header
-            what = statements.deposit(contract.hash, header.iteration, header.head, header.hash)
-            header.signature = self.key.sign(what)
+            given = message.header
+            what = statements.deposit(contract.hash, given.iteration, given.head, given.hash)
+            given.signature = self.key.sign(what)
         elif isinstance(message, pb.ContributionPart) and not message.header.signature:
             header, node = message.header, self.key.public.node_id
             name = contribution_hash(contract.hash, header.term, header.round, node, message.data)
@@ -152,7 +155,7 @@ class Sender:
         strange = [(call, found) for call in FOR_STRANGERS for found in extremes(example.right(call))]
         strange += [(call, example.right(call)) for call in CALLS]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda job: self._as_node(self.guest(), *job, contribution), numbered))
+            list(pool.map(lambda job: self._as_node(self.guest(), job[0], job[1], contribution), numbered))
             enrolled = list(pool.map(lambda _: self.guest(), range(counts["Join"])))
             list(pool.map(lambda job: self._as_node(job[1], "Join", job[0], contribution), enumerate(enrolled)))
             list(pool.map(lambda job: self._send(SwarmStub(next(self._next)), *job), strange))
