@@ -254,10 +254,11 @@ def test_a_coordinator_with_rounds_withstands_every_message(open_swarm: RealSwar
 
     with closing(Sender(swarm.address, raw.contract)) as sender, closing(raw.channel):
         until(lambda: swarm.counted("honest") > 0, "an honest round", *swarm.processes)
-        began = time.monotonic()
+        began, at_first = time.monotonic(), swarm.counted("honest")
         sender.everything(contribution)
         assert not sender.wrong
     before = swarm.counted("honest")
+    assert before > at_first
     until(lambda: swarm.counted("honest") > before + 1, "honest rounds go on", *swarm.processes)
     assert honest.running
     well(swarm, began)
