@@ -166,7 +166,9 @@ class Beats:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
         and it has not reported since."""
         self.directory.see(node, lines)
-        self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received, is_older=was_there)
+        registry, sent, received = self._swarm.registry, lines.direct_sent, lines.direct_received
+        elapsed_s = self._swarm.view.now - registry.began
+        registry.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(
             SeenPeer(known.node, edge.line, None if (edge.iteration or 0) > self._settings.steps else edge.iteration)

@@ -41,6 +41,8 @@ NODES_MAX = 65_536
 
 DIRECT_BYTES_MAX = 1 << 45
 """Bytes of direct lines that are believed of a node, so that no sum of all nodes is beyond 64 bits."""
+DIRECT_BYTES_PER_S = 1_250_000_000
+"""Of these, for each second that this process has run: 10 Gbit/s in each direction."""
 
 
 @dataclass
@@ -161,9 +163,12 @@ class Counts:
         this process has run. elapsed_s: since it began."""
         return max(0.0, min(compute_ms / 1000, elapsed_s - self.of(node_id).compute_s))
 
-    def direct_is(self, node_id: str, sent: int, received: int, *, is_older: bool = False) -> None:
+    def direct_is(
+        self, node_id: str, sent: int, received: int, elapsed_s: float = math.inf, *, is_older: bool = False
+    ) -> None:
         """Count what a node reports of its direct lines: sums since its process started, so that smaller ones are those
-        of a new process. is_older: they are of the time before this coordinator's process, and count nothing."""
+        of a new process. elapsed_s: since this process began. is_older: they are of the time before that, and count
+        nothing."""
         node = self.of(node_id)
         if is_older:
             node.direct_seen = (sent, received)
@@ -171,7 +176,8 @@ class Counts:
         is_new = sent < before_up or received < before_down
         up, down = (sent, received) if is_new else (sent - before_up, received - before_down)
         node.direct_seen = (sent, received)
-        up, down = min(up, DIRECT_BYTES_MAX - node.direct_up), min(down, DIRECT_BYTES_MAX - node.direct_down)
+        most = round(min(DIRECT_BYTES_MAX, max(1.0, elapsed_s) * DIRECT_BYTES_PER_S))
+        up, down = min(up, most - node.direct_up), min(down, most - node.direct_down)
         node.direct_up, node.direct_down = node.direct_up + up, node.direct_down + down
         node.bytes_up, node.bytes_down = node.bytes_up + up, node.bytes_down + down
         self.direct_up, self.direct_down = self.direct_up + up, self.direct_down + down

@@ -46,6 +46,8 @@ async def follow_rounds(
         await work.reached(situation.head_step)
     async with aclosing(exchange.rounds()) as announcements:
         async for announcement in announcements:
+            if announcement == situation.newest:
+                continue  # it changes nothing
             if isinstance(announcement, AnnouncedRound):
                 work.lease.renew(announcement.lease)
                 prefetch.renew(work.lease, announcement.upcoming)

@@ -19,6 +19,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
+from thinwire_node.exchange.coordinator.pace import Pace
 from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
 from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate, SessionReplaced
 from thinwire_node.storage.state import Head, PartialSnapshot
@@ -47,8 +48,6 @@ Reply = TypeVar("Reply")
 Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
-AT_ONCE, MESSAGES_PER_S = 100, 25.0
-"""Messages of a stream that a node takes at once, and lastingly. A round has a few, and lasts 50 ms at least."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     *heartbeat.CLIENT_OPTIONS,
@@ -83,6 +82,7 @@ class Link:
     def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
         self._stub = stub
         self._close = close
+        self._pace = Pace()
         self._metadata: Metadata = ()
         self._signer: tuple[SecretKey, bytes] | None = None  # the node's key and its session; None before `join`
         self.abilities = ABILITIES[PROTOCOL]
@@ -132,10 +132,9 @@ class Link:
         return reply
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
-        pace = Pace()
         async for announcement in _stream(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
             yield announcement
-            await pace.wait()
+            await self._pace.wait()
 
     async def contribute(
         self, header: pb.ContributionHeader, payload: bytes, sent: Callable[[], None] | None = None
@@ -143,6 +142,8 @@ class Link:
         """Send a contribution and wait for its receipt, which comes when the round is over. Calls `sent` once all parts
         are sent."""
         header.payload_bytes = len(payload)
+        if header.samples:
+            self._pace.earn()
 
         async def parts() -> AsyncIterator[pb.ContributionPart]:
             first: pb.ContributionHeader | None = header
@@ -293,23 +294,6 @@ class Link:
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
-
-
-class Pace:
-    """Limits how often a stream's messages are taken. The rest waits in the connection, which is bounded.
-
-    A coordinator may announce the same round again and again, and each announcement makes the node decide anew."""
-
-    def __init__(self) -> None:
-        self._left, self._at = float(AT_ONCE), asyncio.get_running_loop().time()
-
-    async def wait(self) -> None:
-        """Wait until the next message may be taken."""
-        now = asyncio.get_running_loop().time()
-        self._left = min(AT_ONCE, self._left + (now - self._at) * MESSAGES_PER_S) - 1
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / MESSAGES_PER_S)
 
 
 async def connect(address: str, invite: Invite | None, traffic: Traffic, *, thin_line: bool = False) -> Link:
