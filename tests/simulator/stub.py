@@ -173,7 +173,8 @@ class Stream:
         connection.send("up", size, lambda: self._start(getattr(found, name)(request, Context(metadata))))
 
     def _start(self, messages: Any) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._serve(messages))
+        if not self._cancelled:  # on its way: nobody would ever end it
+            self._task = asyncio.get_running_loop().create_task(self._serve(messages))
 
     async def _serve(self, messages: Any) -> None:
         try:

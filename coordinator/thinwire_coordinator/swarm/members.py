@@ -1,8 +1,7 @@
 """The members of a swarm: one for each node that joined, with its session.
 
 The contract bounds the number of members. When the swarm is full, a new node replaces the member with the oldest last
-call, among those that have no call open, and first among those without a counted contribution. If all have one open,
-`places` says who gives its place away.
+call, among those that have no call open. If all have one open, `places` says who gives its place away.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class Members:
         away = [member for member in self.by_id.values() if not (member.active or member.calls)]
         if not away:
             return False
-        self.forget(min(away, key=lambda member: (member.has_counted, member.heard)))
+        self.forget(min(away, key=lambda member: member.heard))
         return True
 
 

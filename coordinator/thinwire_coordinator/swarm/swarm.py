@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.round.announcements import Announcement
+from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.copies import Copies
@@ -73,7 +75,7 @@ class Swarm:
         self._announcer = announcer
         self.loses_place: Callable[[Member], None] = lambda member: None
         """Set by a run without a centre, which has other peers of the member to tell."""
-        self.places = Places(shared.registry.members, self._moment)
+        self.places = Places(shared.registry.members, partial(_moment, shared.driver, view))
         self.events.watchers.append(self.places.watch)
         self._presence = Presence(shared.registry.events)
         self._replica = replica
@@ -160,12 +162,6 @@ class Swarm:
         self.members.forget(member)
         return True
 
-    def _moment(self) -> Moment:
-        now = self.driver.now()
-        if self.view.gossip is None:
-            return Moment(self.driver.next_round, self.driver.step, now)
-        return Moment(int(now / self.view.contract.round.length_s), self.view.counts.beats, now)
-
     def expel(self, node_id: str, denied: Denied) -> None:
         """End the session of a node, if it has one. Its open streams end, and its next call must be Join."""
         member = self.members.expel(node_id, denied)
@@ -220,3 +216,10 @@ class Swarm:
         if step != self._replica.step:
             self._fingerprinted = step, number = self._replica.step, self._replica.fingerprint(0)
         return step, number
+
+
+def _moment(driver: RoundDriver, view: SwarmView) -> Moment:
+    now = driver.now()
+    if view.gossip is None:
+        return Moment(driver.next_round, driver.step, now)
+    return Moment(int(now / view.contract.round.length_s), view.counts.beats, now)
