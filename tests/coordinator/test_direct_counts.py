@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.swarm.counts import DIRECT_BYTES_MAX, DIRECT_BYTES_PER_S, Counts
+from thinwire_coordinator.swarm.counts import DIRECT_BYTES_MAX, DIRECT_RATE_BYTES_MAX, Counts
 
 
 def test_reports_are_sums_so_only_what_is_new_counts() -> None:
@@ -51,5 +51,5 @@ def test_no_more_is_counted_than_a_line_carries_in_the_time_that_has_passed() ->
     for elapsed_s in (2.0, 3.0):
         counts.direct_is("a", 2**64 - 1, 5, elapsed_s)
         counts.direct_is("a", 0, 0, elapsed_s)
-        assert counts.of("a").direct_up == elapsed_s * DIRECT_BYTES_PER_S
+        assert counts.of("a").direct_up == elapsed_s * DIRECT_RATE_BYTES_MAX
     assert counts.of("a").direct_down == 10

@@ -17,7 +17,7 @@ import torch
 from deploy.local_swarm.processes import Process
 from support.raw_gossip_node import RawGossipNode
 from support.real import PATIENCE_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
-from thinwire_coordinator.swarm.counts import DIRECT_BYTES_PER_S
+from thinwire_coordinator.swarm.counts import DIRECT_RATE_BYTES_MAX
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 from thinwire_proto.identity.keys import SecretKey
@@ -298,7 +298,7 @@ def test_the_largest_numbers_that_a_report_can_name_show_in_no_figure(swarm: Rea
     told = by_id[liar.key.public.node_id]
     assert not told.HasField("loss")
     assert told.compute_s < PATIENCE_S
-    assert told.bytes_up <= DIRECT_BYTES_PER_S * PATIENCE_S
+    assert told.bytes_up <= DIRECT_RATE_BYTES_MAX * PATIENCE_S
     assert status.gossip.iteration_most <= 12
 
 

@@ -41,7 +41,7 @@ NODES_MAX = 65_536
 
 DIRECT_BYTES_MAX = 1 << 45
 """Bytes of direct lines that are believed of a node, so that no sum of all nodes is beyond 64 bits."""
-DIRECT_BYTES_PER_S = 1_250_000_000
+DIRECT_RATE_BYTES_MAX = 1_250_000_000
 """Of these, for each second that this process has run: 10 Gbit/s in each direction."""
 
 
@@ -176,7 +176,7 @@ class Counts:
         is_new = sent < before_up or received < before_down
         up, down = (sent, received) if is_new else (sent - before_up, received - before_down)
         node.direct_seen = (sent, received)
-        most = round(min(DIRECT_BYTES_MAX, max(1.0, elapsed_s) * DIRECT_BYTES_PER_S))
+        most = round(min(DIRECT_BYTES_MAX, max(1.0, elapsed_s) * DIRECT_RATE_BYTES_MAX))
         up, down = min(up, most - node.direct_up), min(down, most - node.direct_down)
         node.direct_up, node.direct_down = node.direct_up + up, node.direct_down + down
         node.bytes_up, node.bytes_down = node.bytes_up + up, node.bytes_down + down
