@@ -17,11 +17,11 @@ LIST = Path(__file__).resolve().parents[1] / "slow.txt"
 PROCESSOR_MAX_S = 10.0
 """A test outside the list that takes more processor time than this fails. Far above the second at which a test belongs
 on the list, because machines differ."""
-COST = "cost_s"
+COST, SETUP_COST = "cost_s", "setup_cost_s"
 
 
 def slow_tests() -> frozenset[str]:
-    """The names on the list, as path::function, relative to the repository."""
+    """The names on the list, as path::function or path, relative to the repository."""
     lines = LIST.read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -38,18 +38,29 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     listed = slow_tests()
     for item in items:
-        if name_of(item.nodeid) in listed:
+        if not listed.isdisjoint((name_of(item.nodeid), item.nodeid.partition("::")[0])):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    began = time.monotonic(), _processor_s()
+    yield
+    item.user_properties.append((SETUP_COST, round(_cost_s(*began), 3)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     began_s, processor_s = time.monotonic(), _processor_s()
     yield
-    passed_s, taken_s = time.monotonic() - began_s, _processor_s() - processor_s
-    item.user_properties.append((COST, round(max(taken_s, passed_s / 2), 3)))
+    item.user_properties.append((COST, round(_cost_s(began_s, processor_s), 3)))
+    taken_s = _processor_s() - processor_s
     if taken_s > PROCESSOR_MAX_S and "slow" not in item.keywords:
         pytest.fail(f"took {taken_s:.0f} s of processor: make it faster, or add {name_of(item.nodeid)} to {LIST.name}")
+
+
+def _cost_s(began_s: float, processor_s: float) -> float:
+    return max(_processor_s() - processor_s, (time.monotonic() - began_s) / 2)
 
 
 def _processor_s() -> float:
