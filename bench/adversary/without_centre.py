@@ -107,7 +107,7 @@ class Swarm:
         return HOSTILE - 1 if iteration % 2 == 0 else HOSTILE - 2
 
     def radius(self, node: int) -> float:
-        """How far a peer of a node may be."""
+        """The largest distance of a peer of a node."""
         bounds = self.members[node]._bounds
         return bounds.radius() if bounds is not None else self._radius * self.steps[node]
 

@@ -1,1 +1,1 @@
-"""What only a card can decide, run by `python -m bench.card`."""
+"""Measures what only a card can decide: `python -m bench.card`."""

@@ -1,4 +1,4 @@
-"""What only a card can decide: the yardstick at 10M and 124M parameters, resumable over several short stays.
+"""Measures what only a card can decide: the yardstick at 10M and 124M parameters, resumable over several short stays.
 
     python -m bench.card --minutes 28             trains, and appends a line for each run that ended to --results
     python -m bench.card --smoke                  a few steps of every arm, recorded nowhere
@@ -48,7 +48,7 @@ TEXT = Path("runs") / "card-text.zst"
 RESULTS = Path("docs") / "convergence" / "card.jsonl"
 PAGE = RESULTS.with_name("card.md")
 START_S = 10.0
-"""What a run takes beside its steps, compiling included."""
+"""The seconds that a run takes beside its steps, compiling included."""
 SMOKE_ROUNDS = 6
 
 

@@ -19,7 +19,7 @@ import zstandard
 from bench.convergence.text import Tokens, text_files
 
 BYTES_MAX = 200_000_000
-"""Of the training text: about 20 bytes for each parameter of `byte-10m`. Packed, they are 30 MB."""
+"""The size of the training text: about 20 bytes for each parameter of `byte-10m`. Packed, they are 30 MB."""
 HELD_OUT_ONE_IN = 100
 TOKENIZER_BYTES = 24_000_000
 VOCABULARY = 50304

@@ -214,7 +214,7 @@ ITEMS = [
     *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
     *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in (*_DENSE[:2], ("muon-1.5", 4))),
 ]
-"""What a card makes, the most important first."""
+"""The items that a card makes, the most important first."""
 SMALLEST_ITEMS = [
     *(Item("byte-1m", arm, nodes, 1 << 22) for arm, nodes in _MAIN),
     Item("byte-1m", "muon-tiles-1.5", 16, 1 << 22, 4),

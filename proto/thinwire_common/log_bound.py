@@ -18,7 +18,7 @@ from collections.abc import Callable
 LINE_BYTES_MAX = 8000
 """Bytes of one line with its traceback; a longer one is cut."""
 HEAD_BYTES = 100
-"""Of each line, roughly: time, level and names."""
+"""Bytes of time, level and names in each line, roughly."""
 KIND_BYTES, KIND_BYTES_PER_S = 256 << 10, 400.0
 PROCESS_BYTES, PROCESS_BYTES_PER_S = 1 << 20, 800.0
 """Burst and lasting rate of one kind, and of the process: below 1 kB a second with what always passes."""

@@ -22,7 +22,7 @@ def is_of_machine(error: OSError) -> bool:
 
 
 def in_words(error: OSError, consequence: str = "") -> str:
-    """What has failed, the consequence for the program if there is one, and what to do about it."""
+    """Say what has failed, the consequence for the program if there is one, and what to do about it."""
     what, mend = _what_and_mend(error)
     return "; ".join(part for part in (what, consequence, mend) if part)
 

@@ -28,7 +28,7 @@ def is_refused(error: Exception) -> bool:
 
 
 def mend(path: Path, error: Exception) -> str:
-    """What to do about an error with a file."""
+    """Say what to do about an error with a file."""
     if is_locked(error):
         show = f"fuser -v {shlex.quote(str(path))}"
         return f"another program holds its lock: end the sqlite3 shell, backup or copy that uses it ({show} lists it)"

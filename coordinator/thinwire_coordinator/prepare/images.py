@@ -41,7 +41,7 @@ OF_ARCHIVES = "__MACOSX"
 """A folder that macOS puts into archives, with files that have the names of images and are none."""
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
 ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
-"""How Python shows an object."""
+"""The form in which Python shows an object."""
 NAME = "images"
 
 
@@ -173,7 +173,7 @@ def _classes(
 
 
 def _without_image(files: list[SourceFile], size: int, library: Any) -> list[str]:
-    """What is wrong with each of these files; empty if one of them is an image."""
+    """Say what is wrong with each of these files. Empty if one of them is an image."""
     found = []
     for file in files:
         image = _image(file, size, library)

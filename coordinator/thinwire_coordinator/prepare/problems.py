@@ -20,7 +20,7 @@ class SourceFailed(ConfigError):
 
 
 class Counts(NamedTuple):
-    """What was found in a source besides documents.
+    """The numbers of things that were found in a source besides documents.
 
     bad: parts that cannot be read. null_texts: documents without a text. as_text: files that were read as plain text
     although they look like another format.

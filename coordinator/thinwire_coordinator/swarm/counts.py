@@ -42,7 +42,7 @@ NODES_MAX = 65_536
 DIRECT_BYTES_MAX = 1 << 45
 """Bytes of direct lines that are believed of a node, so that no sum of all nodes is beyond 64 bits."""
 DIRECT_RATE_BYTES_MAX = 1_250_000_000
-"""Of these, for each second that this process has run: 10 Gbit/s in each direction."""
+"""The most of these bytes for each second that this process has run: 10 Gbit/s in each direction."""
 
 
 @dataclass

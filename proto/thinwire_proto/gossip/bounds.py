@@ -1,4 +1,4 @@
-"""How far a peer may move a node. Pure.
+"""Bounds how far a peer may move a node. Pure.
 
 The problem: a node mixes what its peers send. One message with parameters of 1,000 ends the model, and nobody audits
 parameters that each node has for itself.
@@ -112,7 +112,7 @@ class MixBounds:
         return self._clip_(theirs - x, near, radius).add_(x)
 
     def radius(self, every: int = 1) -> float:
-        """How far a peer may be, as a norm over all parameters."""
+        """The largest distance of a peer, as a norm over all parameters."""
         return max(self._radius, FOLLOWS * self._usual) * every * self._step if self._step else 0.0
 
     def forget(self, peer: int) -> None:
@@ -154,7 +154,7 @@ class MixBounds:
             )
 
     def _of_blocks(self, radius: float) -> Tensor:
-        """How far each block may be, float32 [blocks]."""
+        """The largest distance of each block, float32 [blocks]."""
         step = _norm(self._steps)
         if step == 0:
             return torch.full_like(self._steps, radius)

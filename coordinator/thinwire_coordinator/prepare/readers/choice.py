@@ -74,7 +74,7 @@ def read_documents(file: SourceFile, reading: Reading) -> Iterator[Document]:
 
 
 def coding_of(name: str, begin: bytes) -> Coding | None:
-    """How a file is coded that begins like this; None if it is not. A text is not compressed, whatever its name says: a
+    """Return the coding of a file that begins like this; None if it has none. A text is not compressed, whatever its name says: a
     server or a browser may have decompressed it."""
     for coding in CODINGS:
         if begin.startswith(coding.magics) and _may_be(coding, name.lower(), begin):
@@ -134,7 +134,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _resembles(name: str, begin: bytes, text_key: str) -> str | None:
-    """What a file that is read as text looks like, in words; None if it looks like text, or is binary."""
+    """Say in words what a file that is read as text looks like; None if it looks like text, or is binary."""
     name, text = name.lower(), _text_of(begin)
     if not text:
         return None

@@ -160,7 +160,7 @@ class Decoded(io.RawIOBase):
         return count
 
     def problem(self) -> str | None:
-        """What was not read, in words."""
+        """Say in words what was not read."""
         if self.damage is not None:
             return f"is damaged, and the rest of it is left out: {self.damage}"
         if self.left_over_bytes:

@@ -68,7 +68,7 @@ class Content(io.RawIOBase):
         return any(layer.damage is not None for layer in self._layers)
 
     def problem(self) -> str | None:
-        """What was not read, in words, once all is read. If a layer is damaged, so are those within."""
+        """Say in words what was not read, once all is read. If a layer is damaged, so are those within."""
         return next((problem for layer in self._layers if (problem := layer.problem()) is not None), None)
 
     def _rest(self) -> io.RawIOBase:

@@ -1,4 +1,4 @@
-"""What readers are given, and what they make."""
+"""The interface of readers: what they are given, and what they make."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ POSITIONS_MAX = 1 << 24
 looks at so many."""
 POSITION_MAX = 1 << 62
 NUMBER_MAX = 1 << 53
-"""Of a term, a round, a step or a topology, and of a clock in microseconds, which is 285 years."""
+"""The largest term, round, step or topology, and the largest clock in microseconds: 285 years."""
 NONCES_MAX = 17
 """One more than the largest `round.base_age_max`."""
 TIME_LEFT_MS_MAX = 2 * 86_400_000

@@ -1,0 +1,33 @@
+"""The list of slow tests names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.tiers import slow_tests
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def missing(names: frozenset[str]) -> list[str]:
+    """The names whose file or function does not exist."""
+    found = []
+    for name in sorted(names):
+        path, _, function = name.partition("::")
+        file = ROOT / path
+        if not file.is_file() or not re.search(rf"^(async )?def {function or 'test_'}", file.read_text(), re.MULTILINE):
+            found.append(name)
+    return found
+
+
+def test_each_slow_test_exists() -> None:
+    assert slow_tests()
+    assert missing(slow_tests()) == []
+
+
+@pytest.mark.parametrize("name", ["tests/docs/test_none.py", "tests/docs/test_slow_list.py::test_none"])
+def test_a_name_that_does_not_exist_is_found(name: str) -> None:
+    assert missing(frozenset({name})) == [name]
