@@ -74,8 +74,9 @@ def read_documents(file: SourceFile, reading: Reading) -> Iterator[Document]:
 
 
 def coding_of(name: str, begin: bytes) -> Coding | None:
-    """Return the coding of a file that begins like this; None if it has none. A text is not compressed, whatever its name says: a
-    server or a browser may have decompressed it."""
+    """Return the coding of a file that begins like this; None if it has none.
+
+    A text is not compressed, whatever its name says: a server or a browser may have decompressed it."""
     for coding in CODINGS:
         if begin.startswith(coding.magics) and _may_be(coding, name.lower(), begin):
             return coding
