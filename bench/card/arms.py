@@ -165,7 +165,7 @@ class MergedMuon:
         return tile_step(torch.add(gradient, momentum, alpha=decay))
 
     def _quantized(self, shape: tuple[int, ...], gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what each node sends, and the same in steps, [nodes, matrices, rows, columns]. `unsent` keeps the rest."""
+        """Return what each node sends, and the same in steps: [nodes, matrices, rows, columns]. The rest stays here."""
         unsent = self._unsent[shape].add_(gradients)
         sigma = unsent.square().mean((2, 3), keepdim=True).sqrt_()
         one = sigma.mul_(self._arm.step).clamp_(min=torch.finfo(torch.float32).tiny)
