@@ -16,33 +16,33 @@ from thinwire_common.logs import tell
 from thinwire_common.open_files import check_open_files
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.open_files import LEAST, open_files_for
-from thinwire_coordinator.access.organizer_secret import open_organizer_secret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import Transport
-from thinwire_coordinator.auditing import Auditor
-from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, frozen_parameters
-from thinwire_coordinator.evaluation import HeldOut, nodes_evaluate
 from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
-from thinwire_coordinator.invite_address import publish_address, tell_proxy
-from thinwire_coordinator.ledger.bodies import StoreFails
-from thinwire_coordinator.ledger.identity import open_identity
-from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.open_files import LEAST, open_files_for
+from thinwire_coordinator.hall.access.organizer_secret import open_organizer_secret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.ban_watch import watch_bans
+from thinwire_coordinator.hall.capacity import audit_activation_bytes, check_memory, frozen_parameters
+from thinwire_coordinator.hall.evaluation import HeldOut, nodes_evaluate
+from thinwire_coordinator.hall.events import Event
+from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
+from thinwire_coordinator.hall.ledger.bodies import StoreFails
+from thinwire_coordinator.hall.ledger.identity import open_identity
+from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.server import Server, check_listen
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.torch_threads import default_threads
+from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.monitoring import Monitoring
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.server import Server, check_listen
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker, open_run, replay_run
 from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.ban_watch import watch_bans
-from thinwire_coordinator.swarm.events import Event
-from thinwire_coordinator.swarm.observer import TrustSettings
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.torch_threads import default_threads
-from thinwire_coordinator.trust_store import AccessTrustStore
+from thinwire_coordinator.star.assembly import UpdateSource, assemble, door_of
+from thinwire_coordinator.star.trust.auditing import Auditor
+from thinwire_coordinator.star.trust.observer import TrustSettings
+from thinwire_coordinator.star.trust.store import AccessTrustStore
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
 from thinwire_proto.errors import (

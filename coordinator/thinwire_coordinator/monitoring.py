@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import logging
 
-from thinwire_coordinator.access.forwarded import is_forwarded
-from thinwire_coordinator.access.logins import Logins
-from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
-from thinwire_coordinator.access.organizer_secret import OrganizerSecret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import Transport
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.node_names import NodeNames
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.observe.sinks.sinks import Sinks
+from thinwire_coordinator.hall.access.forwarded import is_forwarded
+from thinwire_coordinator.hall.access.logins import Logins
+from thinwire_coordinator.hall.access.organizer_secret import FILE as SECRET_FILE
+from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.node_names import NodeNames
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.observe.sinks.sinks import Sinks
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.web.organizer import Organizer
+from thinwire_coordinator.hall.web.page import Page
+from thinwire_coordinator.hall.web.panel import AccessPanel
+from thinwire_coordinator.hall.web.server import WebServer
+from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.whole_run import WholeRun
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.web.organizer import Organizer
-from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.panel import AccessPanel
-from thinwire_coordinator.web.server import WebServer
 
 log = logging.getLogger("thinwire.coordinator")
 

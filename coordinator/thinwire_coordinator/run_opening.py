@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.capacity import check_disks
-from thinwire_coordinator.ledger.blob_sizes import check_complete
-from thinwire_coordinator.ledger.disk_forecast import Need
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.signing import sign_older_rows
-from thinwire_coordinator.ledger.state_directory import (
+from thinwire_coordinator.gossip.ledger_rows import has_no_centre, state_at_head
+from thinwire_coordinator.hall.capacity import check_disks
+from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
+from thinwire_coordinator.hall.ledger.disk_forecast import Need
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.signing import sign_older_rows
+from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
     StartInterrupted,
     check_bodies,
@@ -30,9 +29,10 @@ from thinwire_coordinator.ledger.state_directory import (
     is_state,
     open_state,
 )
-from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, Locked

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.access.transport import TlsSettings
-from thinwire_coordinator.evaluation import SAMPLES, EvaluatedBy
-from thinwire_coordinator.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.hall.access.transport import TlsSettings
+from thinwire_coordinator.hall.evaluation import SAMPLES, EvaluatedBy
+from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_proto.contract import RunSpec
 
 

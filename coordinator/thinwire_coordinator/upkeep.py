@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.generation import SampleBudget, first_prompt
-from thinwire_coordinator.ledger.kept_replica import KeptReplica
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import SETS_MAX
-from thinwire_coordinator.round.measurement import MeasuredBy, MeasureHere, SetMeasured
-from thinwire_coordinator.swarm.evaluations import Result
-from thinwire_coordinator.swarm.events import LossMeasured, Sampled
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.events import LossMeasured, Sampled
+from thinwire_coordinator.hall.generation import SampleBudget, first_prompt
+from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import SETS_MAX
+from thinwire_coordinator.hall.measurement import MeasuredBy, MeasureHere, SetMeasured
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.evaluations import Result
 from thinwire_proto.errors import Damaged
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import HeldOutSet

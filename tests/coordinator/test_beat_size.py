@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.gossip_coordinator import GossipCoordinator, gossip_coordinator
 from support.small import small_contract
+from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
-from thinwire_coordinator.rpc.gossip_calls import beat_reply
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.wire import service_pb2 as pb

@@ -12,11 +12,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
-from thinwire_coordinator.ledger.disk_forecast import measure
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.hall.ledger.disk_forecast import measure
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.verify import verify
 from thinwire_node.data_addresses import DataAddresses
 from thinwire_node.session.download import SourceFailed, download
 from thinwire_proto.errors import LedgerError

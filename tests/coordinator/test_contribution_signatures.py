@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.swarm_bench import PATIENCE_S, Bench, key_of, parts_of
-from thinwire_coordinator.round.admission import ContributionClaim, check_signature
-from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.star.round.admission import ContributionClaim, check_signature
 from thinwire_proto.identity import statements
 from thinwire_proto.wire.reasons import Reason
 

@@ -18,7 +18,7 @@ from support.small import small_contract
 from thinwire_common.within import Within
 from thinwire_coordinator.gossip import directory
 from thinwire_coordinator.gossip.directory import Phase
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.round.announcements import IdleAnnouncement, RoundAnnouncement
-from thinwire_coordinator.round.leases import SampleRange
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.rpc import messages
-from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.rpc import messages
+from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_node.exchange import port
 from thinwire_node.exchange.coordinator import messages as node_messages
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey

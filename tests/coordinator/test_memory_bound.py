@@ -10,12 +10,17 @@ from dataclasses import dataclass
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.open_files import OWN_FILES, PAGE_CONNECTIONS_MAX, open_files_for, page_connections
-from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
-from thinwire_coordinator.swarm import feed as feeds
-from thinwire_coordinator.swarm.feed import Feed
-from thinwire_coordinator.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.open_files import (
+    OWN_FILES,
+    PAGE_CONNECTIONS_MAX,
+    open_files_for,
+    page_connections,
+)
+from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
+from thinwire_coordinator.star import feed as feeds
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_proto.exact.tiles import TileLayout
 
 

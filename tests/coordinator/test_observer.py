@@ -11,13 +11,13 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_common.within import Within
-from thinwire_coordinator.round.contributions import Contribution
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.swarm import observer
-from thinwire_coordinator.swarm.events import Event, NodeJudged
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.trust.ballots import Ballot, Secret
-from thinwire_coordinator.trust.evidence import Cause, Verdict
+from thinwire_coordinator.hall.events import Event, NodeJudged
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.star.round.contributions import Contribution
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.trust import observer
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret
+from thinwire_coordinator.star.trust.evidence import Cause, Verdict
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.votes import Votes

@@ -12,14 +12,14 @@ import pytest
 
 from support.relayed import RelayService, relay_service
 from support.small import small_contract
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.rpc import relay as relay_module
-from thinwire_coordinator.rpc.calls import CallRefused
-from thinwire_coordinator.rpc.memory_bound import memory_bound
-from thinwire_coordinator.rpc.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES, RELAY_BYTES_MAX, Relay
-from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX
-from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.gossip.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES, RELAY_BYTES_MAX, Relay
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.rpc import relay as relay_module
+from thinwire_coordinator.hall.rpc.calls import CallRefused
+from thinwire_coordinator.hall.rpc.memory_bound import memory_bound
+from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.identity.keys import PublicKey, SecretKey

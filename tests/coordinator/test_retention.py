@@ -19,8 +19,8 @@ import pytest
 from support.sealed_run import make_run, verified
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
-from thinwire_coordinator.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.ledger.disk_forecast import (
+from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
+from thinwire_coordinator.hall.ledger.disk_forecast import (
     ROW_BYTES,
     Forecast,
     in_words,
@@ -28,12 +28,12 @@ from thinwire_coordinator.ledger.disk_forecast import (
     predict,
     predict_beats,
 )
-from thinwire_coordinator.ledger.replay import replay, replica_at_head
-from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import read_encoded
+from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
+from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.assembly import read_encoded
+from thinwire_coordinator.star.replay import replay, replica_at_head
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.errors import ConfigError, LedgerError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.needs import REPORT_BYTES

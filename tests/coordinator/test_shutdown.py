@@ -16,11 +16,11 @@ from support.gossip_coordinator import gossip_coordinator
 from support.small import small_contract
 from support.swarm_bench import Bench, Busy, SwarmNodes
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.observe.sinks.sinks import SinkSettings
-from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.hall.events import BeatSealed
+from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.events import BeatSealed
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec

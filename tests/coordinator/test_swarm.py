@@ -12,11 +12,11 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
 from thinwire_common.within import Within
-from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
-from thinwire_coordinator.swarm.joining import OfferedMomentum
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.joining import OfferedMomentum
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.assembly import UpdateSource, assemble
+from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.wire.reasons import Reason
 

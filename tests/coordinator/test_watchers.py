@@ -14,21 +14,21 @@ from prometheus_client import generate_latest
 
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
-from thinwire_coordinator.access.organizer_proof import organizer_proof
-from thinwire_coordinator.access.organizer_secret import OrganizerSecret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.events import Event, LossMeasured, RoundSealed
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.observe import node_names
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.service import Service
+from thinwire_coordinator.hall.web.live import Live
+from thinwire_coordinator.hall.workers import JOBS, Job
 from thinwire_coordinator.monitoring import Monitoring
-from thinwire_coordinator.observe import node_names
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
-from thinwire_coordinator.swarm.workers import JOBS, Job
-from thinwire_coordinator.web.live import Live
 from thinwire_proto.wire.metadata import ORGANIZER, SESSION
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.service_pb2 import StatusRequest

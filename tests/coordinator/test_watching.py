@@ -23,20 +23,20 @@ from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.observe.counters import Counters
-from thinwire_coordinator.observe.cpu_budget import CpuBudget
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.server import Server
-from thinwire_coordinator.rpc.traffic import SERVICE
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm import events
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.trust.evidence import Cause, Verdict
+from thinwire_coordinator.hall import events
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.observe.counters import Counters
+from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.server import Server
+from thinwire_coordinator.hall.rpc.traffic import SERVICE
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.assembly import UpdateSource, assemble, door_of
+from thinwire_coordinator.star.trust.evidence import Cause, Verdict
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.identity.keys import SecretKey

@@ -15,9 +15,9 @@ from fuzz.messages import damage_of
 from fuzz.target import Target
 from support.small import random_replica, shapes_contract
 from thinwire_coordinator.cli.status_table import table
-from thinwire_coordinator.round.admission import RoundFacts, check_header
-from thinwire_coordinator.round.leases import Leases
-from thinwire_coordinator.rpc import messages as coordinator
+from thinwire_coordinator.hall.leases import Leases
+from thinwire_coordinator.hall.rpc import messages as coordinator
+from thinwire_coordinator.star.round.admission import RoundFacts, check_header
 from thinwire_node.exchange.coordinator import messages as node
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.port import AnnouncedRound

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.capacity import check_memory, frozen_parameters
-from thinwire_coordinator.ledger.state_directory import create_state, keep_blobs
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
+from thinwire_coordinator.hall.ledger.state_directory import create_state, keep_blobs
 from thinwire_proto import activations
 from thinwire_proto.blobs import BlobFolder, BlobMissing, Blobs
 from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract

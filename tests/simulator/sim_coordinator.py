@@ -15,19 +15,19 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.access.port import Candidate
-from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.rpc.service import Service
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import Surroundings, UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
-from thinwire_coordinator.swarm.observer import TrustSettings
-from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
-from thinwire_coordinator.trust.port import NothingKept
+from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.rpc.service import Service
+from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
+from thinwire_coordinator.star.assembly import Surroundings, UpdateSource, assemble, door_of
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.trust.observer import TrustSettings
+from thinwire_coordinator.star.trust.port import NothingKept
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile

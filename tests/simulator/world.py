@@ -24,8 +24,8 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
-from thinwire_coordinator.ledger.verify import verify
-from thinwire_coordinator.trust.evidence import RoundEvidence
+from thinwire_coordinator.star.trust.evidence import RoundEvidence
+from thinwire_coordinator.star.verify import verify
 from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings

@@ -14,11 +14,11 @@ import torch
 from support.sealed_run import make_state
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
 from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.assembly import UpdateSource, assemble
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.report_wire import report_of, sign_report

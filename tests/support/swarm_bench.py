@@ -11,15 +11,15 @@ from typing import Any
 from bench.joining import Everybody
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
-from thinwire_coordinator.round.admission import ContributionClaim
-from thinwire_coordinator.round.announcements import Announcement
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.open_round import OpenRound
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job, Workers
+from thinwire_coordinator.star.assembly import UpdateSource, assemble, door_of
+from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.round.admission import ContributionClaim
+from thinwire_coordinator.star.round.announcements import Announcement
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements

@@ -15,9 +15,9 @@ import pytest
 from support.raw_calls import join
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, run_text
-from thinwire_coordinator.access.organizer_proof import organizer_proof
 from thinwire_coordinator.cli.status_client import as_organizer
-from thinwire_coordinator.web.status import PUBLIC
+from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.web.status import PUBLIC
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import ORGANIZER

@@ -10,8 +10,8 @@ from thinwire_coordinator.export.export import export_file, export_folder, is_fi
 from thinwire_coordinator.export.folder import check_free
 from thinwire_coordinator.export.hub import check_push, push
 from thinwire_coordinator.export.tokenizer_class import AUTO
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.gossip.ledger_rows import has_no_centre, trained
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_proto.errors import UsageError
 from thinwire_proto.task import Task, task_of
 from thinwire_proto.version import VERSION

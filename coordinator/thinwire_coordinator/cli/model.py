@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head, trained
-from thinwire_coordinator.ledger.replay import no_snapshot, replica_at_head, replica_at_step
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.gossip.ledger_rows import has_no_centre, state_at_head, trained
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.replay import no_snapshot, replica_at_head, replica_at_step
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 

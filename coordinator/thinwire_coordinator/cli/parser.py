@@ -134,7 +134,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 
     from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
-    from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
+    from thinwire_coordinator.star.verify import verify  # noqa: PLC0415
     from thinwire_proto.gossip.archive import ARCHIVE_FILE  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
@@ -166,7 +166,7 @@ def _sample(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
-    from thinwire_coordinator.generation import Sampling  # noqa: PLC0415
+    from thinwire_coordinator.hall.generation import Sampling  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)

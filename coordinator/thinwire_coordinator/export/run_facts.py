@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
-from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_coordinator.gossip.ledger_rows import has_no_centre, trained
+from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
+from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
 from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
+from thinwire_coordinator.gossip.level import GivenLevel
+from thinwire_coordinator.gossip.measurements import Measurement
 from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
@@ -27,14 +29,12 @@ from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, Go
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.ledger.gossip_consensus import Measurement
-from thinwire_coordinator.ledger.gossip_level import GivenLevel
-from thinwire_coordinator.swarm.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
-from thinwire_coordinator.swarm.gossip_figures import GossipFigures, SeenPeer
-from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
+from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import Locked
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level

@@ -24,17 +24,17 @@ from torch import Tensor
 
 from thinwire_common.logs import tell
 from thinwire_common.within import Within
-from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import DepositClaim, ReportRefused
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.directory import Phase
+from thinwire_coordinator.gossip.ledger_rows import Deposited, encode_deposits
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.settings import GossipSettings
-from thinwire_coordinator.ledger.gossip_rows import Deposited, encode_deposits
-from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.round.contributions import NodeSignature
 from thinwire_proto import limits
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.gossip.ledger_rows import BEAT, FINAL_FILE, KIND, MEAN
+from thinwire_coordinator.gossip.level import LEVEL, GivenLevel, ladder_of_run
+from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, Measurement
-from thinwire_coordinator.ledger.gossip_level import LEVEL, GivenLevel, ladder_of_run
-from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
-from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.ledger.signatures import RowSignatures
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.round.contributions import NodeSignature
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.reports import encode_reports

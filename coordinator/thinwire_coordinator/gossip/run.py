@@ -11,7 +11,7 @@ from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
-from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.hall.swarm import Swarm
 from thinwire_proto import limits
 from thinwire_proto.exact.replica import Replica
 

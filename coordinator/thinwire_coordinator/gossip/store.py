@@ -13,8 +13,8 @@ import msgpack
 
 from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
 from thinwire_coordinator.gossip.unsealed import REPORT, SealedReport, Unsealed
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.workers import Job
 
 TOPOLOGY, MEMBERS = "topology", "members"
 

@@ -1,0 +1,343 @@
+"""The status and history of a swarm as plain values for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from thinwire_coordinator.gossip.figures import GossipFigures
+from thinwire_coordinator.hall.counts import NodeCounts
+from thinwire_coordinator.hall.events import Sampled
+from thinwire_coordinator.hall.observe.history import History, Manner, Share
+from thinwire_coordinator.hall.observe.series import Bucket
+from thinwire_coordinator.hall.view import MemberView, SwarmView
+from thinwire_proto.clean_text import clean_name, shown_as_written
+from thinwire_proto.contract import CorpusSpec
+from thinwire_proto.wire.reasons import Reason
+
+Plain = dict[str, Any]
+
+VOLUNTEERS = 12
+"""Number of volunteers listed by name. The page shows how many more there are."""
+CONTROL_LENGTH_MAX = 200
+EDGES_MAX = 8
+"""Edges of a node in the table."""
+NODES_MAX = 200
+"""Maximum number of rows of the table of nodes in one answer."""
+
+
+def run_of(swarm: SwarmView) -> Plain:
+    """The properties of a run that never change."""
+    contract = swarm.contract
+    return {
+        "contract": contract.hash.hex(),
+        "parameters": swarm.layout.parameters,
+        "model": contract.model.in_words(),
+        "k": contract.demo.k,
+        "exchange": contract.exchange.kind,
+        "steps": swarm.steps,
+        "pace": contract.round.pace,
+        "length_s": contract.round.length_s,
+        "unit": "nats per byte" if isinstance(contract.data, CorpusSpec) else "nats per token",
+        "held_out": [
+            {"name": found.name, "bits_per_nat": found.bits_per_nat(contract.model.context)}
+            for found in swarm.held_out_sets
+        ],
+    }
+
+
+def summary(swarm: SwarmView, history: History) -> Plain:
+    """The message that browsers get once a second. Its size does not depend on the number of nodes."""
+    now = swarm.now
+    counts = swarm.counts
+    moved = counts.bytes_up + counts.bytes_down
+    curves = list(history.held_out.values())
+    first, newest = (curves[0].first, curves[0].newest) if curves else (None, None)
+    return {
+        "state": swarm.condition,
+        "term": swarm.term.number,
+        "round": swarm.round_number if swarm.gossip is None else swarm.gossip.beats,
+        "step": swarm.step,
+        "at_step": history.step,
+        "gossip": None if swarm.gossip is None else agreement(swarm.gossip),
+        "at_s": round(now - history.started, 1),
+        "clock": clock(swarm, now),
+        "loss": {
+            "training": _short(counts.loss_training if swarm.gossip is None else swarm.gossip.loss),
+            "held_out": _short(newest[1]) if newest else None,
+            "held_out_step": newest[0] if newest else None,
+            "first": _short(first[1]) if first else None,
+            "sets": [_short(curve.newest[1]) if curve.newest else None for curve in curves],
+            "diverged": [curve.diverged for curve in curves],
+        },
+        "tokens": history.tokens_before + counts.tokens,
+        "tokens_per_s": round(history.tokens_per_s(now), 1),
+        "bytes": {
+            "up": counts.bytes_up,
+            "down": counts.bytes_down,
+            "fetched": counts.bytes_fetched,
+            "dense": counts.dense_bytes,
+            "fewer": _short(2 * counts.dense_bytes / moved) if moved and counts.dense_bytes else None,
+            "since_step": history.since_step,
+        },
+        "nodes": {
+            "active": swarm.active,
+            "known": len(swarm.members),
+            "compared": counts.fingerprints_compared,
+            "different": counts.fingerprints_different,
+        },
+        "rounds_void": history.rounds_void_before + counts.rounds_void.total(),
+        "history_complete": history.complete,
+        "sample_step": history.sample.step if history.sample else None,
+    }
+
+
+def clock(swarm: SwarmView, now: float) -> Plain:
+    """The phase of the current round, and a text that says what it waits for."""
+    if swarm.gossip is not None:
+        return _clock_without_centre(swarm, swarm.gossip)
+    current, length_s = swarm.round, swarm.contract.round.length_s
+    if swarm.stage == "complete":
+        return {"phase": "complete", "text": "all updates are sealed"}
+    if current is None:
+        return {"phase": "waiting", "text": swarm.condition}
+    delivered, awaited = current.accepted, current.awaited
+    came = {"delivered": delivered, "length_s": length_s}
+    if current.sealing:
+        return came | {"phase": "sealing", "text": f"sealing {_counted(delivered, 'contribution')}"}
+    total = delivered + awaited
+    of = f"{awaited} of {total} nodes" if delivered else f"all {total} nodes" if total > 1 else "one node"
+    text = (
+        f"waiting for {of}"
+        if swarm.contract.round.pace == "barrier" and awaited
+        else "collecting contributions until the deadline"
+    )
+    return came | {
+        "phase": "open",
+        "awaited": awaited,
+        "time_left_s": round(max(0.0, current.deadline - now), 3),
+        "text": text,
+    }
+
+
+def _clock_without_centre(swarm: SwarmView, figures: GossipFigures) -> Plain:
+    """Nodes have no common round, so the text says where they are."""
+    if figures.stage == "complete":
+        return {"phase": "complete", "text": "the mean of all nodes is sealed"}
+    if figures.stage != "training":
+        return {"phase": "waiting", "text": swarm.condition}
+    least, median, most = figures.iterations
+    at = f"iteration {median}" if least == most else f"iterations {least} to {most}, half of them past {median}"
+    return {"phase": "waiting", "text": f"{_counted(figures.present, 'node')} at {at}; topology {figures.topology}"}
+
+
+Row = tuple[str, MemberView, NodeCounts, Share, Manner]
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "name": lambda row: row[1].name.casefold(),
+    "active": lambda row: not row[1].active,
+    "rounds": lambda row: -row[3].rounds,
+    "tokens": lambda row: -row[3].tokens,
+    "weight": lambda row: -row[4].weight,
+    "early": lambda row: math.inf if row[4].early_s is None else row[4].early_s,
+    "equal": lambda row: {False: 0, None: 1, True: 2}[row[2].replica_equal],
+    "up": lambda row: -row[2].bytes_up,
+    "down": lambda row: -row[2].bytes_down,
+    "iteration": lambda row: -row[2].iteration,
+    "loss": lambda row: -math.inf if row[2].loss is None else -row[2].loss,
+    "direct": lambda row: -row[2].direct_up - row[2].direct_down,
+    "relay": lambda row: -row[2].relay_up - row[2].relay_down,
+}
+"""Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
+
+
+PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
+"""Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
+PUBLIC_IN_GOSSIP = PUBLIC | {"iteration", "loss"}
+"""The same in a run without a centre, whose ledger has the nodes' reports."""
+OF_GOSSIP = frozenset({"iteration", "loss", "direct", "relay"})
+"""Orders by what only a run without a centre knows of a node."""
+DEFAULT_SORT = "tokens"
+
+
+def agreement(figures: GossipFigures) -> Plain:
+    """The figures that only a run without a centre has."""
+    return {
+        "iterations": figures.iterations,
+        "topology": figures.topology,
+        "members": figures.members,
+        "present": figures.present,
+        "disagreement": _short(figures.disagreement, 8),
+        "error": _short(figures.error),
+        "in_steps": _short(figures.in_steps),
+        "measured_at": figures.measured_at,
+        "target": figures.target,
+        "codec": figures.codec,
+        "every": figures.every,
+        "control": figures.control[:CONTROL_LENGTH_MAX],
+        "deposits": figures.deposits,
+    }
+
+
+def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
+    """One page of the table of nodes. sort: a key of SORTS; a leading minus reverses it. in_full: for the organizer;
+    others get what is public, and null for all else.
+
+    An order tells of what it is made from, so others get DEFAULT_SORT in place of an order by anything else. The answer
+    says its order (`sort`), and which ones there are for whoever asked (`sorts`)."""
+    public = PUBLIC if swarm.gossip is None else PUBLIC_IN_GOSSIP
+    sorts = [name for name in SORTS if in_full or name in public]
+    if swarm.gossip is None:
+        sorts = [name for name in sorts if name not in OF_GOSSIP]
+    if sort.removeprefix("-") not in sorts:
+        sort = DEFAULT_SORT
+    rows: list[Row] = [
+        (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
+        for node, member in swarm.members.items()
+    ]
+    rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
+    rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    shown = [_node(*row) | _between(swarm, *row[:3]) for row in rows[offset : offset + count]]
+    if not in_full:
+        shown = [{key: value if key in public else None for key, value in row.items()} for row in shown]
+    return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
+
+
+def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
+    refused = manner.refused
+    return {
+        "id": node[:8],
+        "name": member.name,
+        "active": member.active,
+        "rounds": share.rounds,
+        "tokens": share.tokens,
+        "weight": manner.weight,
+        "early_s": None if manner.early_s is None else round(manner.early_s, 3),
+        "equal": counts.replica_equal,
+        "up": counts.bytes_up,
+        "down": counts.bytes_down,
+        "not_counted": counts.not_counted,
+        "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
+        "lost": counts.lost,
+    }
+
+
+def _between(swarm: SwarmView, node: str, member: MemberView, counts: NodeCounts) -> Plain:
+    """More fields of a node's row, in a run without a centre."""
+    if swarm.gossip is None:
+        return {}
+    moved, edges = counts.bytes_up + counts.bytes_down, swarm.gossip.edges.get(node, ())
+    members = swarm.members
+    return {
+        "iteration": counts.iteration,
+        "loss": _short(counts.loss),
+        "direct": counts.direct_up + counts.direct_down,
+        "relay": counts.relay_up + counts.relay_down,
+        "each": round(moved / counts.iteration) if counts.iteration else None,
+        "edges": [
+            {
+                "name": members[edge.node].name if edge.node in members else edge.node[:8],
+                "line": edge.line,
+                "iteration": edge.iteration,
+            }
+            for edge in edges[:EDGES_MAX]
+        ],
+        "edges_more": max(0, len(edges) - EDGES_MAX),
+    }
+
+
+REASONS: dict[Reason, str] = {
+    Reason.LATE: "too late",
+    Reason.FUTURE_ROUND: "for a future round",
+    Reason.REPLICA_DIFFERS: "its replica differs",
+    Reason.BASE_AGE: "based on a step that is too old",
+    Reason.MALFORMED: "malformed",
+    Reason.OVER_LEASE: "more samples than leased",
+    Reason.NO_LEASE: "without a lease",
+    Reason.DUPLICATE: "twice in a round",
+    Reason.VOID: "the round was void",
+    Reason.NOTHING_TRAINED: "nothing was trained",
+    Reason.SIGNATURE: "not signed by the node",
+    Reason.SUSPECTED: "its votes are suspected",
+}
+
+
+def volunteers(swarm: SwarmView, history: History) -> Plain:
+    """The volunteers with the most tokens over the whole run, including those that have left."""
+    shares = sorted(history.shares().items(), key=lambda item: (-item[1].tokens, item[0]))
+    total = history.tokens_before + swarm.counts.tokens
+    by_id = swarm.members
+
+    def name(node: str) -> str:
+        return by_id[node].name if node in by_id else clean_name(history.names.get(node, "")) or node[:8]
+
+    rows = [
+        {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": _short(share.tokens / total)}
+        for node, share in shares[:VOLUNTEERS]
+        if share.tokens
+    ]
+    return {"total": len(shares), "rows": rows}
+
+
+def details(swarm: SwarmView, history: History) -> Plain:
+    """Values that change rarely. Browsers request them."""
+    now, sample = swarm.now, history.sample
+    voids = [
+        {
+            "first": entry.first,
+            "last": entry.last,
+            "why": entry.why,
+            "ago_s": None if entry.at is None else round(now - entry.at),
+        }
+        for entry in reversed(history.voids)
+    ]
+    return {
+        "run": run_of(swarm),
+        "volunteers": volunteers(swarm, history),
+        "voids": voids,
+        "sample": _sample(sample) if sample else None,
+    }
+
+
+def _sample(sample: Sampled) -> Plain:
+    return {"step": sample.step, "prompt": sample.prompt, "text": shown_as_written(sample.text)}
+
+
+def series(history: History, points: int, held_out: str = "") -> Plain:
+    """The series as columns of at most `points` values each. Tokens and bytes are running sums. Bytes are counted from
+    the start of the current term. held_out: name of the held-out set; by default the first."""
+    found = history.series.points(points)
+    chosen = held_out or next(iter(history.held_out), "")
+    measured = history.held_out[chosen].series.points(points) if chosen else []
+    columns: dict[str, list[Any]] = {}
+    for name in ("tokens", "bytes_up", "bytes_down", "dense_bytes"):
+        sums = accumulate(getattr(bucket, name) for bucket in found)
+        began = [name == "tokens" or bucket.at_s is not None for bucket in found]
+        columns[name] = [number if known else None for number, known in zip(sums, began, strict=True)]
+    columns["step"] = [bucket.step for bucket in found]
+    columns["at_s"] = [_short(bucket.at_s) for bucket in found]
+    columns["nodes"] = [bucket.nodes for bucket in found]
+    return {
+        "term_began_at_step": history.since_step,
+        "complete": history.complete,
+        "steps": columns | _losses(found),
+        "held_out": {"set": chosen, "step": [bucket.step for bucket in measured]} | _losses(measured),
+    }
+
+
+def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
+    return {
+        "loss": [_short(bucket.loss) for bucket in buckets],
+        "loss_min": [_short(bucket.loss_min) if bucket.losses else None for bucket in buckets],
+        "loss_max": [_short(bucket.loss_max) if bucket.losses else None for bucket in buckets],
+    }
+
+
+def _short(number: float | None, digits: int = 4) -> float | None:
+    """Round to `digits` decimals; four are enough for charts. Returns None if not finite: JSON has no infinity."""
+    return None if number is None or not math.isfinite(number) else round(number, digits)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
