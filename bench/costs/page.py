@@ -27,9 +27,9 @@ from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall import evaluation
 from thinwire_coordinator.hall.observe.history import History
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.web.live import Live
 from thinwire_coordinator.hall.web.page import Page
-from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec, ScheduleSpec
 from thinwire_proto.models import PRESETS
 

@@ -25,8 +25,8 @@ import grpc
 
 from bench.joining import Everybody, Metadata, join
 from thinwire_coordinator.hall.access.transport import plain_transport
-from thinwire_coordinator.star.assembly import door_of
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, EncodedUpdate
+from thinwire_coordinator.star.star import door_of
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_download
@@ -140,8 +140,8 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     from thinwire_coordinator.hall.ledger.state_directory import open_state  # noqa: PLC0415
     from thinwire_coordinator.hall.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.hall.workers import Job, Workers  # noqa: PLC0415
-    from thinwire_coordinator.star.assembly import UpdateSource, assemble  # noqa: PLC0415
     from thinwire_coordinator.star.replay import replica_at_head  # noqa: PLC0415
+    from thinwire_coordinator.star.star import UpdateSource, assemble  # noqa: PLC0415
 
     body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
 

@@ -117,7 +117,7 @@ def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path, monkeypatch: pyt
 
     async def scene(coordinator: GossipCoordinator) -> None:
         await training(coordinator)
-        leases = coordinator.swarm.registry.leases
+        leases = coordinator.swarm.hall.leases
         for number in range(3):
             leases.grant(f"forgotten {number}", 2, 0)
         await coordinator.run.beats.seal()

@@ -17,7 +17,7 @@ from support.small import MODEL
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.bodies import Bodies, StoreFails, location_of
 from thinwire_coordinator.hall.ledger.state_directory import check_bodies, create_state, open_state
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import parse_run
 from thinwire_proto.errors import ConfigError, LedgerError, LocalError
 

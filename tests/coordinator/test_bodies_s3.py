@@ -16,7 +16,7 @@ from thinwire_coordinator.hall.ledger.disk_forecast import measure
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_coordinator.star.verify import verify
+from thinwire_coordinator.verify import verify
 from thinwire_node.data_addresses import DataAddresses
 from thinwire_node.session.download import SourceFailed, download
 from thinwire_proto.errors import LedgerError

@@ -13,7 +13,7 @@ from support.sealed_run import counted, make_run, node_key, verified
 from thinwire_coordinator.hall.ledger.signatures import RowSignatures
 from thinwire_coordinator.hall.ledger.signing import sign_older_rows
 from thinwire_coordinator.hall.ledger.state_directory import StartInterrupted, open_state
-from thinwire_coordinator.star.verify import verify
+from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
 

@@ -32,11 +32,12 @@ from thinwire_coordinator.hall.rpc.memory_bound import (
     memory_bound,
     sums_bytes,
 )
+from thinwire_coordinator.hall.verdicts import Cause
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
-from thinwire_coordinator.star.trust.evidence import Audited, Cause, RoundEvidence, Shown
+from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_coordinator.star.trust.words import because

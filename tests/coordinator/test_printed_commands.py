@@ -17,7 +17,7 @@ from thinwire_coordinator.hall.access.organizer_secret import FILE, open_organiz
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.invite_address import publish_address
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.wire.service_pb2 import StatusReply

@@ -31,8 +31,8 @@ from thinwire_coordinator.hall.ledger.disk_forecast import (
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.star.assembly import read_encoded
 from thinwire_coordinator.star.replay import replay, replica_at_head
+from thinwire_coordinator.star.star import read_encoded
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.errors import ConfigError, LedgerError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES

@@ -18,8 +18,8 @@ from support.swarm_bench import Bench, Busy, SwarmNodes
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.events import BeatSealed
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
@@ -116,7 +116,7 @@ async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_tracebac
     with pytest.raises(LocalError, match="the disk fails; nothing that was sealed is lost") if fails else nullcontext():
         await asyncio.wait_for(running, PATIENCE_S)
     await asyncio.sleep(0)
-    assert not swarm.failed.done()
+    assert not swarm.tasks.failed.done()
     assert [record.exc_info for record in caplog.records if record.levelno >= logging.ERROR] == [None] * fails
     contribution.cancel()
     await nodes.end_streams()

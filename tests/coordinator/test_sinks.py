@@ -246,5 +246,5 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     assert counts["tensorboard", "failed"] == 2
     assert counts["tensorboard", "written"] == 0
     assert "tensorboard cannot be written" in caplog.text
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     await bench.close()

@@ -24,7 +24,7 @@ from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, open_key

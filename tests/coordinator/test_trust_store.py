@@ -13,8 +13,9 @@ import pytest
 from thinwire_coordinator.hall.access.port import Candidate
 from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.trust.evidence import Cause, Decision, Verdict
+from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_proto.identity.keys import SecretKey

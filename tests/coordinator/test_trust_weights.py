@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.star.trust.evidence import Cause, RoundEvidence, Shown
+from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
 from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned

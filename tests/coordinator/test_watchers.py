@@ -24,11 +24,11 @@ from thinwire_coordinator.hall.observe import node_names
 from thinwire_coordinator.hall.observe.exposition import Exposition
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.rpc.service import Service
+from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.web.live import Live
 from thinwire_coordinator.hall.workers import JOBS, Job
 from thinwire_coordinator.monitoring import Monitoring
-from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
-from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.wire.metadata import ORGANIZER, SESSION
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.service_pb2 import StatusRequest
@@ -52,7 +52,7 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
     readiness = Readiness()
     exposition = Exposition(readiness, bench.workers)
     readiness.swarm = bench.swarm.view
-    bench.swarm.registry.events.watchers += [broken.watch, seen.append]
+    bench.swarm.events.watchers += [broken.watch, seen.append]
     member = bench.join("a")
     with caplog.at_level(logging.ERROR):
         await bench.attend(member)
@@ -60,7 +60,7 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
             receipt = await asyncio.wait_for(bench.contribute(member, seed), PATIENCE_S)
             assert (receipt.reason, receipt.step) == (Reason.COUNTED, seed)
             bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     assert broken.told == seen  # the other watchers still get every event
     assert sum(isinstance(event, RoundSealed) for event in seen) == 2
     told = parsed(generate_latest(exposition.metrics.registry).decode())
@@ -84,7 +84,7 @@ async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Pat
         if isinstance(event, RoundSealed):
             order.append("answered" if receipt.done() else "not answered")
 
-    bench.swarm.registry.events.watchers.append(watch)
+    bench.swarm.events.watchers.append(watch)
     await asyncio.wait_for(sending, PATIENCE_S)
     assert order == ["answered"]
     await bench.close()
@@ -92,7 +92,7 @@ async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Pat
 
 async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    events, made = bench.swarm.registry.events, asyncio.Event()
+    events, made = bench.swarm.events, asyncio.Event()
 
     def message() -> bytes:
         made.set()
@@ -116,7 +116,7 @@ async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) 
     await asyncio.wait_for(made.wait(), PATIENCE_S)
     assert events.failures == 1
     assert not live.sending.done()
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     gone.set()
     live.close()
     await browser
@@ -143,7 +143,7 @@ class Known(Strange):
 async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: Path) -> None:
     """It takes seconds for a large model, in which no round ends."""
     bench = Bench(tmp_path)
-    joined = bench.swarm.registry.members.join(key_of("a").public, "a")
+    joined = bench.swarm.members.join(key_of("a").public, "a")
     assert joined is not None
     ask, request = Service(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)
     with Busy(bench.workers, Job.FINGERPRINT):

@@ -33,9 +33,9 @@ from thinwire_coordinator.hall.observe.metrics import Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.rpc.server import Server
 from thinwire_coordinator.hall.rpc.traffic import SERVICE
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.hall.workers import Workers
-from thinwire_coordinator.star.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.star.trust.evidence import Cause, Verdict
+from thinwire_coordinator.star.star import UpdateSource, assemble, door_of
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.all_reduce import ring_bytes_of_all
@@ -137,7 +137,7 @@ async def test_only_a_serving_coordinator_is_ready(served: Served) -> None:
     served.swarm.tasks.fail(OSError("no space left"))
     assert await served.healthz() == (503, False)
     assert (await served.told("ready"), await served.told("state", state="failed")) == (0, 1)
-    assert isinstance(served.swarm.failed.exception(), OSError)
+    assert isinstance(served.swarm.tasks.failed.exception(), OSError)
 
 
 def sealed(**changes: object) -> events.RoundSealed:

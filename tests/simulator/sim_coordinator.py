@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from thinwire_coordinator.upkeep import Upkeep
 
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
@@ -22,13 +23,12 @@ from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.rpc.service import Service
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
-from thinwire_coordinator.star.assembly import Surroundings, UpdateSource, assemble, door_of
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.star import Surroundings, UpdateSource, assemble, door_of
 from thinwire_coordinator.star.trust.observer import TrustSettings
 from thinwire_coordinator.star.trust.port import NothingKept
 from thinwire_coordinator.star.update_messages import encode_update_parts
-from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica

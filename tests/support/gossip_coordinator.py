@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 
 from support.sealed_run import make_state
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
-from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.swarm import Swarm
 from thinwire_coordinator.hall.workers import Workers
-from thinwire_coordinator.star.assembly import UpdateSource, assemble
+from thinwire_coordinator.star.star import UpdateSource, assemble
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.chain import GENESIS
@@ -81,7 +80,7 @@ class GossipCoordinator:
         made: list[ReportingNode] = []
         for _ in range(count):
             key = SecretKey()
-            joined = self.swarm.registry.members.join(key.public, f"node {len(self.nodes) + len(made)}")
+            joined = self.swarm.members.join(key.public, f"node {len(self.nodes) + len(made)}")
             assert joined is not None
             made.append(ReportingNode(key, joined[0]))
         self.nodes += made
@@ -89,7 +88,7 @@ class GossipCoordinator:
 
     def again(self, node: ReportingNode) -> None:
         """A new session of a node, as after a restart."""
-        joined = self.swarm.registry.members.join(node.key.public, "again")
+        joined = self.swarm.members.join(node.key.public, "again")
         assert joined is not None
         node.member, node.number = joined[0], 0
 

@@ -12,13 +12,12 @@ from bench.joining import Everybody
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.swarm import Swarm
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.admission import ContributionClaim
 from thinwire_coordinator.star.round.announcements import Announcement
 from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.star import UpdateSource, assemble, door_of
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
@@ -41,7 +40,7 @@ class SwarmNodes:
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
-        joined = self.swarm.registry.members.join(key_of(letter).public, letter)
+        joined = self.swarm.members.join(key_of(letter).public, letter)
         assert joined is not None
         return joined[0]
 
@@ -65,8 +64,8 @@ class SwarmNodes:
     def claim(self, member: Member, payload: bytes, fingerprint: int | None = None) -> ContributionClaim:
         """fingerprint: of the replica at the open round's step; None if that is step 0."""
         current = self.current.round
-        registry = self.swarm.registry
-        (nonce,) = registry.fingerprints.nonces(current.step)
+        swarm = self.swarm
+        (nonce,) = fingerprints.nonces(current.step)
         lease = registry.leases.granted(member.node_id)
         return ContributionClaim(
             session=member.session,

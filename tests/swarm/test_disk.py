@@ -19,7 +19,7 @@ from support.sealed_run import make_run
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.signatures import RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import open_state
-from thinwire_coordinator.star.verify import verify
+from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import MEND_DISK, LedgerError
 
 LONG = run_text(100_000)

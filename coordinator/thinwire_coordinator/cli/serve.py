@@ -11,7 +11,7 @@ from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 
 
 def serve(options: ServeOptions) -> None:

@@ -1,29 +1,30 @@
-"""The calls Beat and Deposit of a run without a centre, with its own Join and Leave."""
+"""The calls that only gossip runs have: Beat, Deposit and Relay."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim, ReportRefused
+from thinwire_coordinator.gossip.figures import GossipFigures
+from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.judging import address_of
-from thinwire_coordinator.gossip.run import GossipRun
+from thinwire_coordinator.gossip.relay import Relay, relay_parcels
+from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.rpc.calls import CallRefused, host_of
 from thinwire_coordinator.hall.rpc.messages import evaluation_part
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.rpc.service import Service, check_expelled, one_at_a_time
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.lines_wire import lines_of
 from thinwire_proto.gossip.report_wire import report_of
 from thinwire_proto.gossip.reports import SIGNATURE_BYTES, SignedReport
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.service_pb2_grpc import SwarmServicer
 
-HAS_CENTRE = 'this run has a centre (exchange.kind = "star"), so there is no {}'
-NO_CENTRE = 'this run has no centre (exchange.kind = "gossip"), so there is no {}: nodes call Beat; update the node'
 STATES = {
     "waiting": pb.BeatReply.STATE_WAITING,
     "training": pb.BeatReply.STATE_TRAINING,
@@ -32,23 +33,21 @@ STATES = {
 }
 
 
-class GossipCalls(SwarmServicer):
-    """The part of the service that only runs without a centre have."""
+class GossipService(Service):
+    """The service of a gossip run."""
 
-    _swarm: Swarm
-    _gossip: GossipRun | None
-    _peer: Callable[[Context[Any, Any]], str]
+    run: Gossip
 
-    async def _member(self, context: Context[Any, Any]) -> Member:
-        raise NotImplementedError
+    def __init__(self, run: Gossip, door: Door, **others: Any) -> None:
+        super().__init__(run, door, **others)
+        self._relay = Relay()
 
     async def Beat(self, request: pb.BeatRequest, context: Context[Any, Any]) -> pb.BeatReply:
-        member = await self._member(context)
-        run = self._without_centre("Beat")
+        member = await self.member(context)
         try:
-            address = address_of(request.listens_at, host_of(self._peer(context)))
+            address = address_of(request.listens_at, host_of(self.peer(context)))
             lines = lines_of(request.lines) if request.HasField("lines") else None
-            answer = await run.beats.beat(member, _signed(member, request), request.sketch, address, lines)
+            answer = await self.run.beats.beat(member, _signed(member, request), request.sketch, address, lines)
         except ReportRefused as refused:
             raise CallRefused(refused.denied) from None
         except PayloadError as error:
@@ -60,25 +59,55 @@ class GossipCalls(SwarmServicer):
     ) -> pb.DepositReply:
         parts = aiter(request_iterator)
         first = await anext(parts, pb.DepositPart())
-        member = await self._member(context)
-        run, header = self._without_centre("Deposit"), first.header
+        member = await self.member(context)
+        header = first.header
         claim = DepositClaim(header.iteration, header.head, header.body_bytes, header.hash, header.signature)
         try:
-            refused = await run.deposits.take(member, claim, _bytes(first, parts))
+            refused = await self.run.deposits.take(member, claim, _bytes(first, parts))
         except ReportRefused as error:
             raise CallRefused(error.denied) from None
         return pb.DepositReply(refused=refused)
 
-    def _without_centre(self, call: str) -> GossipRun:
-        """Refuse a call that only runs without a centre have."""
-        if self._gossip is None:
-            raise CallRefused(Denied(DoorReason.OTHER_EXCHANGE, HAS_CENTRE.format(call)))
-        return self._gossip
+    async def Relay(
+        self, request_iterator: AsyncIterator[pb.Parcel], context: Context[Any, Any]
+    ) -> AsyncIterator[pb.Parcel]:
+        member = await self.member(context)
+        async with one_at_a_time(member, "Relay", context):
+            async for parcel in relay_parcels(self._relay, member, request_iterator, self.counts(member)):
+                yield parcel
+        check_expelled(member)
 
-    def _with_centre(self, call: str) -> None:
-        """Refuse a call that only runs with a centre have."""
-        if self._gossip is not None:
-            raise CallRefused(Denied(DoorReason.OTHER_EXCHANGE, NO_CENTRE.format(call)))
+    def _complete_status(self, reply: pb.StatusReply, *, in_full: bool) -> None:
+        figures = self.run.view.figures
+        reply.gossip.CopyFrom(_figures(figures, self.run.view.counts))
+        reply.step = self.run.view.step  # the replica is the first state or the mean, and its step a row
+        for node in reply.nodes if in_full else ():
+            node.edges.extend(
+                pb.EdgeStatus(node_id=edge.node, line=edge.line, iteration=edge.iteration)
+                for edge in figures.edges.get(node.node_id, ())
+            )
+
+
+def _figures(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:
+    least, median, most = figures.iterations
+    return pb.GossipStatus(
+        iteration_least=least,
+        iteration_median=median,
+        iteration_most=most,
+        topology=figures.topology,
+        members=figures.members,
+        present=figures.present,
+        disagreement=figures.disagreement,
+        disagreement_error=figures.error,
+        disagreement_in_steps=figures.in_steps,
+        deposits=figures.deposits,
+        beats=figures.beats,
+        codec=figures.codec,
+        every=figures.every,
+        target=figures.target,
+        control=figures.control,
+        all_reduce_bytes=2 * counts.dense_bytes,
+    )
 
 
 def _signed(member: Member, request: pb.BeatRequest) -> SignedReport:

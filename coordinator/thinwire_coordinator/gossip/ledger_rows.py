@@ -11,9 +11,8 @@ from dataclasses import astuple, dataclass
 import msgpack
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.hall.ledger.soundness import check_length
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
-from thinwire_coordinator.star.replay import check_length
-from thinwire_proto.contract import Contract
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
@@ -26,18 +25,6 @@ KIND = "kind"
 BEAT, MEAN = "beat", "mean"
 FINAL_FILE = "final.mean"
 """The mean's snapshot until its row is in the ledger."""
-
-
-def has_no_centre(contract: Contract) -> bool:
-    return contract.exchange.kind == "gossip"
-
-
-def trained(contract: Contract, step: int) -> int:
-    """How far the model at a step of the ledger is trained, in the unit of `schedule.steps`.
-
-    Without a centre a row is no iteration: there is a model before the first row, and one after the last.
-    """
-    return contract.schedule.steps if step and has_no_centre(contract) else step
 
 
 def state_at_head(state: RunState, go_on: GoOn = always) -> Replica:

@@ -23,7 +23,7 @@ class PastBeats:
         self._iterations: dict[str, int] = {}
         self._step = 0
 
-    def read(self, number: int, tokens: int, counted: list[tuple[str, int]]) -> Bucket:
+    def read(self, number: int, body_bytes: int, tokens: int, counted: list[tuple[str, int]]) -> Bucket:
         """counted: nodes with their samples. Raises LedgerError."""
         row, bucket = self._ledger.row(number), Bucket(self._step, tokens=tokens, nodes=len({*dict(counted)}))
         if row.extras.get(KIND) != BEAT:

@@ -17,10 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
-from grpc.aio import ServicerContext as Context
 
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
@@ -47,7 +43,6 @@ BAD_ID = Denied(DoorReason.MALFORMED, f"a parcel names a node by the {NODE_BYTES
 FLOOD = Denied(DoorReason.RATE, f"this node has sent parcels to {LINES_MAX} nodes that are away or slow; connect again")
 UNREAD = Denied(DoorReason.RATE, f"{LINES_MAX} words about lost lines wait for this node, unread; connect again")
 NOT_CONNECTED = "it is not connected"
-NOT_GOSSIP = "nothing is relayed in this run: its nodes talk to the coordinator alone"
 
 
 class Outbox:
@@ -221,15 +216,12 @@ class Relay:
 
 
 async def relay_parcels(
-    relay: Relay | None,
+    relay: Relay,
     member: Member,
     parcels: AsyncIterator[pb.Parcel],
-    context: Context[Any, Any],
     counts: NodeCounts,
 ) -> AsyncIterator[pb.Parcel]:
-    """Serve one stream of a node. relay: None if the run needs none. counts: of the node."""
-    if relay is None:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, NOT_GOSSIP)
+    """Serve one stream of a node. counts: of the node."""
     outbox = relay.open(member.node_id)
 
     async def take() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from thinwire_coordinator.gossip.archives import ReportedHead, archive_header, replay_archive, report_of
+from thinwire_coordinator.gossip.archives import ReportedHead
 from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
 from thinwire_coordinator.gossip.level import GivenLevel, Ladder, ladder_of_run
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.soundness import first_state
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
 from thinwire_proto.exact.replica import Replica
@@ -121,15 +121,11 @@ def _as_many(entries: list[Any], row: Row) -> list[Any]:
 
 def verify_beats(
     state: RunState,
-    first: Replica,
     say: Callable[[str], None],
     signatures: SignatureCheck,
-    archives: Sequence[Path] = (),
 ) -> None:
-    """Check the run. Raises LedgerError at the first failure. first: the first state, already checked. archives: of
-    messages; see `gossip_archives`. Raises ConfigError if one is not of this run."""
-    owners = {path: archive_header(path, state).node for path in archives}
-    check = BeatCheck(state, first, signatures)
+    """Check the run. Raises LedgerError at the first failure."""
+    check = BeatCheck(state, first_state(state, say), signatures)
     for row in state.ledger.rows():
         check.check(row)
     say(
@@ -146,7 +142,6 @@ def verify_beats(
         say(f"{check.begun_anew} times a node that had lost its journal began anew, as it says itself")
     for line in signatures.report():
         say(line)
-    report_of([replay_archive(path, state, first, check.heads.get(node, [])) for path, node in owners.items()], say)
     head = state_at_head(state)
     if head.step == 0:
         say("the run is not complete: there is no final mean yet")

@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable
 
 from thinwire_coordinator.hall.access.port import Bans
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.limits import BANS_READ_S
 
 
-async def watch_bans(swarm: Swarm, bans: Bans, newest: int = 0, wall_clock: Callable[[], float] = time.time) -> None:
+async def watch_bans(run: Run, bans: Bans, newest: int = 0, wall_clock: Callable[[], float] = time.time) -> None:
     """Read the bans every BANS_READ_S, until cancelled. The door refuses nodes that join meanwhile.
 
     If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
     """
     while True:
         now = wall_clock()
-        holding = await swarm.workers.once_unlocked(Job.READ_BANS, bans.holding, now)
+        holding = await run.workers.once_unlocked(Job.READ_BANS, bans.holding, now)
         for node_id, ban in holding.items():
-            swarm.expel(node_id, ban.denied(now))
-        newest, pardoned = await swarm.workers.once_unlocked(Job.READ_BANS, bans.pardoned_since, newest)
+            run.expel(node_id, ban.denied(now))
+        newest, pardoned = await run.workers.once_unlocked(Job.READ_BANS, bans.pardoned_since, newest)
         for node_id in pardoned:
-            swarm.observer.pardon(node_id)
+            run.pardon(node_id)
         await asyncio.sleep(BANS_READ_S)

@@ -7,11 +7,9 @@ import logging
 from thinwire_common.logs import tell
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.ledger.disk_forecast import Need, in_words, measure
+from thinwire_coordinator.hall.ledger.disk_forecast import ForecastOf, Need, measure
 from thinwire_coordinator.hall.ledger.state_directory import RunState
-from thinwire_coordinator.hall.rpc.memory_bound import MemoryBound, machine_bytes, memory_bound
-from thinwire_coordinator.star.trust.auditing import BATCH, samples_of
-from thinwire_proto.activations import activation_bytes
+from thinwire_coordinator.hall.rpc.memory_bound import MemoryBound, OwnMemory, machine_bytes, memory_bound
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import task_of
@@ -26,17 +24,9 @@ def frozen_parameters(contract: Contract) -> int:
     return max(0, whole - TileLayout(contract.parameters).parameters)
 
 
-def audit_activation_bytes(contract: Contract) -> int:
-    """Memory of the samples that an audit computes at a time, beside parameters and gradients. 0 if the pass cannot be
-    traced (`thinwire_proto.activations`)."""
-    samples = min(BATCH, samples_of(contract, TileLayout(contract.parameters).parameters))
-    return samples * activation_bytes(task_of(contract.model), contract.model)
-
-
-def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: bool, activations: int = 0) -> MemoryBound:
-    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive. frozen:
-    parameters that are not trained. audits: whether contributions are audited. activations: of an audit."""
-    memory = memory_bound(contract, bounds, frozen, audits=audits, activations=activations)
+def check_memory(contract: Contract, bounds: Bounds, frozen: int, own: OwnMemory) -> MemoryBound:
+    """Compute and log the bound of all memory, and warn if the machine has less. See `memory_bound`."""
+    memory = memory_bound(contract, bounds, own, frozen)
     text = f"memory: {memory.in_words()}"
     tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
     if memory.total_bytes > (has := machine_bytes()):
@@ -45,18 +35,18 @@ def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: boo
     return memory
 
 
-def check_disks(state: RunState, keep: int | None) -> list[Need]:
+def check_disks(state: RunState, keep: int | None, forecast_of: ForecastOf) -> list[Need]:
     """Log how much disk space the run will take, and warn if there is too little. Return what each disk needs."""
-    forecast, needs = measure(state, keep)
+    forecast, needs = measure(state, keep, forecast_of)
     elsewhere = None if state.bodies.folder == (state.folder / "updates").absolute() else state.bodies.location
     free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.location}" for need in needs)
-    text = f"disk: {in_words(forecast, keep, elsewhere)}; {free}"
+    text = f"disk: {forecast.in_words(elsewhere)}; {free}"
     tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
     for need in needs:
         if need.short_bytes > 0:
-            may = "will" if forecast.measured and forecast.has_centre else "may"
+            may = "will" if forecast.measured and forecast.is_bound else "may"
             short, location = need.short_bytes, need.location
             text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
-            text += ", or give --keep N" if keep is None and forecast.has_centre else ""
+            text += ", or give --keep N" if keep is None and forecast.is_bound else ""
             tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=location, short_bytes=short)
     return needs

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_coordinator.hall.events import (
+    TIME_IS_UP,
     BeatSealed,
     CallDenied,
     ContributionOffered,
@@ -30,8 +31,7 @@ from thinwire_coordinator.hall.events import (
     RoundSealed,
     RoundVoid,
 )
-from thinwire_coordinator.star.round.machine import TIME_IS_UP
-from thinwire_coordinator.star.trust.evidence import Verdict
+from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted

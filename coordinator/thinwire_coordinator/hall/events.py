@@ -16,12 +16,16 @@ from typing import Any
 
 from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_coordinator.hall.measurement import MeasuredBy
-from thinwire_coordinator.star.trust.evidence import Cause, Verdict
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
 
 log = logging.getLogger("thinwire.coordinator")
+
+
+TIME_IS_UP = "time is up"
+"""Begins the reason of a round that ended at its deadline; see `RoundSealed.why`."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from thinwire_coordinator.hall.access.invite_strings import keep_invite_file
 from thinwire_coordinator.hall.access.reachability import Reach, advice, classify
 from thinwire_coordinator.hall.access.settings_table import ADDRESS, PUBLIC_TLS
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 
 log = logging.getLogger("thinwire.coordinator")

@@ -9,25 +9,27 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from thinwire_coordinator.hall.access.refusals import Denied
-from thinwire_coordinator.star.round.announcements import Announcement
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.identity.statements import session_of
 from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 
+Message = TypeVar("Message")
 
-class NewestAnnouncement:
-    """A mailbox for one reader that holds only the newest announcement and drops older unread ones."""
+
+class Newest(Generic[Message]):
+    """A mailbox for one reader that holds only the newest message and drops older unread ones."""
 
     def __init__(self) -> None:
-        self._value: Announcement | None = None
+        self._value: Message | None = None
         self._changed = asyncio.Event()
         self._ended = False
 
-    def put(self, announcement: Announcement) -> None:
-        self._value = announcement
+    def put(self, message: Message) -> None:
+        self._value = message
         self._changed.set()
 
     def end(self) -> None:
@@ -35,8 +37,8 @@ class NewestAnnouncement:
         self._ended = True
         self._changed.set()
 
-    async def get(self) -> Announcement | None:
-        """Wait for the next announcement; None at the end."""
+    async def get(self) -> Message | None:
+        """Wait for the next message; None at the end."""
         await self._changed.wait()
         self._changed.clear()
         if self._ended:
@@ -47,7 +49,7 @@ class NewestAnnouncement:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a run. rounds: opened by then, void ones included; beats, without a centre. sealed: rounds or beats
+    """A moment of a run. rounds: opened by then, void ones included, or beats. sealed: rounds or beats
     that were sealed by then. at: seconds on the coordinator's clock."""
 
     rounds: int
@@ -68,7 +70,7 @@ class Member:
     name: str
     session: str
     replaced: str = ""  # the session before this one, if joining again ended it
-    announcements: NewestAnnouncement | None = None  # set while the node attends
+    announcements: Newest[Any] | None = None  # set while the node attends
     calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
     leaving: bool = False  # whether it has called Leave
     expelled: Denied | None = None  # why the coordinator has ended this session
@@ -76,13 +78,13 @@ class Member:
     has_counted: bool = False  # whether a contribution of it was ever counted, in this process or an earlier one
     since: Moment | None = None  # when one was counted last, or when it came
     heard: int = 0  # sequence number of its last call
-    beats: bool = False  # whether its reports come, in a run without a centre
+    reports: bool = False  # whether its reports come, in a gossip run
     abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
     @property
     def active(self) -> bool:
-        """Whether the node attends, and so takes part in rounds; without a centre, whether its reports come."""
-        return self.announcements is not None or self.beats
+        """Whether the node takes part: attends rounds, or reports, as its run's exchange has it."""
+        return self.announcements is not None or self.reports
 
 
 @dataclass

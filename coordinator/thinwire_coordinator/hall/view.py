@@ -1,16 +1,18 @@
-"""A read-only view of a swarm, for the status call, the web page and the metrics."""
+"""A read-only view of a run, for the status call, the web page and the metrics. Each kind of exchange has its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol
 
-from thinwire_coordinator.gossip.figures import GossipFigures
-from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.shared import Shared
+from prometheus_client.metrics_core import Metric
+
+from thinwire_coordinator.hall.counts import Counts, NodeCounts
+from thinwire_coordinator.hall.hall import Hall
 
 Stage = Literal["waiting", "training", "complete"]
+Plain = dict[str, Any]
 
 
 class MemberView(Protocol):
@@ -24,105 +26,97 @@ class MemberView(Protocol):
     def active(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class OpenRoundView:
-    """The round that is open or being sealed.
+class RunView(ABC):
+    """A run, read-only. Each property gives the current value."""
 
-    deadline: on the coordinator's clock, in seconds. accepted: contributions in the round. awaited: nodes that the
-    round still waits for.
-    """
+    public: frozenset[str] = frozenset({"id", "name", "rounds", "tokens"})
+    """Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
+    own_orders: frozenset[str] = frozenset()
+    """Orders of the page's table of nodes that this kind of exchange has beside those of all kinds."""
 
-    number: int
-    deadline: float
-    accepted: int
-    awaited: int
-    sealing: bool
-
-
-class SwarmView:
-    """A swarm, read-only. Each property gives the current value."""
-
-    def __init__(self, shared: Shared) -> None:
-        self.contract = shared.contract
-        self.layout = shared.layout
-        self.term = shared.term
-        self.held_out_sets = shared.state.held_out_sets
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self.contract = hall.contract
+        self.layout = hall.layout
+        self.term = hall.term
+        self.counts: Counts = hall.counts
+        self.held_out_sets = hall.state.held_out_sets
         """The held-out sets that are measured."""
-        self._feed = shared.feed
-        self._registry = shared.registry
-        self._driver = shared.driver
-        self._tasks = shared.tasks
-        self.gossip: GossipFigures | None = None
-        """In a run without a centre."""
 
     @property
-    def stage(self) -> Stage:
-        if self.gossip is not None:
-            return "training" if self.gossip.stage == "deposit" else self.gossip.stage
-        if self._driver.complete:
-            return "complete"
-        return "waiting" if self._driver.round is None and self._driver.missing_nodes else "training"
+    @abstractmethod
+    def stage(self) -> Stage: ...
 
     @property
+    @abstractmethod
     def condition(self) -> str:
         """The stage, in words."""
-        if self.gossip is not None and self.gossip.stage == "deposit":
-            return "collecting the parameters of all nodes"
-        missing = self.gossip.missing if self.gossip is not None else self._driver.missing_nodes
-        return f"waiting for {missing} more node{'s' if missing > 1 else ''}" if self.stage == "waiting" else self.stage
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """How far the run is, in the unit of `schedule.steps`."""
+
+    @property
+    def newest_step(self) -> int:
+        """The step at which the curves stand."""
+        return self.step
+
+    @property
+    @abstractmethod
+    def round_number(self) -> int:
+        """The number of the newest round, or of the newest beat."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> float | None:
+        """The newest training loss."""
+
+    @abstractmethod
+    def clock(self) -> Plain:
+        """The phase of the run for the page, and a text that says what it waits for."""
+
+    def own_summary(self) -> Plain | None:
+        """The figures that only this kind of exchange has, for the page; None for none."""
+        return None
+
+    def own_fields(self, node: str, counts: NodeCounts) -> Plain:
+        """More fields of a node's row on the page."""
+        return {}
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """The gauges that only this kind of exchange has."""
+        return ()
 
     @property
     def failed(self) -> bool:
         """Whether the coordinator cannot go on."""
-        return self._tasks.failed.done()
+        return self._hall.tasks.failed.done()
 
     @property
     def now(self) -> float:
         """The coordinator's clock, in seconds."""
-        return self._driver.now()
-
-    @property
-    def step(self) -> int:
-        """The number of sealed updates; in a run without a centre, the iteration that all present members have done."""
-        return self._feed.step if self.gossip is None else self.gossip.iterations[0]
+        return self._hall.now()
 
     @property
     def steps(self) -> int:
-        """The number of updates of the whole run."""
+        """The length of the whole run, in the unit of `step`."""
         return self.contract.schedule.steps
 
     @property
     def sealed_at(self) -> float:
-        """When the newest update was sealed, on the coordinator's clock; before the first, when this process began."""
-        return self._registry.sealed_at
+        """When the newest row was sealed, on the coordinator's clock; before the first, when this process began."""
+        return self._hall.sealed_at
 
     @property
     def measured_step(self) -> int:
         """The newest step whose held-out losses were measured, finite or not."""
-        return self._registry.measured_step
-
-    @property
-    def round_number(self) -> int:
-        """The number of the newest round that was opened."""
-        return max(self._driver.next_round - 1, 0)
-
-    @property
-    def round(self) -> OpenRoundView | None:
-        current = self._driver.round
-        if current is None:
-            return None
-        accepted, awaited = len(current.accepted), self._driver.awaited
-        return OpenRoundView(current.number, current.deadline, accepted, awaited, self._driver.sealing)
-
-    @property
-    def deadline(self) -> float | None:
-        """The deadline of the current round, on the coordinator's clock; None if there is no round."""
-        return None if self._driver.round is None else self._driver.round.deadline
+        return self._hall.measured_step
 
     @property
     def members(self) -> Mapping[str, MemberView]:
         """All members, by node id."""
-        return self._registry.members.by_id
+        return self._hall.members.by_id
 
     @property
     def active(self) -> int:
@@ -131,9 +125,15 @@ class SwarmView:
 
     @property
     def watcher_failures(self) -> int:
-        """The number of exceptions that the swarm's watchers raised."""
-        return self._registry.events.failures
+        """The number of exceptions that the run's watchers raised."""
+        return self._hall.events.failures
 
-    @property
-    def counts(self) -> Counts:
-        return self._registry.counts
+
+def waiting_for(nodes: int) -> str:
+    """The condition of a run that waits for more nodes."""
+    return f"waiting for {nodes} more node{'s' if nodes > 1 else ''}"
+
+
+def counted(count: int, what: str) -> str:
+    """A number and its noun, in the plural where it has one."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -6,28 +6,39 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from thinwire_coordinator.hall.shared import Shared
-from thinwire_coordinator.hall.view import SwarmView
+from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.evaluations import Evaluations
+from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import Locked
 
 IDLE_EVERY_S = 1.0
 
 
 class Announcer:
-    def __init__(self, shared: Shared, view: SwarmView, intake: Intake, evaluations: Evaluations) -> None:
+    def __init__(
+        self,
+        hall: Hall,
+        driver: RoundDriver,
+        fingerprints: KnownFingerprints,
+        view: StarView,
+        intake: Intake,
+        evaluations: Evaluations,
+    ) -> None:
         self._view = view
         self._intake = intake
         self._evaluations = evaluations
-        self._ledger = shared.state.ledger
-        self._registry = shared.registry
-        self._driver = shared.driver
-        self._workers = shared.workers
-        self._tasks = shared.tasks
+        self._ledger = hall.state.ledger
+        self._hall = hall
+        self._driver = driver
+        self._fingerprints = fingerprints
+        self._workers = hall.workers
+        self._tasks = hall.tasks
         self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
         self._telling: asyncio.TimerHandle | None = None
@@ -37,9 +48,9 @@ class Announcer:
 
         The order matters: after a crash, the coordinator must not grant the same samples to other nodes.
         """
-        leases, step, spec = self._registry.leases, self._driver.step, self._view.contract.round
+        leases, step, spec = self._hall.leases, self._driver.step, self._view.contract.round
         for node in leases.away_since_before(step - spec.momentum_age_max):
-            if (member := self._registry.members.by_id.get(node)) is None or not member.active:
+            if (member := self._hall.members.by_id.get(node)) is None or not member.active:
                 leases.take_back(node)  # its momentum is too old by now, and the node must drop it when it returns
         for node in nodes:
             leases.grant(node, spec.lease_samples, step)
@@ -48,7 +59,7 @@ class Announcer:
             self._write_leases()
 
     def announce_to_all(self) -> None:
-        self._announce(self._registry.members.by_id)
+        self._announce(self._hall.members.by_id)
 
     def announce_again(self, nodes: Iterable[str]) -> None:
         """Announce the open round again, because what nodes shall measure has changed."""
@@ -103,7 +114,7 @@ class Announcer:
         written.add_done_callback(done)
 
     def _recording(self) -> Callable[[], None]:
-        return partial(self._ledger.record_leases, self._registry.leases.packed())
+        return partial(self._ledger.record_leases, self._hall.leases.packed())
 
     async def _write_once_unlocked(self, announced: Iterable[str]) -> None:
         """Write the leases as they then are, once no other program holds the ledger's lock."""
@@ -117,9 +128,9 @@ class Announcer:
     def _announce(self, nodes: Iterable[str]) -> None:
         current = self._intake.current
         for node in nodes:
-            member = self._registry.members.by_id.get(node)
+            member = self._hall.members.by_id.get(node)
             if member is not None and member.announcements is not None:
-                takes_part = current is not None and self._registry.leases.holds(node)
+                takes_part = current is not None and self._hall.leases.holds(node)
                 member.announcements.put(self._announcement(current, node) if current and takes_part else self.idle())
 
     def _announcement(self, current: OpenRound, node: str) -> RoundAnnouncement:
@@ -130,9 +141,9 @@ class Announcer:
             deadline=current.round.deadline,
             now=self._driver.now(),
             k=current.k,
-            nonces=tuple(self._registry.fingerprints.nonces(current.round.step)),
-            lease=self._registry.leases.granted(node),
-            upcoming=self._registry.leases.reserved(node),
+            nonces=tuple(self._fingerprints.nonces(current.round.step)),
+            lease=self._hall.leases.granted(node),
+            upcoming=self._hall.leases.reserved(node),
             evaluate=tuple(self._evaluations.open_to(node)),
             evaluating=self._evaluations.step_for(node),
         )

@@ -7,13 +7,14 @@ import logging
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import FingerprintCompared
+from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.shared import Shared
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.fingerprints import KnownFingerprint
+from thinwire_coordinator.star.fingerprints import KnownFingerprint, KnownFingerprints
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.star.round.contributions import Contribution
+from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import PayloadError
@@ -34,14 +35,15 @@ payload.
 class Checker:
     """Checks contributions, with at most UNMERGED_MAX of them decoded at a time."""
 
-    def __init__(self, shared: Shared, observer: Observer) -> None:
+    def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
         self._observer = observer
-        self._demo = shared.contract.demo
-        self._layout = shared.layout
-        self._registry = shared.registry
-        self._driver = shared.driver
-        self._workers = shared.workers
-        self._tasks = shared.tasks
+        self._demo = hall.contract.demo
+        self._layout = hall.layout
+        self._hall = hall
+        self._driver = driver
+        self._fingerprints = fingerprints
+        self._workers = hall.workers
+        self._tasks = hall.tasks
         self._room = asyncio.Semaphore(UNMERGED_MAX)
 
     async def check(
@@ -54,7 +56,7 @@ class Checker:
     ) -> Refusal | Votes:
         """Accept a valid contribution into its round, if it is still open, and return its votes or the refusal."""
         over = Refusal(Reason.LATE, f"round {current.round.number} ended before this was checked")
-        base = self._registry.fingerprints.at(claim.step)
+        base = self._fingerprints.at(claim.step)
         if base is None or current.round is not self._driver.round:
             return over  # a later round is open: at a later step or, after a void round, at this step with a new nonce
         if not await self._replica_is_equal(member, claim, base):
@@ -97,5 +99,5 @@ class Checker:
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:
         equal = claim.fingerprint == await asyncio.shield(base.fingerprint)
-        self._registry.events.tell(FingerprintCompared(member.node_id, equal))
+        self._hall.events.tell(FingerprintCompared(member.node_id, equal))
         return equal

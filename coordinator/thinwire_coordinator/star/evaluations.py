@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.copies import Copies
 from thinwire_coordinator.hall.events import PartJudged
+from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.hall.measurement import (
     OPINIONS,
@@ -27,7 +26,7 @@ from thinwire_coordinator.hall.measurement import (
     Tell,
     parts_of,
 )
-from thinwire_coordinator.hall.shared import Shared
+from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
 from thinwire_proto.limits import evaluation_answer_s
@@ -47,20 +46,21 @@ class Result:
 class Evaluations:
     """The measurements by nodes. Inactive until `begin` is called.
 
-    copies: of the coordinator's replica. observer: says who is trusted, and learns from the answers. randomness:
-    decides who measures what. announce: announces the open round again to these nodes.
+    observer: says who is trusted, and learns from the answers. announce: announces the open round again to these nodes.
     """
 
-    def __init__(self, shared: Shared, copies: Copies, observer: Observer, randomness: random.Random) -> None:
-        self._shared = shared
-        self._driver = shared.driver
-        self._members = shared.registry.members
-        self._events = shared.registry.events
-        self._copies = copies
+    def __init__(
+        self, hall: Hall, driver: RoundDriver, observer: Observer, announce: Callable[[Iterable[str]], None]
+    ) -> None:
+        self._driver = driver
+        self._sets = hall.state.held_out_sets
+        self._members = hall.members
+        self._events = hall.events
+        self._copies = hall.copies
         self._observer = observer
-        self._random = randomness
-        self._answer_s = evaluation_answer_s(shared.contract.round.length_s)
-        self.announce: Callable[[Iterable[str]], None] = lambda nodes: None
+        self._random = hall.randomness
+        self._answer_s = evaluation_answer_s(hall.contract.round.length_s)
+        self._announce = announce
         self.results: asyncio.Queue[Result] = asyncio.Queue()
         """Its length is bounded by the number of parts and sets of one measurement, because the next one waits."""
         self._every = 0
@@ -108,7 +108,7 @@ class Evaluations:
             tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=self._current.step)
         self._measured = step
         self._tell_if_alone(len(trusted))
-        parts = parts_of(step, self._shared.state.held_out_sets, self._samples)
+        parts = parts_of(step, self._sets, self._samples)
         self._copy = self._copies.take()
         self._current = Measurement(step, parts, trusted, self._answer_s, self._random)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
@@ -170,7 +170,7 @@ class Evaluations:
             if node in self._members.by_id:
                 self._silent.add(self._members.by_id[node].session)
         if announces and told:
-            self.announce(told)
+            self._announce(told)
         self._set_timer()
 
     def _judged(self, found: Judged) -> None:

@@ -13,13 +13,16 @@ from thinwire_common.logs import tell
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.byte_budget import ByteBudget, Reservation
 from thinwire_coordinator.hall.events import ContributionOffered, ContributionRefused, ContributionTaken
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.shared import Shared
 from thinwire_coordinator.star.checking import Checker
+from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round import admission
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
-from thinwire_coordinator.star.round.contributions import Contribution, NodeSignature, Round
+from thinwire_coordinator.star.round.contributions import Contribution, Round
+from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import PayloadError
@@ -45,16 +48,16 @@ def arriving_bytes_max(nodes_max: int, payload_bytes_max: int) -> int:
 class Intake:
     """Receives the contributions to one round at a time. `current` is the round that is open or being sealed."""
 
-    def __init__(self, shared: Shared, observer: Observer) -> None:
+    def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
         self._observer = observer
-        contract = shared.contract
+        contract = hall.contract
         self._contract = contract
-        self._term = shared.term
-        self._registry = shared.registry
-        self._driver = shared.driver
-        self._tasks = shared.tasks
-        self._checker = Checker(shared, observer)
-        demo, layout = contract.demo, shared.layout
+        self._term = hall.term
+        self._hall = hall
+        self._driver = driver
+        self._tasks = hall.tasks
+        self._checker = Checker(hall, driver, fingerprints, observer)
+        demo, layout = contract.demo, hall.layout
         self._payload_bytes_max = contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
         self._room = ByteBudget(arriving_bytes_max(contract.round.nodes_max, self._payload_bytes_max))
         self._current: OpenRound | None = None
@@ -95,11 +98,11 @@ class Intake:
 
     def _count_claim(self, member: Member, claim: ContributionClaim) -> None:
         """Count what a node says of its work: no more samples than it leased, no longer than this process has run."""
-        node, name, registry = member.node_id, member.name, self._registry
-        leased = registry.leases.reported_samples(node, claim.trained_through)
+        node, name, hall = member.node_id, member.name, self._hall
+        leased = hall.leases.reported_samples(node, claim.trained_through)
         skipped = max(0, min(claim.skipped, leased - claim.samples))
-        compute_s = registry.counts.believed_s(node, claim.compute_ms, self._driver.now() - registry.began)
-        registry.events.tell(ContributionOffered(node, min(claim.dropped, leased), compute_s, skipped))
+        compute_s = hall.counts.believed_s(node, claim.compute_ms, self._driver.now() - hall.began)
+        hall.events.tell(ContributionOffered(node, min(claim.dropped, leased), compute_s, skipped))
         if skipped:
             text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
             tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
@@ -146,7 +149,7 @@ class Intake:
         return admission.check_header(claim, self._term.number, self._driver.next_round, facts)
 
     def _facts(self, current: Round, member: Member, trained_through: int | None) -> admission.RoundFacts:
-        leases = self._registry.leases
+        leases = self._hall.leases
         contributed = current.has_from(member.node_id, member.session)
         full = current.full and not contributed  # full of contributions from nodes that were forgotten since
         holds = leases.holds(member.node_id) and not full
@@ -184,7 +187,7 @@ class Intake:
             patience_s = current.round.deadline + READ_GRACE_S - self._driver.now()
             async with Within(patience_s):
                 payload = await _read(claim.payload_bytes, self._payload_bytes_max, memory, parts)
-            whole = self._registry.members.by_session.get(claim.session) is member
+            whole = self._hall.members.by_session.get(claim.session) is member
         except PayloadError as error:
             return self._refuse(member, claim, current, Refusal(Reason.MALFORMED, str(error)))
         except asyncio.TimeoutError:
@@ -222,9 +225,9 @@ class Intake:
             return receipt
         arrived = self._driver.now()
         current.arrived(contribution, name, round(arrived * 1e6))
-        contribution.trained = self._registry.leases.reported(member.node_id, claim.trained_through)
+        contribution.trained = self._hall.leases.reported(member.node_id, claim.trained_through)
         # no other node may train on these samples from now on, because they may still be counted
-        self._registry.leases.report(member.node_id, claim.trained_through)
+        self._hall.leases.report(member.node_id, claim.trained_through)
 
         async def judge() -> None:
             try:
@@ -234,7 +237,7 @@ class Intake:
             if isinstance(found, Refusal):
                 current.refuse(contribution, self._refuse(member, claim, current, found))
                 return
-            self._registry.events.tell(
+            self._hall.events.tell(
                 ContributionTaken(
                     node_id=member.node_id,
                     round=number,
@@ -256,7 +259,7 @@ class Intake:
         self._observer.refused(member.node_id, refusal.reason)
         if refusal.reason != Reason.DUPLICATE:  # the earlier contribution may still be counted
             # the node is alive, and its momentum includes these samples
-            self._registry.leases.report(member.node_id, claim.trained_through)
+            self._hall.leases.report(member.node_id, claim.trained_through)
         if not self._observer.trust_in(member.node_id):
             driver.disregard(member.node_id)
         if refusal.reason == Reason.LATE:
@@ -266,7 +269,7 @@ class Intake:
         return self._not_counted(member, refusal, driver.now_us())
 
     def _not_counted(self, member: Member, refusal: Refusal, arrived_us: int = 0) -> Receipt:
-        self._registry.events.tell(ContributionRefused(member.node_id, refusal.reason))
+        self._hall.events.tell(ContributionRefused(member.node_id, refusal.reason))
         node, name, reason = member.node_id, member.name, refusal.text
         text = f"{name}: not counted: {reason}"
         tell(log, logging.INFO, "coordinator.not_counted", text, node_id=node, name=name, reason=reason)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.hall.ledger.soundness import check_length, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -70,21 +71,3 @@ def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = Fals
     if not problems:
         raise no_snapshot(state)
     raise Damaged(f"{state.folder}: no snapshot can be used: {'; '.join(problems)}", restore="one")
-
-
-def no_snapshot(state: RunState) -> Damaged:
-    """The error of a run that has no snapshot, not even one of the first state."""
-    text = f"{state.folder}: no snapshot can be used: none exists"
-    if bad := sorted(path.name for path in (state.folder / "snapshots").glob("*.bad")):
-        text += f" beside {', '.join(bad)}, set aside as damaged"
-    return Damaged(text, restore="one")
-
-
-def check_length(state: RunState) -> None:
-    """Raise LedgerError if the ledger has lost its last rows: that is, if a snapshot is newer than the last row."""
-    step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
-    if newest > step:
-        raise Damaged(
-            f"step {step}: the ledger ends here, but a snapshot of step {newest} exists: the last rows were lost",
-            step,
-        )

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
+from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.losses import weighted_median
-from thinwire_coordinator.hall.shared import Shared
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
+from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.contributions import Contribution, Round
+from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.magnitudes import merger_of
-from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.coordinator")
@@ -35,35 +35,35 @@ LEDGER_LOCKED = "another program holds the lock of the ledger"
 
 
 class Rounds:
-    """Carries out each action that `handle` receives. replica: the coordinator's own. randomness: source of nonces."""
+    """Carries out each action that `handle` receives."""
 
     def __init__(
         self,
-        shared: Shared,
-        replica: Replica,
+        hall: Hall,
+        driver: RoundDriver,
+        fingerprints: KnownFingerprints,
+        sealer: Sealer,
         intake: Intake,
         announcer: Announcer,
         evaluations: Evaluations,
         observer: Observer,
-        randomness: random.Random,
     ) -> None:
-        self._contract = shared.contract
-        self._layout = shared.layout
-        self._ledger = shared.state.ledger
-        self._term = shared.term.number
-        self._registry = shared.registry
-        self._driver = shared.driver
-        self._workers = shared.workers
-        self._tasks = shared.tasks
-        self._replica = replica
+        self._contract = hall.contract
+        self._layout = hall.layout
+        self._ledger = hall.state.ledger
+        self._term = hall.term.number
+        self._hall = hall
+        self._driver = driver
+        self._fingerprints = fingerprints
+        self._workers = hall.workers
+        self._tasks = hall.tasks
+        self._replica = hall.replica
         self._intake = intake
         self._announcer = announcer
         self._evaluations = evaluations
         self._observer = observer
-        self._random = randomness
-        self._sealer = Sealer(shared.state, replica, shared.feed, shared.encode, shared.workers, shared.driver.now)
-        self.sealed = asyncio.Event()
-        """Set at every sealed step; snapshots and evaluations wait for it."""
+        self._random = hall.randomness
+        self._sealer = sealer
 
     def handle(self, action: Action) -> None:
         try:
@@ -82,10 +82,10 @@ class Rounds:
         assert current is not None
         nonce = self._random.getrandbits(NONCE_BITS)
         fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
-        self._registry.fingerprints.know(opened.step, nonce, fingerprint)
+        self._fingerprints.know(opened.step, nonce, fingerprint)
         k = self._contract.demo.k_of_round(len(opened.nodes))
         self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
-        self._registry.events.tell(
+        self._hall.events.tell(
             RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
         )
         self._evaluations.opened(opened.step, opened.nodes)
@@ -94,11 +94,11 @@ class Rounds:
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
         gathered_at = self._driver.now()
-        base = self._registry.fingerprints.at(gathered.step)
+        base = self._fingerprints.at(gathered.step)
         assert base is not None
         fingerprint = await base.fingerprint
         sealed = SealedRound(gathered.round, self._term, gathered.step, base.nonce, fingerprint)
-        accepted, leases = tuple(current.round.accepted), self._registry.leases
+        accepted, leases = tuple(current.round.accepted), self._hall.leases
         settled = {contribution.node: leases.settle(contribution.node) for contribution in accepted}
         counted = tuple(contribution.counted for contribution in accepted)
         signatures = tuple(contribution.signed for contribution in accepted)
@@ -111,13 +111,13 @@ class Rounds:
             self._driver.not_sealed(LEDGER_LOCKED)
             return
         self._tasks.keep(self._tell_applied(gathered.step, out.applied))
-        self._registry.sealed_at = self._driver.now()
+        self._hall.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
         self._observer.sealed()
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
-        self.sealed.set()
+        self._hall.sealed.set()
         self._driver.sealed()
         if self._driver.complete:
             text = f"the run is complete: {self._driver.step} updates are sealed"
@@ -133,7 +133,7 @@ class Rounds:
         self._tasks.must_succeed(written)
         self._observer.voided()
         self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
-        events = self._registry.events
+        events = self._hall.events
         for contribution in current.round.accepted:
             events.tell(ContributionRefused(contribution.node, Reason.VOID))
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
@@ -141,11 +141,11 @@ class Rounds:
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:
         accepted = tuple(current.accepted)
-        self._registry.events.tell(
+        self._hall.events.tell(
             RoundSealed(
                 round=gathered.round,
                 step=gathered.step,
-                at=self._registry.sealed_at,
+                at=self._hall.sealed_at,
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
                 tokens=_samples(accepted) * self._contract.model.context,
@@ -161,7 +161,7 @@ class Rounds:
         )
 
     async def _tell_applied(self, step: int, applied: asyncio.Future[float]) -> None:
-        self._registry.events.tell(UpdateApplied(step, await applied))
+        self._hall.events.tell(UpdateApplied(step, await applied))
 
 
 def _samples(accepted: tuple[Contribution, ...]) -> int:

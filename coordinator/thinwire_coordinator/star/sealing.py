@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thinwire_coordinator.hall.ledger.signatures import RowSignatures
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.feed import EncodedUpdate, EncodeUpdate, Feed
-from thinwire_coordinator.star.round.contributions import NodeSignature
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate

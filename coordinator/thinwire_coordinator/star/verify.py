@@ -1,62 +1,21 @@
-"""`thinwire-coordinator verify`: replay the whole run and check every hash, fingerprint and signature."""
+"""Replays all updates of a star run, and checks every hash, fingerprint, snapshot and signature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from thinwire_coordinator.gossip.ledger_rows import has_no_centre
-from thinwire_coordinator.gossip.verify import verify_beats
-from thinwire_coordinator.hall.ledger.blob_sizes import check_blobs
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.star.replay import check_length, no_snapshot, replay
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError, ReplicaError
+from thinwire_coordinator.hall.ledger.soundness import first_state, no_snapshot
+from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_coordinator.star.replay import replay
+from thinwire_proto.errors import Damaged, ReplicaError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.wire.rows import genesis
 
 PROGRESS_STEPS = 1000
 
 
-def verify(
-    folder: Path, say: Callable[[str], None], fingerprint: bytes | None = None, archives: Sequence[Path] = ()
-) -> None:
-    """Replay the run and check it. Raises LedgerError at the first failure.
-
-    The replay starts from the first state or, if retention has deleted it, from the oldest snapshot. say: receives each
-    line of the report, which names the start and the checks. fingerprint: of the key that must have signed the rows;
-    None: the one that the ledger names. archives: of messages of nodes, in a run without a centre.
-    """
-    state = open_state(folder, read_only=True)
-    began_with = min(state.snapshot_steps(), default=0)
-    try:
-        _verify(state, say, fingerprint, archives)
-    except LedgerError as error:
-        oldest = min(state.snapshot_steps(), default=0)
-        if oldest == began_with or error.step is None or error.step >= oldest:
-            raise
-        raise LedgerError(
-            f"{error}; meanwhile the coordinator that runs on {folder} has deleted its files before step {oldest}; "
-            "run verify again",
-            error.step,
-        ) from None
-    finally:
-        state.close()
-
-
-def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | None, archives: Sequence[Path]) -> None:
-    say(f"contract {state.contract.hash.hex()}")
-    say(state.data.describe())
-    _check_blobs(state, say)
-    check_length(state)
-    signatures = SignatureCheck(state.ledger.signatures)
-    if fingerprint is not None:
-        signatures.check_key(fingerprint)
-    if has_no_centre(state.contract):
-        verify_beats(state, _first_state(state, say), say, signatures, archives)
-        return
-    if archives:
-        raise ConfigError("the nodes of this run mix nothing, so there is no archive to check; leave --messages out")
+def verify_updates(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> None:
+    """Replay the run and check it. Raises LedgerError at the first failure."""
     replica, start = _oldest_state(state, say, signatures)
     snapshots = set(state.snapshot_steps()) - {replica.step}
     contributions = body_bytes = updates = 0
@@ -80,14 +39,6 @@ def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | No
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 
-def _check_blobs(state: RunState, say: Callable[[str], None]) -> None:
-    right, missing = check_blobs(state)
-    if right:
-        say(f"blobs: the sizes of {right:,} files are correct")
-    if missing:  # a copy of the directory without its data can be verified too
-        say(f"blobs: {len(missing):,} files are not here, and were not checked")
-
-
 def _oldest_state(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> tuple[Replica, str]:
     """Return the state that the replay starts from, and its name in words.
 
@@ -100,7 +51,7 @@ def _oldest_state(state: RunState, say: Callable[[str], None], signatures: Signa
             raise no_snapshot(state)
         step = steps[0]
         if step == 0:
-            return _first_state(state, say), "the first state"
+            return first_state(state, say), "the first state"
         checked, head = _check_chain(state, checked, head, step, signatures)
         try:
             replica = state.load_own_snapshot(step)
@@ -112,17 +63,6 @@ def _oldest_state(state: RunState, say: Callable[[str], None], signatures: Signa
         "the chain and the signatures are checked"
     )
     return replica, f"the snapshot of step {step}, the oldest that is kept"
-
-
-def _first_state(state: RunState, say: Callable[[str], None]) -> Replica:
-    try:
-        replica = state.load_snapshot(0)
-    except ReplicaError as error:
-        raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
-    if replica.head != genesis(state.contract.hash, replica.state_hash()):
-        raise Damaged("step 0: the first state does not match the start of the ledger", 0, restore="its snapshot")
-    say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")
-    return replica
 
 
 def _check_chain(

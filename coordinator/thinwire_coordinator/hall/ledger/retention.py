@@ -19,14 +19,14 @@ updates ends with `NotKept`; when it joins again, it is sent to the snapshot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from thinwire_common.files import sync_folder
 from thinwire_common.logs import tell
-from thinwire_coordinator.gossip.measurements import sketches_named_by
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.errors import LedgerError, Locked, ReplicaError
+from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -57,10 +57,15 @@ class BodyInventory:
 
 
 class Retention:
-    """Deletes the files that the rule does not keep. Only one thread at a time may use it."""
+    """Deletes the files that the rule does not keep. Only one thread at a time may use it.
 
-    def __init__(self, state: RunState, keep: int | None) -> None:
+    named_by: the names of bodies that a row names beside its own."""
+
+    def __init__(
+        self, state: RunState, keep: int | None, named_by: Callable[[Row], Iterable[str]] = lambda row: ()
+    ) -> None:
         self._state = state
+        self._named_by = named_by
         self._keep = keep
         self._bodies_from = 0
         """All bodies of earlier steps are deleted."""
@@ -84,7 +89,7 @@ class Retention:
         state.bodies.check_writable()
         oldest = state.snapshot_steps()[0]
         try:
-            found = _take_inventory(state, oldest)
+            found = _take_inventory(state, oldest, self._named_by)
         except LedgerError as error:
             text = f"{error}; nothing is deleted from {state.folder} until this is repaired"
             tell(log, logging.WARNING, "coordinator.deletion_suspended", text, folder=str(state.folder))
@@ -131,7 +136,7 @@ class Retention:
         return True
 
 
-def _take_inventory(state: RunState, oldest: int) -> BodyInventory:
+def _take_inventory(state: RunState, oldest: int, named_by: Callable[[Row], Iterable[str]]) -> BodyInventory:
     """Compare the bodies with the rows. Raises LedgerError if a row cannot be read."""
     found = BodyInventory(state.bodies.names(), [], [])
     for row in state.upkeep_ledger.rows():
@@ -142,7 +147,7 @@ def _take_inventory(state: RunState, oldest: int) -> BodyInventory:
         elif row.step < oldest:
             found.outlived.append(name)
         found.unnamed.discard(name)
-        found.unnamed.discard(sketches_named_by(row))
+        found.unnamed.difference_update(named_by(row))
     return found
 
 

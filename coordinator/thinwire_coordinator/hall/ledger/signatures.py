@@ -12,10 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from thinwire_coordinator.star.round.contributions import NodeSignature
 from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted
+
+
+@dataclass(frozen=True)
+class NodeSignature:
+    """A node's signature of its contribution, and the public key that verifies it."""
+
+    public_key: PublicKey
+    signature: bytes
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from thinwire_common.metrics import Definitions
 from thinwire_common.traffic import KINDS
 from thinwire_coordinator.hall.access.refusals import DoorReason
-from thinwire_coordinator.star.trust.evidence import Verdict
+from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_proto.wire.reasons import Reason
 
 OUTCOMES = tuple(reason.value for reason in Reason if reason is not Reason.UNKNOWN)  # UNKNOWN answers only questions

@@ -21,15 +21,14 @@ from starlette.routing import Route
 from thinwire_common.http import SAFETY
 from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.ledger.disk_forecast import Need, measure
-from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_coordinator.hall.ledger.disk_forecast import Need
 from thinwire_coordinator.hall.observe.counters import Counters
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.gauges import Gauges
 from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
 from thinwire_coordinator.hall.observe.metrics import Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_proto.errors import LedgerError
 
@@ -57,20 +56,21 @@ class Exposition:
         self._look_at_wire = CpuBudget(WIRE_EVERY_S)
         self._look_at_disks = CpuBudget(DISKS_EVERY_S)
         self._measuring: asyncio.Task[None] | None = None
-        self._state: RunState | None = None
-        self._keep: int | None = None
+        self._measure: Callable[[], list[Need]] | None = None
 
-    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], losses: Mapping[str, tuple[int, float]]) -> None:
+    def begin(
+        self, run: Run, measure: Callable[[], list[Need]], needs: list[Need], losses: Mapping[str, tuple[int, float]]
+    ) -> None:
         """Start to watch the swarm.
 
-        keep: number of snapshots to keep, see `retention`. needs: the latest measurement of the disks. losses: step and
+        measure: measures the disks, on a worker. needs: its latest result. losses: step and
         value of the newest loss on each held-out set.
         """
-        self._state, self._keep = swarm.state, keep
+        self._measure = measure
         self._gauges.needs = needs
-        self.metrics.begin(losses, swarm.view.held_out_sets, swarm.view.contract.model.context)
-        self._counters.counts = swarm.view.counts
-        swarm.events.watchers.append(self.metrics.watch)
+        self.metrics.begin(losses, run.view.held_out_sets, run.view.contract.model.context)
+        self._counters.counts = run.view.counts
+        run.events.watchers.append(self.metrics.watch)
 
     def listening(self, port: int, memory_bound_bytes: int = 0) -> None:
         """Nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
@@ -97,17 +97,15 @@ class Exposition:
                 _, cpu_s = await asyncio.to_thread(_timed, connections.look)
             finally:
                 self._look_at_wire.took(now, cpu_s)
-        if self._state is not None and self._look_at_disks.due(now):
+        if self._measure is not None and self._look_at_disks.due(now):
             # not awaited: the disk may be busy, and the previous measurement is good enough
-            self._measuring = asyncio.create_task(self._measure_disks(self._state, now))
+            self._measuring = asyncio.create_task(self._measure_disks(self._measure, now))
 
-    async def _measure_disks(self, state: RunState, now: float) -> None:
+    async def _measure_disks(self, measure: Callable[[], list[Need]], now: float) -> None:
         needs: list[Need] = []
         cpu_s = 0.0
         try:
-            (_, needs), cpu_s = await self._workers.submit(
-                Job.MEASURE_DISKS, _timed, lambda: measure(state, self._keep)
-            )
+            needs, cpu_s = await self._workers.submit(Job.MEASURE_DISKS, _timed, measure)
         except (OSError, LedgerError) as error:
             log.warning("cannot measure the disks: %s", error)
         finally:

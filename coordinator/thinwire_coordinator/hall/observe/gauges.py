@@ -9,11 +9,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
-from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.hall.ledger.disk_forecast import Need
 from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.view import SwarmView
+from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Workers
 
 STATES = ("starting", "waiting", "training", "complete", "failed")
@@ -34,15 +33,15 @@ class Gauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         swarm = self._readiness.swarm
-        yield _one(definitions.READY, self._readiness.ready)
-        yield _each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
-        yield _each(definitions.QUEUE_DEPTH, self._workers.depths())
-        yield _one(definitions.MEMORY_BOUND_BYTES, self.memory_bound_bytes)
+        yield one(definitions.READY, self._readiness.ready)
+        yield each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
+        yield each(definitions.QUEUE_DEPTH, self._workers.depths())
+        yield one(definitions.MEMORY_BOUND_BYTES, self.memory_bound_bytes)
         for of, values in (
             (definitions.DISK_FREE_BYTES, [need.free_bytes for need in self.needs]),
             (definitions.DISK_NEEDED_BYTES, [max(0, need.total_bytes - need.there_bytes) for need in self.needs]),
         ):
-            yield _each(of, dict(zip(PLACES, values, strict=False)))
+            yield each(of, dict(zip(PLACES, values, strict=False)))
         if swarm is not None:
             yield from _of_swarm(swarm)
 
@@ -52,44 +51,33 @@ class Gauges(Collector):
         return "failed" if self._readiness.failed else self._readiness.swarm.stage
 
 
-def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:
+def _of_swarm(swarm: RunView) -> Iterable[Metric]:
     contract = swarm.contract
     info = definitions.INFO.gauge()
     info.add_metric((VERSION, contract.hash.hex()[:CONTRACT_DIGITS], contract.round.pace), 1)
     yield info
-    yield _one(definitions.TERM, swarm.term.number)
-    yield _one(definitions.PARAMETERS, swarm.layout.parameters)
-    yield _one(definitions.ROUND, swarm.round_number)
-    yield _one(definitions.ROUND_LENGTH_SECONDS, contract.round.length_s)
-    yield _one(definitions.STEP, swarm.step)
-    yield _one(definitions.STEPS, swarm.steps)
+    yield one(definitions.TERM, swarm.term.number)
+    yield one(definitions.PARAMETERS, swarm.layout.parameters)
+    yield one(definitions.ROUND, swarm.round_number)
+    yield one(definitions.ROUND_LENGTH_SECONDS, contract.round.length_s)
+    yield one(definitions.STEP, swarm.step)
+    yield one(definitions.STEPS, swarm.steps)
     active = swarm.active
-    yield _each(definitions.NODES, {"active": active, "away": len(swarm.members) - active})
+    yield each(definitions.NODES, {"active": active, "away": len(swarm.members) - active})
     failures = definitions.WATCHER_FAILURES.counter()
     failures.add_metric((), swarm.watcher_failures)
     yield failures
-    if swarm.gossip is not None:
-        yield from _of_gossip(swarm.gossip)
+    yield from swarm.own_metrics()
 
 
-def _of_gossip(figures: GossipFigures) -> Iterable[Metric]:
-    yield _each(definitions.ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
-    yield _one(definitions.TOPOLOGY, figures.topology)
-    yield _one(definitions.TOPOLOGY_MEMBERS, figures.members)
-    yield _one(definitions.BEATS, figures.beats)
-    if figures.disagreement is not None:
-        yield _one(definitions.DISAGREEMENT, figures.disagreement)
-    if figures.in_steps is not None:
-        yield _one(definitions.DISAGREEMENT_IN_STEPS, figures.in_steps)
-
-
-def _one(of: Definition, value: float) -> Metric:
+def one(of: Definition, value: float) -> Metric:
+    """The value of a metric without labels."""
     gauge = of.gauge()
     gauge.add_metric((), value)
     return gauge
 
 
-def _each(of: Definition, values: Mapping[str, float]) -> Metric:
+def each(of: Definition, values: Mapping[str, float]) -> Metric:
     """One value for each value of the metric's only label."""
     gauge = of.gauge()
     for label, value in values.items():

@@ -120,7 +120,8 @@ class Past:
     rounds_void: int = 0
 
 
-ReadBeat = Callable[[int, int, list[tuple[str, int]]], Bucket]
+ReadRow = Callable[[int, int, int, list[tuple[str, int]]], Bucket]
+"""Makes the bucket of a row from its number, the bytes of its body, its tokens, and its nodes with their samples."""
 """Makes the bucket of a beat from the number of its row, its tokens, and its nodes with their samples. Raises
 LedgerError."""
 
@@ -271,12 +272,12 @@ async def read_past(
     tokens_a_sample: int,
     sets: Iterable[str],
     submit: Callable[[Callable[[], None]], Awaitable[None]],
-    beats: ReadBeat | None = None,
+    read_row: ReadRow,
 ) -> Past:
     """Read the history of the rows before `stop` and of the terms before `term`.
 
-    beats: reads the reports of a row, in a run without a centre. sets: names of the held-out sets. `submit`
-    runs one piece of the work, which takes milliseconds, on a worker thread.
+    sets: names of the held-out sets. `submit` runs one piece of the work, which takes milliseconds, on a worker thread.
+    read_row: makes the bucket of a row.
     Raises LedgerError.
     """
     past = Past()
@@ -289,10 +290,7 @@ async def read_past(
     def read_rows(start: int) -> None:
         for step, body_bytes, counted in ledger.counted_at(start, min(start + ROWS_AT_ONCE, stop)):
             tokens = sum(samples for _, samples in counted) * tokens_a_sample
-            if beats is None:
-                past.series.add(Bucket(step + 1, tokens=tokens, update_bytes=body_bytes, nodes=len(counted)))
-            else:
-                past.series.add(beats(step, tokens, counted))
+            past.series.add(read_row(step, body_bytes, tokens, counted))
             for node, samples in counted:
                 share = past.shares.setdefault(node, Share())
                 share.rounds += 1

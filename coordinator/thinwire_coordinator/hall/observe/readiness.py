@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from thinwire_common.http import SAFETY
-from thinwire_coordinator.hall.view import SwarmView
+from thinwire_coordinator.hall.view import RunView
 
 
 class Readiness:
@@ -23,7 +23,7 @@ class Readiness:
 
     def __init__(self) -> None:
         self.text = "starting"
-        self.swarm: SwarmView | None = None
+        self.swarm: RunView | None = None
         self.ending = False
         self.routes: list[BaseRoute] = [
             Route("/livez", self.livez),

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
-from thinwire_coordinator.hall.counts import Counts, NodeCounts
+from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.ledger.ledger import Recorded
 from thinwire_coordinator.hall.measurement import Part
-from thinwire_coordinator.hall.view import MemberView, SwarmView
+from thinwire_coordinator.hall.view import MemberView, RunView
 from thinwire_coordinator.hall.whole_run import WholeRun
-from thinwire_coordinator.star.round.admission import ContributionClaim
-from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
 
 
 def offered_momentum(request: pb.JoinRequest) -> OfferedMomentum | None:
@@ -60,26 +53,6 @@ def evaluated_statement(request: pb.EvaluatedRequest, session: str) -> bytes:
     return statements.evaluated(bytes.fromhex(session), *where, request.loss)
 
 
-def announcement(told: Announcement) -> pb.Announcement:
-    if not isinstance(told, RoundAnnouncement):
-        state = pb.Announcement.STATE_COMPLETE if told.complete else pb.Announcement.STATE_WAITING
-        return pb.Announcement(state=state, term=told.term, step=told.step, text=told.text)
-    return pb.Announcement(
-        state=pb.Announcement.STATE_ROUND,
-        term=told.term,
-        round=told.number,
-        step=told.step,
-        time_left_ms=max(0, round((told.deadline - told.now) * 1000)),
-        clock_us=round(told.now * 1e6),
-        k=told.k,
-        nonces=told.nonces,
-        lease=[pb.SampleRange(start=run.start, count=run.count) for run in told.lease],
-        upcoming=[pb.SampleRange(start=run.start, count=run.count) for run in told.upcoming],
-        evaluate=[evaluation_part(part) for part in told.evaluate],
-        evaluating=told.evaluating,
-    )
-
-
 def evaluation_part(part: Part) -> pb.EvaluationPart:
     return pb.EvaluationPart(step=part.step, name=part.name, spread=part.spread, start=part.start, count=part.count)
 
@@ -88,37 +61,8 @@ def part(message: pb.EvaluationPart) -> Part:
     return Part(message.step, message.name, message.spread, message.start, message.count)
 
 
-def claim(header: pb.ContributionHeader, session: str) -> ContributionClaim:
-    return ContributionClaim(
-        session=session,
-        term=header.term,
-        round=header.round,
-        step=header.step,
-        base_step=header.base_step,
-        fingerprint=header.fingerprint,
-        samples=header.samples,
-        trained_through=trained_through(header),
-        payload_bytes=header.payload_bytes,
-        loss=header.loss,
-        dropped=header.dropped,
-        skipped=header.skipped,
-        compute_ms=header.compute_ms,
-        signature=header.signature,
-    )
-
-
-def receipt(given: Receipt) -> pb.Receipt:
-    return pb.Receipt(
-        outcome=outcome_of(given.reason),
-        reason=NUMBERS[given.reason],
-        text=given.text,
-        step=given.step,
-        arrived_us=given.arrived_us,
-    )
-
-
 def status(
-    view: SwarmView,
+    view: RunView,
     recorded: Recorded,
     whole: WholeRun | None,
     step: int,
@@ -131,7 +75,6 @@ def status(
     whole: None until it is known. step: the step of the fingerprint, or the newest one. in_full: for the organizer.
     """
     counts, name = view.counts, next((found.name for found in view.held_out_sets), "")
-    edges = view.gossip.edges if view.gossip is not None else {}
     first, newest = recorded.first.get(name), recorded.newest.get(name)
     return pb.StatusReply(
         state=view.condition,
@@ -143,7 +86,7 @@ def status(
         loss_first=first[1] if first else None,
         loss_newest=newest[1] if newest else None,
         loss_newest_step=newest[0] if newest else 0,
-        loss_training=counts.loss_training if view.gossip is None else view.gossip.loss,
+        loss_training=view.loss,
         tokens=counts.tokens,
         measured_step=view.measured_step,
         bytes_up=counts.bytes_up,
@@ -156,11 +99,7 @@ def status(
         held_out=_held_out(view, recorded),
         nodes_active=view.active,
         nodes_in_full=in_full,
-        nodes=[
-            _node_status(member, counts.of(member.node_id), in_full, edges.get(member.node_id, ()))
-            for member in view.members.values()
-        ],
-        gossip=_gossip(view.gossip, counts) if view.gossip is not None else None,
+        nodes=[_node_status(member, counts.of(member.node_id), in_full) for member in view.members.values()],
         whole=_whole(whole) if whole is not None else None,
     )
 
@@ -173,29 +112,7 @@ def _whole(run: WholeRun) -> pb.WholeRun:
     return pb.WholeRun(tokens=run.tokens, since_step=run.since_step, nodes_counted=run.nodes, nodes=shares)
 
 
-def _gossip(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:
-    least, median, most = figures.iterations
-    return pb.GossipStatus(
-        iteration_least=least,
-        iteration_median=median,
-        iteration_most=most,
-        topology=figures.topology,
-        members=figures.members,
-        present=figures.present,
-        disagreement=figures.disagreement,
-        disagreement_error=figures.error,
-        disagreement_in_steps=figures.in_steps,
-        deposits=figures.deposits,
-        beats=figures.beats,
-        codec=figures.codec,
-        every=figures.every,
-        target=figures.target,
-        control=figures.control,
-        all_reduce_bytes=2 * counts.dense_bytes,
-    )
-
-
-def _held_out(view: SwarmView, recorded: Recorded) -> list[pb.HeldOutLoss]:
+def _held_out(view: RunView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     """The newest loss of each held-out set that was measured."""
     context, losses = view.contract.model.context, []
     for found in view.held_out_sets:
@@ -206,7 +123,7 @@ def _held_out(view: SwarmView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     return losses
 
 
-def _node_status(member: MemberView, counts: NodeCounts, in_full: bool, edges: Sequence[SeenPeer]) -> pb.NodeStatus:
+def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
     if not in_full:  # what the ledger tells everybody
         return pb.NodeStatus(
             node_id=member.node_id,
@@ -236,5 +153,4 @@ def _node_status(member: MemberView, counts: NodeCounts, in_full: bool, edges: S
         relay_down=counts.relay_down,
         direct_up=counts.direct_up,
         direct_down=counts.direct_down,
-        edges=[pb.EdgeStatus(node_id=edge.node, line=edge.line, iteration=edge.iteration) for edge in edges],
     )

@@ -15,7 +15,6 @@ from grpc_reflection.v1alpha import reflection
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.serving.path_safe_server import path_safe_server
-from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.access.door import Door
@@ -28,7 +27,7 @@ from thinwire_coordinator.hall.rpc.secure_port import PlainPeers, credentials
 from thinwire_coordinator.hall.rpc.server_options import server_options
 from thinwire_coordinator.hall.rpc.service import Service, add_service
 from thinwire_coordinator.hall.rpc.traffic import SERVICE, CountMessages
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.whole_run import WholeRun
 from thinwire_proto.errors import ConfigError
 
@@ -57,40 +56,41 @@ def cannot_listen(listen: str) -> ConfigError:
 class Server:
     """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards.
 
-    bounds: of what may arrive; by default those of the contract's `nodes_max`. gossip: in a run without a centre.
+    make_service: each kind of exchange has its own `Service`. bounds: of what may arrive; by default those of the
+    contract's `nodes_max`.
     whole_run: figures of all terms of the coordinator, once they are known.
     """
 
     def __init__(
         self,
-        swarm: Swarm,
+        run: Run,
+        make_service: Callable[..., Service],
         door: Door,
         transport: Transport,
         bounds: Bounds | None = None,
-        gossip: GossipRun | None = None,
         whole_run: Callable[[], WholeRun | None] = lambda: None,
     ) -> None:
         self._transport = transport
-        bounds = bounds or Bounds(swarm.view.contract.round.nodes_max)
+        bounds = bounds or Bounds(run.view.contract.round.nodes_max)
         rules = AdmissionRules(bounds)
 
         def node_of(secret: str) -> str | None:
-            member = swarm.members.of_secret(secret)
+            member = run.members.of_secret(secret)
             return member.node_id if member is not None else None
 
         def told(denied: Denied) -> None:
-            swarm.events.tell(CallDenied(denied.reason))
+            run.events.tell(CallDenied(denied.reason))
 
         peer = partial(peer_behind, transport)
-        guard = Guard(rules, node_of, lambda: swarm.view.now, told, peer=peer, was_replaced=swarm.members.was_replaced)
-        counting = CountMessages(swarm.view.counts.traffic)
+        guard = Guard(rules, node_of, lambda: run.view.now, told, peer=peer, was_replaced=run.members.was_replaced)
+        counting = CountMessages(run.view.counts.traffic)
         self._server = path_safe_server(
             options=server_options(bounds),
             maximum_concurrent_rpcs=bounds.calls_max,
             interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm, door, rules, peer, gossip, whole_run), self._server)
+        add_service(make_service(run, door, rules=rules, peer=peer, whole_run=whole_run), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

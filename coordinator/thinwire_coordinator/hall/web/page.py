@@ -20,14 +20,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from thinwire_coordinator.gossip.past_beats import PastBeats
 from thinwire_coordinator.hall.access.address_groups import group_of
 from thinwire_coordinator.hall.events import Event, NodeCame
 from thinwire_coordinator.hall.observe.history import History, read_past
 from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.swarm import Swarm
-from thinwire_coordinator.hall.view import SwarmView
+from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.web import status
 from thinwire_coordinator.hall.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.web.live import Live
@@ -62,7 +61,7 @@ class Page:
     def __init__(self, readiness: Readiness) -> None:
         self.sees_all: Callable[[Request], bool] = lambda request: False
         self._readiness = readiness
-        self._swarm: SwarmView | None = None
+        self._swarm: RunView | None = None
         self._history: History | None = None
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
@@ -78,16 +77,15 @@ class Page:
             Route("/history.csv", self._csv),
         ]
 
-    def open(self, swarm: Swarm) -> None:
+    def open(self, run: Run) -> None:
         """Start to watch the swarm. A background task reads the earlier history from the ledger."""
-        self._swarm = view = swarm.view
+        self._swarm = view = run.view
         names = [found.name for found in view.held_out_sets]
-        step = view.step if view.gossip is None else view.gossip.iterations[1]
-        self._history = History(view.counts, step, view.now, names, rows=swarm.state.watch_ledger.step)
-        events = swarm.events
+        self._history = History(view.counts, view.newest_step, view.now, names, rows=run.state.watch_ledger.step)
+        events = run.events
         self._live = Live(self._message, events.failed)
         events.watchers += [self._history.watch, self._know_name, self._live.wake]
-        self._remembering = events.keep("reading the history", self._remember(swarm, self._history))
+        self._remembering = events.keep("reading the history", self._remember(run, self._history))
 
     def whole_run(self) -> WholeRun | None:
         """See `History.whole_run`."""
@@ -99,17 +97,17 @@ class Page:
         if self._live is not None:
             self._live.close()
 
-    async def _remember(self, swarm: Swarm, history: History) -> None:
-        view, submit = swarm.view, partial(swarm.workers.submit, Job.READ_HISTORY)
+    async def _remember(self, run: Run, history: History) -> None:
+        view, submit = run.view, partial(run.workers.submit, Job.READ_HISTORY)
         try:
             past = await read_past(
-                swarm.state.watch_ledger,
+                run.state.watch_ledger,
                 view.term.number,
                 history.rows_before,
                 view.contract.model.context,
                 list(history.held_out),
                 submit,
-                PastBeats(swarm.state.watch_ledger, swarm.state.bodies).read if view.gossip is not None else None,
+                run.past_reader(),
             )
         except LedgerError as error:
             log.warning("the page cannot show the history before step %d: %s", history.since_step, error)
@@ -164,7 +162,7 @@ class Page:
 
         in_full = self.sees_all(request)
 
-        def make(swarm: SwarmView, history: History) -> Any:
+        def make(swarm: RunView, history: History) -> Any:
             page = status.nodes(swarm, history, sort, offset, count, in_full=in_full)
             return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
 
@@ -190,13 +188,13 @@ class Page:
         headers = {"content-type": MEDIA_TYPE, "content-disposition": saved_as}
         return self._kept_answer(request, "csv", lambda _, history: curves_csv(history), headers)
 
-    def _answer(self, request: Request, question: str, make: Callable[[SwarmView, History], Any]) -> Response:
+    def _answer(self, request: Request, question: str, make: Callable[[RunView, History], Any]) -> Response:
         """Answer a question with JSON."""
         kind = {"content-type": "application/json"}
         return self._kept_answer(request, question, lambda swarm, history: _json(make(swarm, history)), kind)
 
     def _kept_answer(
-        self, request: Request, question: str, make: Callable[[SwarmView, History], bytes], headers: dict[str, str]
+        self, request: Request, question: str, make: Callable[[RunView, History], bytes], headers: dict[str, str]
     ) -> Response:
         if self._swarm is None or self._history is None or self._readiness.swarm is None:
             return self._not_yet()

@@ -10,7 +10,7 @@ from typing import Any
 
 from thinwire_coordinator.hall.access.invite_strings import make_invite
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.run import Run
 from thinwire_proto.clean_text import clean_name, clean_text
 from thinwire_proto.errors import ConfigError
 
@@ -39,24 +39,23 @@ class AccessPanel:
     `standings` and `pardon` belong to the event loop. The other methods read and write a file, and may run on any
     thread."""
 
-    def __init__(self, store: AccessStore, folder: Path, swarm: Swarm, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: AccessStore, folder: Path, run: Run, now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._folder = folder
-        self._swarm = swarm
+        self._run = run
         self._now = now
 
     def standings(self) -> dict[str, Standing]:
-        trust = self._swarm.observer.trust
         return {
-            node: Standing(member.active, trust.weight(node), trust.of(node).why)
-            for node, member in self._swarm.view.members.items()
+            node: Standing(member.active, *(self._run.stands(node) or (None, "")))
+            for node, member in self._run.view.members.items()
         }
 
     def pardon(self, node: str) -> Plain:
         """Forget everything against a node."""
-        if node not in self._swarm.view.members:
+        if node not in self._run.view.members:
             raise ConfigError(f"node {node[:8]} has not joined since the coordinator started")
-        self._swarm.observer.pardon(node)
+        self._run.pardon(node)
         return {"ok": True}
 
     def state(self, standings: Mapping[str, Standing]) -> Plain:

@@ -7,28 +7,22 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
 from thinwire_coordinator.hall.observe.history import History, Manner, Share
 from thinwire_coordinator.hall.observe.series import Bucket
-from thinwire_coordinator.hall.view import MemberView, SwarmView
+from thinwire_coordinator.hall.view import MemberView, Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.wire.reasons import Reason
 
-Plain = dict[str, Any]
-
 VOLUNTEERS = 12
 """Number of volunteers listed by name. The page shows how many more there are."""
-CONTROL_LENGTH_MAX = 200
-EDGES_MAX = 8
-"""Edges of a node in the table."""
 NODES_MAX = 200
 """Maximum number of rows of the table of nodes in one answer."""
 
 
-def run_of(swarm: SwarmView) -> Plain:
+def run_of(swarm: RunView) -> Plain:
     """The properties of a run that never change."""
     contract = swarm.contract
     return {
@@ -48,7 +42,7 @@ def run_of(swarm: SwarmView) -> Plain:
     }
 
 
-def summary(swarm: SwarmView, history: History) -> Plain:
+def summary(swarm: RunView, history: History) -> Plain:
     """The message that browsers get once a second. Its size does not depend on the number of nodes."""
     now = swarm.now
     counts = swarm.counts
@@ -58,18 +52,18 @@ def summary(swarm: SwarmView, history: History) -> Plain:
     return {
         "state": swarm.condition,
         "term": swarm.term.number,
-        "round": swarm.round_number if swarm.gossip is None else swarm.gossip.beats,
+        "round": swarm.round_number,
         "step": swarm.step,
         "at_step": history.step,
-        "gossip": None if swarm.gossip is None else agreement(swarm.gossip),
+        "gossip": swarm.own_summary(),
         "at_s": round(now - history.started, 1),
-        "clock": clock(swarm, now),
+        "clock": swarm.clock(),
         "loss": {
-            "training": _short(counts.loss_training if swarm.gossip is None else swarm.gossip.loss),
-            "held_out": _short(newest[1]) if newest else None,
+            "training": shortened(swarm.loss),
+            "held_out": shortened(newest[1]) if newest else None,
             "held_out_step": newest[0] if newest else None,
-            "first": _short(first[1]) if first else None,
-            "sets": [_short(curve.newest[1]) if curve.newest else None for curve in curves],
+            "first": shortened(first[1]) if first else None,
+            "sets": [shortened(curve.newest[1]) if curve.newest else None for curve in curves],
             "diverged": [curve.diverged for curve in curves],
         },
         "tokens": history.tokens_before + counts.tokens,
@@ -79,7 +73,7 @@ def summary(swarm: SwarmView, history: History) -> Plain:
             "down": counts.bytes_down,
             "fetched": counts.bytes_fetched,
             "dense": counts.dense_bytes,
-            "fewer": _short(2 * counts.dense_bytes / moved) if moved and counts.dense_bytes else None,
+            "fewer": shortened(2 * counts.dense_bytes / moved) if moved and counts.dense_bytes else None,
             "since_step": history.since_step,
         },
         "nodes": {
@@ -92,45 +86,6 @@ def summary(swarm: SwarmView, history: History) -> Plain:
         "history_complete": history.complete,
         "sample_step": history.sample.step if history.sample else None,
     }
-
-
-def clock(swarm: SwarmView, now: float) -> Plain:
-    """The phase of the current round, and a text that says what it waits for."""
-    if swarm.gossip is not None:
-        return _clock_without_centre(swarm, swarm.gossip)
-    current, length_s = swarm.round, swarm.contract.round.length_s
-    if swarm.stage == "complete":
-        return {"phase": "complete", "text": "all updates are sealed"}
-    if current is None:
-        return {"phase": "waiting", "text": swarm.condition}
-    delivered, awaited = current.accepted, current.awaited
-    came = {"delivered": delivered, "length_s": length_s}
-    if current.sealing:
-        return came | {"phase": "sealing", "text": f"sealing {_counted(delivered, 'contribution')}"}
-    total = delivered + awaited
-    of = f"{awaited} of {total} nodes" if delivered else f"all {total} nodes" if total > 1 else "one node"
-    text = (
-        f"waiting for {of}"
-        if swarm.contract.round.pace == "barrier" and awaited
-        else "collecting contributions until the deadline"
-    )
-    return came | {
-        "phase": "open",
-        "awaited": awaited,
-        "time_left_s": round(max(0.0, current.deadline - now), 3),
-        "text": text,
-    }
-
-
-def _clock_without_centre(swarm: SwarmView, figures: GossipFigures) -> Plain:
-    """Nodes have no common round, so the text says where they are."""
-    if figures.stage == "complete":
-        return {"phase": "complete", "text": "the mean of all nodes is sealed"}
-    if figures.stage != "training":
-        return {"phase": "waiting", "text": swarm.condition}
-    least, median, most = figures.iterations
-    at = f"iteration {median}" if least == most else f"iterations {least} to {most}, half of them past {median}"
-    return {"phase": "waiting", "text": f"{_counted(figures.present, 'node')} at {at}; topology {figures.topology}"}
 
 
 Row = tuple[str, MemberView, NodeCounts, Share, Manner]
@@ -152,44 +107,21 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
-PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
-"""Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
-PUBLIC_IN_GOSSIP = PUBLIC | {"iteration", "loss"}
-"""The same in a run without a centre, whose ledger has the nodes' reports."""
-OF_GOSSIP = frozenset({"iteration", "loss", "direct", "relay"})
-"""Orders by what only a run without a centre knows of a node."""
+OWN_ORDERS = frozenset({"iteration", "loss", "direct", "relay"})
+"""Orders that only some kinds of exchange have; see `RunView.own_orders`."""
 DEFAULT_SORT = "tokens"
 
 
-def agreement(figures: GossipFigures) -> Plain:
-    """The figures that only a run without a centre has."""
-    return {
-        "iterations": figures.iterations,
-        "topology": figures.topology,
-        "members": figures.members,
-        "present": figures.present,
-        "disagreement": _short(figures.disagreement, 8),
-        "error": _short(figures.error),
-        "in_steps": _short(figures.in_steps),
-        "measured_at": figures.measured_at,
-        "target": figures.target,
-        "codec": figures.codec,
-        "every": figures.every,
-        "control": figures.control[:CONTROL_LENGTH_MAX],
-        "deposits": figures.deposits,
-    }
-
-
-def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
+def nodes(swarm: RunView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
     """One page of the table of nodes. sort: a key of SORTS; a leading minus reverses it. in_full: for the organizer;
     others get what is public, and null for all else.
 
     An order tells of what it is made from, so others get DEFAULT_SORT in place of an order by anything else. The answer
     says its order (`sort`), and which ones there are for whoever asked (`sorts`)."""
-    public = PUBLIC if swarm.gossip is None else PUBLIC_IN_GOSSIP
-    sorts = [name for name in SORTS if in_full or name in public]
-    if swarm.gossip is None:
-        sorts = [name for name in sorts if name not in OF_GOSSIP]
+    public = swarm.public
+    sorts = [
+        name for name in SORTS if (in_full or name in public) and (name not in OWN_ORDERS or name in swarm.own_orders)
+    ]
     if sort.removeprefix("-") not in sorts:
         sort = DEFAULT_SORT
     rows: list[Row] = [
@@ -198,7 +130,7 @@ def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int
     ]
     rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
-    shown = [_node(*row) | _between(swarm, *row[:3]) for row in rows[offset : offset + count]]
+    shown = [_node(*row) | swarm.own_fields(row[0], row[2]) for row in rows[offset : offset + count]]
     if not in_full:
         shown = [{key: value if key in public else None for key, value in row.items()} for row in shown]
     return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
@@ -223,30 +155,6 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
     }
 
 
-def _between(swarm: SwarmView, node: str, member: MemberView, counts: NodeCounts) -> Plain:
-    """More fields of a node's row, in a run without a centre."""
-    if swarm.gossip is None:
-        return {}
-    moved, edges = counts.bytes_up + counts.bytes_down, swarm.gossip.edges.get(node, ())
-    members = swarm.members
-    return {
-        "iteration": counts.iteration,
-        "loss": _short(counts.loss),
-        "direct": counts.direct_up + counts.direct_down,
-        "relay": counts.relay_up + counts.relay_down,
-        "each": round(moved / counts.iteration) if counts.iteration else None,
-        "edges": [
-            {
-                "name": members[edge.node].name if edge.node in members else edge.node[:8],
-                "line": edge.line,
-                "iteration": edge.iteration,
-            }
-            for edge in edges[:EDGES_MAX]
-        ],
-        "edges_more": max(0, len(edges) - EDGES_MAX),
-    }
-
-
 REASONS: dict[Reason, str] = {
     Reason.LATE: "too late",
     Reason.FUTURE_ROUND: "for a future round",
@@ -263,7 +171,7 @@ REASONS: dict[Reason, str] = {
 }
 
 
-def volunteers(swarm: SwarmView, history: History) -> Plain:
+def volunteers(swarm: RunView, history: History) -> Plain:
     """The volunteers with the most tokens over the whole run, including those that have left."""
     shares = sorted(history.shares().items(), key=lambda item: (-item[1].tokens, item[0]))
     total = history.tokens_before + swarm.counts.tokens
@@ -273,14 +181,14 @@ def volunteers(swarm: SwarmView, history: History) -> Plain:
         return by_id[node].name if node in by_id else clean_name(history.names.get(node, "")) or node[:8]
 
     rows = [
-        {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": _short(share.tokens / total)}
+        {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": shortened(share.tokens / total)}
         for node, share in shares[:VOLUNTEERS]
         if share.tokens
     ]
     return {"total": len(shares), "rows": rows}
 
 
-def details(swarm: SwarmView, history: History) -> Plain:
+def details(swarm: RunView, history: History) -> Plain:
     """Values that change rarely. Browsers request them."""
     now, sample = swarm.now, history.sample
     voids = [
@@ -316,7 +224,7 @@ def series(history: History, points: int, held_out: str = "") -> Plain:
         began = [name == "tokens" or bucket.at_s is not None for bucket in found]
         columns[name] = [number if known else None for number, known in zip(sums, began, strict=True)]
     columns["step"] = [bucket.step for bucket in found]
-    columns["at_s"] = [_short(bucket.at_s) for bucket in found]
+    columns["at_s"] = [shortened(bucket.at_s) for bucket in found]
     columns["nodes"] = [bucket.nodes for bucket in found]
     return {
         "term_began_at_step": history.since_step,
@@ -328,16 +236,12 @@ def series(history: History, points: int, held_out: str = "") -> Plain:
 
 def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
     return {
-        "loss": [_short(bucket.loss) for bucket in buckets],
-        "loss_min": [_short(bucket.loss_min) if bucket.losses else None for bucket in buckets],
-        "loss_max": [_short(bucket.loss_max) if bucket.losses else None for bucket in buckets],
+        "loss": [shortened(bucket.loss) for bucket in buckets],
+        "loss_min": [shortened(bucket.loss_min) if bucket.losses else None for bucket in buckets],
+        "loss_max": [shortened(bucket.loss_max) if bucket.losses else None for bucket in buckets],
     }
 
 
-def _short(number: float | None, digits: int = 4) -> float | None:
+def shortened(number: float | None, digits: int = 4) -> float | None:
     """Round to `digits` decimals; four are enough for charts. Returns None if not finite: JSON has no infinity."""
     return None if number is None or not math.isfinite(number) else round(number, digits)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

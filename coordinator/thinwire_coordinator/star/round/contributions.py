@@ -18,16 +18,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from thinwire_coordinator.hall.leases import SampleRange
-from thinwire_proto.identity.keys import PublicKey
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature
 from thinwire_proto.wire.rows import Counted
-
-
-@dataclass(frozen=True)
-class NodeSignature:
-    """A node's signature of its contribution, and the public key that verifies it."""
-
-    public_key: PublicKey
-    signature: bytes
 
 
 class ContributionState(Enum):

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from thinwire_coordinator.hall.events import TIME_IS_UP
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_proto.contract import RoundSpec
 from thinwire_proto.limits import prompt_answer_s, void_lasts_s
@@ -80,7 +81,6 @@ class Voided:
 
 Action = Opened | Gathered | Voided
 
-TIME_IS_UP = "time is up"
 NOBODY_IS_LEFT = "nobody is left to wait for"
 """The `why` of a round that the machine ends begins with one of these two texts."""
 

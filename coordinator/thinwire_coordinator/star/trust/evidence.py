@@ -6,32 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-
-class Cause(Enum):
-    """The causes of suspicion. `sequential` has the tests. Values are labels of events."""
-
-    AGAINST = "against"
-    """Its votes contradict those of the rest."""
-    NOISE = "noise"
-    """Its votes have nothing in common with those of the rest."""
-    COPY = "copy"
-    """Its votes are those of another node."""
-    REPEAT = "repeat"
-    """Its votes are its own votes of an earlier round."""
-    EMPTY = "empty"
-    """It has far fewer votes than the others."""
-    SILENCE = "silence"
-    """It takes leases and contributes nothing."""
-    MISMATCH = "mismatch"
-    """The fingerprint of its parameters differs from the coordinator's."""
-    MALFORMED = "malformed"
-    """Its payloads cannot be read."""
-    AUDIT = "audit"
-    """Its votes do not come from the samples of its lease."""
-    HELD_OUT = "held_out"
-    """The held-out losses that it measured differ from those that the coordinator found."""
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
 
 
 @dataclass(frozen=True)
@@ -77,19 +53,6 @@ class RoundEvidence:
     malformed: tuple[str, ...] = ()
     audits: tuple[Audited, ...] = ()
     held_out: tuple[tuple[str, bool], ...] = ()
-
-
-class Verdict(Enum):
-    """The effect of a decision. Values are labels of metrics and events."""
-
-    SUSPECTED = "suspected"
-    """The node's votes are not merged from now on, but still observed."""
-    LOWERED = "lowered"
-    """The node counts as a newcomer."""
-    CLEARED = "cleared"
-    """The node counts again, as a newcomer."""
-    BANNED = "banned"
-    """The node is refused until `until`."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
@@ -18,16 +18,16 @@ from typing import Protocol
 import numpy as np
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.copies import Copies
 from thinwire_coordinator.hall.events import NodeJudged
+from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
-from thinwire_coordinator.hall.shared import Shared
+from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
-from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Verdict
+from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence
 from thinwire_coordinator.star.trust.port import NothingKept, TrustStore
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_proto.exact.replica import Replica
@@ -100,24 +100,22 @@ NO_AUDITS = TrustSettings(NothingKept())
 
 
 class Observer:
-    """The trust in each node. copies: of the coordinator's replica. wall: seconds since 1970."""
+    """The trust in each node."""
 
     def __init__(
         self,
-        shared: Shared,
-        copies: Copies,
+        hall: Hall,
         settings: TrustSettings,
-        wall: Callable[[], float],
     ) -> None:
-        self._layout, self._copies = shared.layout, copies
-        self._members, self._events = shared.registry.members, shared.registry.events
-        self._workers, self._now = shared.workers, shared.driver.now
+        self._layout, self._copies = hall.layout, hall.copies
+        self._members, self._events = hall.members, hall.events
+        self._workers, self._now = hall.workers, hall.now
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
-        self._random, self._wall = settings.randomness, wall
+        self._random, self._wall = settings.randomness, hall.surroundings.wall
         self._secret = Secret(settings.randomness.getrandbits(64))
-        demo = shared.contract.demo
+        demo = hall.contract.demo
         self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0 or demo.alpha < 1)
-        self.trust = Trust(shared.contract.round.weight_max, settings.store.load())
+        self.trust = Trust(hall.contract.round.weight_max, settings.store.load())
         self._notes: _Notes | None = None
         self._waiting = 0
         self._auditing = False  # whether a copy of the replica is kept for an audit

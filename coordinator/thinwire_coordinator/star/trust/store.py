@@ -12,8 +12,9 @@ from typing import Any
 from thinwire_coordinator.hall.access.ban_table import Decision as Recorded
 from thinwire_coordinator.hall.access.bans import COORDINATOR
 from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.trust.evidence import Decision, Verdict
+from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.standing import Standing
 
 log = logging.getLogger("thinwire.coordinator")

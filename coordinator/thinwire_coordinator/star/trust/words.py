@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.star.trust.evidence import Cause, RoundEvidence, Shown
+from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 
 
 def because(cause: Cause, node: str, evidence: RoundEvidence, median: float) -> str:

@@ -22,7 +22,7 @@ from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases, check_login
 from thinwire_coordinator.hall.observe.sinks.worker import SinkWorker
-from thinwire_coordinator.hall.swarm import Swarm
+from thinwire_coordinator.hall.run import Run
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
@@ -72,14 +72,14 @@ class Sinks(Collector):
                 found[name] = recall(self._folder / f"{name}.json", whole)
         return found
 
-    def totals(self, memories: dict[str, Memory], swarm: Swarm) -> Totals:
+    def totals(self, memories: dict[str, Memory], run: Run) -> Totals:
         """The totals of earlier terms. For a worker thread, because it may read the ledger. Raises LedgerError."""
-        known, view = [memory.totals for memory in memories.values()], swarm.view
-        return totals_at(swarm.state.watch_ledger.step, known, swarm.state.watch_ledger, view.contract.model.context)
+        known, view = [memory.totals for memory in memories.values()], run.view
+        return totals_at(run.state.watch_ledger.step, known, run.state.watch_ledger, view.contract.model.context)
 
-    def begin(self, swarm: Swarm, memories: dict[str, Memory], before: Totals) -> None:
+    def begin(self, run: Run, memories: dict[str, Memory], before: Totals) -> None:
         """Watch the swarm."""
-        settings, contract = self._settings, swarm.view.contract
+        settings, contract = self._settings, run.view.contract
         sinks: dict[str, Sink[Point]] = {}
         if settings.tensorboard is not None:
             sinks[TENSORBOARD] = TensorBoard(settings.tensorboard)
@@ -88,7 +88,7 @@ class Sinks(Collector):
         for name, sink in sinks.items():
             self._curves.append(SinkWorker(name, Continued(sink, memories[name])))
         if self._curves:
-            swarm.events.watchers.append(Fold(swarm.view.counts, before, self._give).watch)
+            run.events.watchers.append(Fold(run.view.counts, before, self._give).watch)
         for worker in self._curves:
             worker.start()
 

@@ -11,13 +11,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.gossip.ledger_rows import has_no_centre, state_at_head
 from thinwire_coordinator.hall.capacity import check_disks
+from thinwire_coordinator.hall.kind import Kind
 from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
-from thinwire_coordinator.hall.ledger.disk_forecast import Need
+from thinwire_coordinator.hall.ledger.disk_forecast import Need, needs_of
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.signing import sign_older_rows
 from thinwire_coordinator.hall.ledger.state_directory import (
@@ -30,9 +31,8 @@ from thinwire_coordinator.hall.ledger.state_directory import (
     open_state,
 )
 from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, Locked
@@ -84,12 +84,14 @@ class StartWorker:
 class ReplayedRun:
     """A run at the head of its ledger.
 
-    needs: how much each disk needs. losses: step and value of the newest loss on each held-out set.
+    needs: how much each disk needs; measure_disks: measures it again. losses: step and value of the newest loss on each
+    held-out set.
     """
 
     replica: Replica
     retention: Retention
     needs: list[Need]
+    measure_disks: Callable[[], list[Need]]
     losses: Mapping[str, tuple[int, float]]
 
 
@@ -107,7 +109,7 @@ async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness
 
 
 async def replay_run(
-    state: RunState, settings: CoordinatorSettings, worker: StartWorker, readiness: Readiness
+    kind: Kind, state: RunState, settings: CoordinatorSettings, worker: StartWorker, readiness: Readiness
 ) -> ReplayedRun:
     """Replay the ledger of an open run, sign its older rows, and delete old files.
 
@@ -115,24 +117,19 @@ async def replay_run(
     """
     _check_settings(state, settings)
     readiness.text = "replaying the ledger"
-    replica = await worker.run(lambda: _at_head(state, worker))
+    replica = await worker.run(kind.at_head, state, worker.go_on)
     if replica.step:
         text = f"replayed the ledger: step {replica.step}, all fingerprints match"
         tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
     if signed := await worker.run(lambda: sign_older_rows(state, worker.go_on)):
         text = f"signed {signed:,} rows that an older version sealed"
         tell(log, logging.INFO, "coordinator.rows_signed", text, rows=signed)
-    retention = Retention(state, settings.keep)
+    retention = Retention(state, settings.keep, kind.bodies_named_by)
     await worker.run(retention.sweep)
-    needs = await worker.run(check_disks, state, settings.keep)
+    needs = await worker.run(check_disks, state, settings.keep, kind.forecast)
     recorded = await worker.run(state.ledger.recorded)
-    return ReplayedRun(replica, retention, needs, recorded.newest)
-
-
-def _at_head(state: RunState, worker: StartWorker) -> Replica:
-    if has_no_centre(state.contract):
-        return state_at_head(state, worker.go_on)
-    return replica_at_head(state, set_aside=True, go_on=worker.go_on)
+    measure_disks = partial(needs_of, state, settings.keep, kind.forecast)
+    return ReplayedRun(replica, retention, needs, measure_disks, recorded.newest)
 
 
 def _check_settings(state: RunState, settings: CoordinatorSettings) -> None:
