@@ -80,7 +80,7 @@ def _watch(swarm: SwarmUnderAttack, window: Window, seconds: float) -> None:
     before, began = swarm.counted(), time.time()
     time.sleep(seconds)
     ended, after = time.time(), swarm.counted()
-    sealed = [at for at in swarm.hall.sealed_at() if began <= at <= ended]
+    sealed = [at for at in swarm.sealed_at() if began <= at <= ended]
     window.rounds_s += [later - earlier for earlier, later in pairwise(sealed)]
     window.counted += sum(after[name] - before.get(name, 0) for name in NODES)
     window.rounds += len(sealed)

@@ -31,7 +31,7 @@ def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path:
             rule=AdamWSpec(samples=1),
         )
         with gossip_coordinator(tmp_path, contract) as coordinator:
-            leases = coordinator.swarm.hall.leases
+            leases = coordinator.run.hall.leases
             leases.cursor = FAR
             nodes = coordinator.join(NODES)
             for node in nodes:  # what returns from a lost node is in many small ranges

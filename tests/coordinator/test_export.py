@@ -246,7 +246,7 @@ def test_the_words_about_a_run_without_a_centre_speak_of_iterations(
             f"| iterations | {iterations}, with {reports} reports of nodes |",
         ),
         *(
-            "| exchange | gossip, without a centre",
+            "| exchange | gossip: each node mixes",
             "| topology | complete |",
             "| codec | dense |",
             "| node | reports |",

@@ -12,9 +12,8 @@ import pytest
 
 from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.capacity import audit_activation_bytes
-from thinwire_coordinator.hall.rpc.memory_bound import (
+from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.star.memory import (
     CODEC_BYTES,
     COMPARED_VOTE_BYTES,
     DECODED_BYTES,
@@ -27,12 +26,12 @@ from thinwire_coordinator.hall.rpc.memory_bound import (
     STANDING_BYTES,
     WHOLE_BYTES,
     _coding_bytes,
+    audit_activation_bytes,
     audit_bytes,
     comparing_bytes,
-    memory_bound,
+    star_memory,
     sums_bytes,
 )
-from thinwire_coordinator.hall.verdicts import Cause
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
@@ -182,7 +181,7 @@ def test_an_audit(context: int) -> None:
         taken = tensors.peak_bytes + memory.peak
     bound = audit_bytes(layout, votes) + audit_activation_bytes(contract)
     assert 0.5 * bound < taken <= bound
-    printed = memory_bound(contract, Bounds(16), activations=audit_activation_bytes(contract)).audits
+    printed = star_memory(contract, activations=audit_activation_bytes(contract)).named["audits"]
     assert printed >= audit_bytes(layout, layout.selected_max(contract.demo.k)) + audit_activation_bytes(contract)
 
 

@@ -21,6 +21,7 @@ from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.star import Star
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -59,8 +60,8 @@ async def test_the_last_step_is_in_the_curves(tmp_path: Path, monkeypatch: pytes
     coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
     running = asyncio.ensure_future(coordinator.run(stop))
     await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._swarm
-    assert swarm is not None
+    swarm = coordinator._run
+    assert isinstance(swarm, Star)
     nodes, stop_swarm, stopped = SwarmNodes(swarm), swarm.stop, asyncio.Event()
 
     def stop_and_tell() -> None:
@@ -93,8 +94,8 @@ async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_tracebac
     coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
     running = asyncio.ensure_future(coordinator.run(stop))
     await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._swarm
-    assert swarm is not None
+    swarm = coordinator._run
+    assert isinstance(swarm, Star)
     nodes, append, settle = SwarmNodes(swarm), swarm.state.ledger.append, swarm.settle
 
     def slowly(*row: Any) -> None:
@@ -139,7 +140,7 @@ async def test_a_beat_that_is_being_sealed_is_in_the_curves_too(tmp_path: Path) 
     rounds = {"length_ms": round(1000 * BEAT_S), "min_contributions": 2}
     contract = small_contract(round=rounds, exchange=GossipSpec(), rule=AdamWSpec(samples=1))
     with gossip_coordinator(tmp_path, contract) as found:
-        swarm, told = found.swarm, asyncio.Event()
+        swarm, told = found.run, asyncio.Event()
         swarm.events.watchers.append(lambda event: told.set() if isinstance(event, BeatSealed) else None)
         found.join(2)
         await found.beat()

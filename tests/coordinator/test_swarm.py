@@ -12,11 +12,11 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
 from thinwire_common.within import Within
+from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.joining import OfferedMomentum
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
-from thinwire_coordinator.star.star import UpdateSource, assemble
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.star.star import Star
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.wire.reasons import Reason
 
@@ -238,7 +238,7 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
         )  # queued writes reach the disk before the process is killed
-        bench.swarm = assemble(bench.state, bench.replica, bench.workers, UpdateSource(encode_update_parts))
+        bench.swarm = Star(open_hall(bench.state, bench.replica, bench.workers))
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.hall.leases.granted(key_of(letter).public.node_id)[0].start == start

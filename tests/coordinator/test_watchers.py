@@ -23,12 +23,12 @@ from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.observe import node_names
 from thinwire_coordinator.hall.observe.exposition import Exposition
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.rpc.service import Service
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.web.live import Live
 from thinwire_coordinator.hall.workers import JOBS, Job
 from thinwire_coordinator.monitoring import Monitoring
+from thinwire_coordinator.star.calls import StarService
 from thinwire_proto.wire.metadata import ORGANIZER, SESSION
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.service_pb2 import StatusRequest
@@ -145,7 +145,7 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     bench = Bench(tmp_path)
     joined = bench.swarm.members.join(key_of("a").public, "a")
     assert joined is not None
-    ask, request = Service(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)
+    ask, request = StarService(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)  # type: ignore[abstract]
     with Busy(bench.workers, Job.FINGERPRINT):
         forged = Known(ORGANIZER, organizer_proof(key_of("a"), time.time()))
         for stranger in (Strange(), Known(SESSION, "x" * 32), forged):
@@ -165,7 +165,7 @@ async def test_names_are_kept_for_the_model_card_without_a_page_too(
     bench = Bench(tmp_path)
     settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http=None)
     monitoring = Monitoring(settings, bench.workers)
-    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
     member = bench.join("a")
     await bench.attend(member)
@@ -192,7 +192,7 @@ async def test_a_page_on_loopback_shows_all_unless_a_proxy_passed_the_request_on
     settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http="127.0.0.1:0")
     monitoring = Monitoring(settings, bench.workers)
     monitoring.start(plain_transport(), OrganizerSecret("a secret of the organizer"))
-    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
     monitoring.listening(bench.swarm, 1, 0)
     async with httpx.AsyncClient(base_url=str(monitoring.page_address)) as client:
@@ -209,7 +209,7 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
     with Busy(bench.workers, Job.WRITE_UPDATE):
-        asked = Service(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[arg-type]
+        asked = StarService(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[abstract,arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
         assert (found.reason, found.step) == (Reason.COUNTED, 0)

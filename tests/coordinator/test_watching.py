@@ -26,6 +26,7 @@ from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, pa
 from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.observe.counters import Counters
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.exposition import Exposition
@@ -35,8 +36,8 @@ from thinwire_coordinator.hall.rpc.server import Server
 from thinwire_coordinator.hall.rpc.traffic import SERVICE
 from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.hall.workers import Workers
-from thinwire_coordinator.star.star import UpdateSource, assemble, door_of
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.star.calls import StarService
+from thinwire_coordinator.star.star import Star
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.identity.keys import SecretKey
@@ -60,13 +61,13 @@ class Served:
 
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = assemble(state, replica, self.workers, UpdateSource(encode_update_parts))
+        self.swarm = Star(open_hall(state, replica, self.workers))
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()), plain_transport())
+        self.server = Server(self.swarm, StarService, self.swarm.hall.door(Everybody()), plain_transport())
 
     async def start(self) -> str:
-        self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})
+        self.exposition.begin(self.swarm, list, [], {"held_out": (0, 5.5)})
         port = await self.server.start("127.0.0.1:0")
         self.exposition.listening(port)
         self.readiness.swarm = self.swarm.view

@@ -143,7 +143,7 @@ class Alone:
         return outcome
 
     async def outcome(self, contribution: bytes) -> Outcome:
-        for sealed in self._swarm.hall.sealed:
+        for sealed in self._swarm.sealed:
             if contribution in sealed.row.contributions:
                 return Outcome(Reason.COUNTED, step=sealed.row.step)
         return Outcome(Reason.UNKNOWN, "it never came")
@@ -153,7 +153,7 @@ class Alone:
             while step >= self._swarm.step:
                 self._changed.clear()
                 await self._changed.wait()
-            yield self._swarm.hall.sealed[step]
+            yield self._swarm.sealed[step]
         await asyncio.Event().wait()
 
     async def leave(self, trained_through: int | None) -> None:

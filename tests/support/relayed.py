@@ -52,7 +52,7 @@ class RelayService(SwarmServicer):
 
     async def Relay(self, requests: AsyncIterator[pb.Parcel], context: Any) -> AsyncIterator[pb.Parcel]:
         node = session_of(context)
-        async for parcel in relay_parcels(self.relay, self.member(node), requests, context, self.counts.of(node)):
+        async for parcel in relay_parcels(self.relay, self.member(node), requests, self.counts.of(node)):
             yield self.alter(parcel)
 
     def member(self, node: str) -> Member:

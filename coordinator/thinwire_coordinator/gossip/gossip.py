@@ -20,8 +20,8 @@ from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment
-from thinwire_coordinator.hall.observe.history import ReadRow
 from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.series import ReadRow
 from thinwire_proto import limits
 
 

@@ -8,7 +8,7 @@ from thinwire_coordinator.gossip.ledger_rows import BEAT, KIND
 from thinwire_coordinator.gossip.sealed_beat import loss_of, progress_of
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_coordinator.hall.observe.series import Bucket, add_loss
+from thinwire_coordinator.hall.series import Bucket, add_loss
 from thinwire_proto.errors import LedgerError, PayloadError
 from thinwire_proto.gossip.reports import decode_reports
 

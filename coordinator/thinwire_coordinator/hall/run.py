@@ -11,8 +11,8 @@ from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment
-from thinwire_coordinator.hall.observe.history import ReadRow
 from thinwire_coordinator.hall.places import Places
+from thinwire_coordinator.hall.series import ReadRow
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
 

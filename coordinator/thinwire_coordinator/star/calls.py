@@ -57,7 +57,9 @@ class StarService(Service):
         await self.member(context)
         return messages.receipt(await self.run.ask_receipt(request.contribution))
 
-    async def Updates(self, request: pb.UpdatesRequest, context: Context[Any, Any]) -> AsyncIterator[bytes]:
+    async def Updates(  # type: ignore[override]
+        self, request: pb.UpdatesRequest, context: Context[Any, Any]
+    ) -> AsyncIterator[bytes]:
         """Stream messages that are already serialized; see `own_handlers`."""
         member = await self.member(context)
         step = request.from_step

@@ -17,10 +17,9 @@ from thinwire_coordinator.hall.ledger.retention import NotKept
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Newest
-from thinwire_coordinator.hall.observe.history import ReadRow
-from thinwire_coordinator.hall.observe.series import Bucket
 from thinwire_coordinator.hall.presence import Presence
 from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
@@ -210,7 +209,7 @@ class Star(Run):
         return Receipt(Reason.COUNTED, step=step)
 
     def past_reader(self) -> ReadRow:
-        return _bucket_of
+        return bucket_of
 
     async def upkeep(self) -> None:
         if self.keep_up is not None:
@@ -227,7 +226,8 @@ class Star(Run):
         self.observer.stop()
 
 
-def _bucket_of(number: int, body_bytes: int, tokens: int, counted: list[tuple[str, int]]) -> Bucket:
+def bucket_of(number: int, body_bytes: int, tokens: int, counted: list[tuple[str, int]]) -> Bucket:
+    """The bucket of a row for the page: see `ReadRow`."""
     return Bucket(number + 1, tokens=tokens, update_bytes=body_bytes, nodes=len(counted))
 
 

@@ -27,7 +27,7 @@ from thinwire_coordinator.hall.events import (
     Sampled,
 )
 from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_coordinator.hall.observe.series import Bucket, Series, add_loss, with_loss
+from thinwire_coordinator.hall.series import Bucket, ReadRow, Series, add_loss, with_loss
 from thinwire_coordinator.hall.whole_run import SHARES_TOLD_MAX, NodeShare, WholeRun
 
 VOIDS_MAX = 50
@@ -120,8 +120,6 @@ class Past:
     rounds_void: int = 0
 
 
-ReadRow = Callable[[int, int, int, list[tuple[str, int]]], Bucket]
-"""Makes the bucket of a row from its number, the bytes of its body, its tokens, and its nodes with their samples."""
 """Makes the bucket of a beat from the number of its row, its tokens, and its nodes with their samples. Raises
 LedgerError."""
 

@@ -7,7 +7,7 @@ import io
 from itertools import accumulate
 
 from thinwire_coordinator.hall.observe.history import History
-from thinwire_coordinator.hall.observe.series import BUCKETS_MAX, Bucket
+from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
 
 MEDIA_TYPE = "text/csv; charset=utf-8; header=present"
 COLUMNS = ("step", "time_s", "training_loss", "tokens", "bytes_up", "bytes_down", "dense_bytes", "nodes")

@@ -10,7 +10,7 @@ from typing import Any
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
 from thinwire_coordinator.hall.observe.history import History, Manner, Share
-from thinwire_coordinator.hall.observe.series import Bucket
+from thinwire_coordinator.hall.series import Bucket
 from thinwire_coordinator.hall.view import MemberView, Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec

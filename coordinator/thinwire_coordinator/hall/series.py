@@ -11,7 +11,7 @@ it was created.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 BUCKETS_MAX = 2048
@@ -109,3 +109,7 @@ def _put(buckets: dict[int, Bucket], key: int, bucket: Bucket) -> None:
         buckets[key].take_in(bucket)
     else:
         buckets[key] = bucket
+
+
+ReadRow = Callable[[int, int, int, list[tuple[str, int]]], Bucket]
+"""Makes the bucket of a row from its number, the bytes of its body, its tokens, and its nodes with their samples."""
