@@ -12,11 +12,13 @@ from thinwire_proto.exact.votes import Merges
 
 @dataclass
 class OpenRound:
-    """A `Round` with its merger and its receipts. k: components that each contribution may have."""
+    """A `Round` with its merger and its receipts. k: components that each contribution may have. is_closed: whether all
+    receipts are given."""
 
     round: Round
     k: int
     merger: Merges
+    is_closed: bool = False
     _receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)
 
     def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
@@ -35,6 +37,7 @@ class OpenRound:
 
     def close(self, receipt: Receipt) -> None:
         """End the round: give this receipt to every accepted contribution."""
+        self.is_closed = True
         for contribution in self.round.accepted:
             self.round.over(contribution)
             self._answer(contribution, receipt)
