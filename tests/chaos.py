@@ -28,7 +28,7 @@ from typing import IO
 from deploy.local_swarm.daemon_log import entry_of
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, SwarmError, left_with, start_installed
 from thinwire_coordinator.cli.status_client import as_organizer, open_channel
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub

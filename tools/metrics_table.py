@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from thinwire_common.metrics import Definitions
-from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
+from thinwire_coordinator.hall.observe.definitions import METRICS as COORDINATOR
 from thinwire_node.observe.definitions import METRICS as NODE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from thinwire_coordinator.trust.ballots import Ballot, Secret, digest_of
-from thinwire_coordinator.trust.comparison import Comparer
-from thinwire_coordinator.trust.evidence import Decision, RoundEvidence, Verdict
-from thinwire_coordinator.trust.trust import Trust
+from thinwire_coordinator.hall.verdicts import Verdict
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
+from thinwire_coordinator.star.trust.comparison import Comparer
+from thinwire_coordinator.star.trust.evidence import Decision, RoundEvidence
+from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_proto.exact.votes import Votes
 
 ROUND_S = 30.0

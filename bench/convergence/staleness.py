@@ -21,7 +21,7 @@ import torch
 
 from bench.convergence.arms import ARMS as CONVERGENCE_ARMS
 from bench.convergence.arms import DEFAULT
-from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_node.compression.residual import dropped_part
 from thinwire_node.compression.sent import Sent
 from thinwire_node.training.compute import TorchCompute

@@ -22,9 +22,9 @@ from urllib.request import urlopen
 from bench.wide_area.programs import cpu_s
 from deploy.local_swarm.processes import Processes
 from thinwire_coordinator.cli.status_client import open_channel
-from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.swarm import events
-from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.hall import events
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.observe.metrics import Metrics
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub

@@ -24,12 +24,12 @@ from playwright.async_api import async_playwright
 
 from deploy.local_swarm.processes import Process
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator import evaluation
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.observe.history import History
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.web.live import Live
-from thinwire_coordinator.web.page import Page
+from thinwire_coordinator.hall import evaluation
+from thinwire_coordinator.hall.observe.history import History
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.web.live import Live
+from thinwire_coordinator.hall.web.page import Page
 from thinwire_proto.contract import RunSpec, ScheduleSpec
 from thinwire_proto.models import PRESETS
 

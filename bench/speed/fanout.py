@@ -24,10 +24,12 @@ from typing import Any
 import grpc
 
 from bench.joining import Everybody, Metadata, join
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import door_of
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.star.calls import StarService
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, EncodedUpdate
+from thinwire_coordinator.star.star import Star, UpdateSource
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_download
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
@@ -137,11 +139,10 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     """
     # imported here because they import torch, which would slow down the start of the other processes
     from bench.speed.small_run import make_small_run  # noqa: PLC0415
-    from thinwire_coordinator.ledger.replay import replica_at_head  # noqa: PLC0415
-    from thinwire_coordinator.ledger.state_directory import open_state  # noqa: PLC0415
-    from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
-    from thinwire_coordinator.swarm.assembly import UpdateSource, assemble  # noqa: PLC0415
-    from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415
+    from thinwire_coordinator.hall.ledger.state_directory import open_state  # noqa: PLC0415
+    from thinwire_coordinator.hall.rpc.server import Server  # noqa: PLC0415
+    from thinwire_coordinator.hall.workers import Job, Workers  # noqa: PLC0415
+    from thinwire_coordinator.star.replay import replica_at_head  # noqa: PLC0415
 
     body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
 
@@ -152,14 +153,9 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         make_small_run(Path(scratch))
         state = open_state(Path(scratch))
         wait_for = state.contract.round.nodes_max  # so that no round opens
-        swarm = assemble(
-            state,
-            replica_at_head(state),
-            workers,
-            UpdateSource(encode_update_parts, encode, cache_bytes_max),
-            wait_for,
-        )
-        feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()), plain_transport())
+        hall = open_hall(state, replica_at_head(state), workers)
+        swarm = Star(hall, wait_for, source=UpdateSource(read=encode, cache_bytes_max=cache_bytes_max))
+        feed, server = swarm.feed, Server(swarm, StarService, hall.door(Everybody()), plain_transport())
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encode(0))  # tells subscribers that their stream is open
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thinwire_coordinator.ledger.state_directory import create_state
+from thinwire_coordinator.hall.ledger.state_directory import create_state
 from thinwire_proto.contract import RunSpec
 
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}

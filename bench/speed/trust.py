@@ -15,11 +15,11 @@ from bench.speed.row import BenchRow
 from bench.speed.signatures import MODEL, NODES, SHARE_WANTED
 from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
 from bench.speed.timing import interleaved, threads
-from thinwire_coordinator.auditing import TIME_SHARE, Auditor
 from thinwire_coordinator.cli.options import AUDIT_EVERY
-from thinwire_coordinator.trust.audit import Subject
-from thinwire_coordinator.trust.ballots import Ballot, Secret
-from thinwire_coordinator.trust.comparison import Comparer
+from thinwire_coordinator.star.trust.audit import Subject
+from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret
+from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec
 from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.data.text import CorpusText

@@ -18,8 +18,8 @@ import uvloop
 
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.events import ContributionTaken, Event, RoundOpened, RoundSealed
+from thinwire_coordinator.hall.events import ContributionTaken, Event, RoundOpened, RoundSealed
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 
 NEVER = 1 << 30
 """Rounds between two measurements of the held-out loss, which must not disturb this benchmark."""

@@ -16,34 +16,30 @@ from thinwire_common.logs import tell
 from thinwire_common.open_files import check_open_files
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.open_files import LEAST, open_files_for
-from thinwire_coordinator.access.organizer_secret import open_organizer_secret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import Transport
-from thinwire_coordinator.auditing import Auditor
-from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, frozen_parameters
-from thinwire_coordinator.evaluation import HeldOut, nodes_evaluate
-from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
-from thinwire_coordinator.invite_address import publish_address, tell_proxy
-from thinwire_coordinator.ledger.bodies import StoreFails
-from thinwire_coordinator.ledger.identity import open_identity
-from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.open_files import LEAST, open_files_for
+from thinwire_coordinator.hall.access.organizer_secret import open_organizer_secret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.ban_watch import watch_bans
+from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.events import Event
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
+from thinwire_coordinator.hall.kind import Kind, Opening
+from thinwire_coordinator.hall.ledger.bodies import StoreFails
+from thinwire_coordinator.hall.ledger.identity import open_identity
+from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.server import Server, check_listen
+from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.torch_threads import default_threads
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.kinds import kind_of
 from thinwire_coordinator.monitoring import Monitoring
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.server import Server, check_listen
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.run_opening import ReplayedRun, StartWorker, open_run, replay_run
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.ban_watch import watch_bans
-from thinwire_coordinator.swarm.events import Event
-from thinwire_coordinator.swarm.observer import TrustSettings
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.torch_threads import default_threads
-from thinwire_coordinator.trust_store import AccessTrustStore
-from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
 from thinwire_proto.errors import (
     MEND_STORE,
@@ -81,10 +77,8 @@ class Coordinator:
         self._transport: Transport | None = None
         self._trying: asyncio.Task[None] | None = None
         self._state: RunState | None = None
-        self._swarm: Swarm | None = None
-        self._upkeep: Upkeep | None = None
+        self._run: Run | None = None
         self._server: Server | None = None
-        self._gossip: GossipRun | None = None
 
     @property
     def readiness(self) -> Readiness:
@@ -120,7 +114,7 @@ class Coordinator:
                 await self._main_loop(stop)
         finally:
             await self._shutdown()
-        if self._swarm is not None and (error := self._swarm.tasks.failed_late) is not None:
+        if self._run is not None and (error := self._run.tasks.failed_late) is not None:
             raise error  # a script that stops the coordinator must learn that something was not written
 
     async def _startup_unless(self, stop: asyncio.Event) -> bool:
@@ -162,69 +156,40 @@ class Coordinator:
         held_out = await self._start_worker.run(
             HeldOut, state.contract, state.data, state.blobs, settings.evaluate_samples
         )
-        run = await replay_run(state, settings, self._start_worker, self.readiness)
-        self._swarm = swarm = self._assemble(state, run, access)
-        every, samples = settings.evaluate_every, settings.evaluate_samples
-        self._gossip = make_gossip_run(
-            swarm, run.replica, settings.wait_for, evaluate_every=every, evaluate_samples=samples
-        )
-        self._upkeep = self._make_upkeep(swarm, run, held_out)
-        await self._monitoring.begin(swarm, access, run, self._start_worker)
-        await self._listen(swarm, access, transport)
+        kind = kind_of(state.contract)
+        replayed = await replay_run(kind, state, settings, self._start_worker, self.readiness)
+        hall = open_hall(state, replayed.replica, self._workers)
+        hall.events.watchers += self._watchers
+        self._run = run = kind.open(Opening(hall, settings, access, replayed.retention, held_out))
+        await self._monitoring.begin(run, access, replayed, self._start_worker)
+        await self._listen(kind, run, access, transport)
 
-    def _assemble(self, state: RunState, run: ReplayedRun, access: AccessStore) -> Swarm:
-        settings = self._settings
-        auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
-        trust = TrustSettings(AccessTrustStore(access, self._workers), auditor, max(1, settings.audit_every))
-        source = UpdateSource(encode_update_parts)
-        swarm = assemble(state, run.replica, self._workers, source, settings.wait_for, trust=trust)
-        swarm.events.watchers += self._watchers
-        return swarm
-
-    def _make_upkeep(self, swarm: Swarm, run: ReplayedRun, held_out: HeldOut) -> Upkeep:
-        settings, state = self._settings, swarm.state
-        has_replica = self._gossip is None  # otherwise each node measures its own parameters
-        sets, samples = state.held_out_sets, settings.evaluate_samples
-        by_nodes = has_replica and nodes_evaluate(state.contract, sets, settings.evaluate, samples)
-        return Upkeep(
-            swarm,
-            run.replica,
-            run.retention,
-            held_out,
-            settings.evaluate_every,
-            samples=settings.http is not None,
-            by_nodes=by_nodes,
-            by_each=self._gossip.held_out.results if self._gossip is not None else None,
-        )
-
-    async def _listen(self, swarm: Swarm, access: AccessStore, transport: Transport) -> None:
+    async def _listen(self, kind: Kind, run: Run, access: AccessStore, transport: Transport) -> None:
         """Let nodes join, and log what they join."""
-        settings, contract = self._settings, swarm.view.contract
+        settings, contract = self._settings, run.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         frozen = await self._start_worker.run(frozen_parameters, contract)
-        audits = settings.audit_every > 0 and self._gossip is None
-        activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
-        memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
-        door, whole_run = door_of(swarm, swarm.state.key, access), self._monitoring.whole_run
-        self._server = Server(swarm, door, transport, bounds, self._gossip, whole_run)
+        own = await self._start_worker.run(partial(kind.memory, contract, frozen, audits=settings.audit_every > 0))
+        memory = check_memory(contract, bounds, frozen, own)
+        door, whole_run = run.hall.door(access), self._monitoring.whole_run
+        self._server = Server(run, kind.service, door, transport, bounds, whole_run)
         port = await self._server.start(settings.listen)
-        if self._gossip is not None:
-            self._gossip.start()
+        run.start()
         if transport.invites_needed:
-            fingerprint = swarm.state.key.public.fingerprint
+            fingerprint = run.state.key.public.fingerprint
             trying = publish_address(settings, access, port, fingerprint, public_tls=transport.public_tls)
             self._trying = asyncio.get_running_loop().create_task(trying)
         if transport.behind_proxy:
             tell_proxy(forwards=transport.trusted_proxy is not None)
-        name, parameters = contract.hash.hex(), swarm.view.layout.parameters
+        name, parameters = contract.hash.hex(), run.view.layout.parameters
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
         tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
-        self._monitoring.listening(swarm, port, memory.total_bytes)
+        self._monitoring.listening(run, port, memory.total_bytes)
         if self._on_listening is not None:
             self._on_listening(port)
         host, _, _ = settings.listen.rpartition(":")
-        self._tell_ready(f"{host}:{port}", swarm.view.term.number)
+        self._tell_ready(f"{host}:{port}", run.view.term.number)
 
     def _tell_ready(self, address: str, term: int) -> None:
         """Write the ready file and log that nodes can join."""
@@ -235,22 +200,21 @@ class Coordinator:
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run the upkeep until told to stop or until a failure."""
-        assert self._swarm is not None
+        assert self._run is not None
         assert self._access is not None
-        assert self._upkeep is not None
         loop = asyncio.get_running_loop()
         stopped = loop.create_task(stop.wait())
-        upkeep = loop.create_task(self._upkeep.run())
-        bans = loop.create_task(watch_bans(self._swarm, self._access.bans, self._access.bans.newest_decision))
+        upkeep = loop.create_task(self._run.upkeep())
+        bans = loop.create_task(watch_bans(self._run, self._access.bans, self._access.bans.newest_decision))
         rotation = loop.create_task(self._rotate())
         try:
-            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, rotation, self._swarm.failed)
+            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, rotation, self._run.tasks.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._swarm.failed, upkeep, bans, rotation):
+            for end in (self._run.tasks.failed, upkeep, bans, rotation):
                 if end.done() and (error := end.exception()) is not None:
                     raise error
         finally:
-            self._swarm.tasks.log_failures()
+            self._run.tasks.log_failures()
             stopped.cancel()
             upkeep.cancel()
             bans.cancel()
@@ -267,16 +231,16 @@ class Coordinator:
         if self._lock is not None:
             with contextlib.suppress(OSError):  # a reader of a stale file sees from its pid that the process is gone
                 remove_ready(self._settings.ready)
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._run is not None:
+            self._run.stop_upkeep()
         if self._trying is not None:
             self._trying.cancel()
         if self._server is not None:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
-        if self._swarm is not None:
-            self._swarm.stop()  # otherwise a round could open after the workers are closed
-            await self._swarm.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
-            self._swarm.end()
+        if self._run is not None:
+            self._run.stop()  # otherwise a round could open after the workers are closed
+            await self._run.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
+            self._run.end()
         await self._monitoring.close()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

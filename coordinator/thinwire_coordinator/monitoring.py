@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import logging
 
-from thinwire_coordinator.access.forwarded import is_forwarded
-from thinwire_coordinator.access.logins import Logins
-from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
-from thinwire_coordinator.access.organizer_secret import OrganizerSecret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import Transport
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.node_names import NodeNames
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.observe.sinks.sinks import Sinks
-from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.whole_run import WholeRun
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.web.organizer import Organizer
-from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.panel import AccessPanel
-from thinwire_coordinator.web.server import WebServer
+from thinwire_coordinator.hall.access.forwarded import is_forwarded
+from thinwire_coordinator.hall.access.logins import Logins
+from thinwire_coordinator.hall.access.organizer_secret import FILE as SECRET_FILE
+from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.node_names import NodeNames
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.observe.sinks.sinks import Sinks
+from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.web.organizer import Organizer
+from thinwire_coordinator.hall.web.page import Page
+from thinwire_coordinator.hall.web.panel import AccessPanel
+from thinwire_coordinator.hall.web.server import WebServer
+from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.workers import Workers
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -66,27 +66,27 @@ class Monitoring:
         self._web = WebServer(settings.http, transport, self.readiness, routes, may_move=settings.http_may_move)
         self._web.start()
 
-    async def begin(self, swarm: Swarm, access: AccessStore, run: ReplayedRun, worker: StartWorker) -> None:
-        """Start to watch the swarm."""
+    async def begin(self, run: Run, access: AccessStore, replayed: ReplayedRun, worker: StartWorker) -> None:
+        """Start to watch the run."""
         settings = self._settings
-        self._names = NodeNames(swarm)
+        self._names = NodeNames(run)
         if self._web is not None:
-            self._exposition.begin(swarm, settings.keep, run.needs, run.losses)
-        self._page.open(swarm)  # even if it is not served: its history answers the status call
+            self._exposition.begin(run, replayed.measure_disks, replayed.needs, replayed.losses)
+        self._page.open(run)  # even if it is not served: its history answers the status call
         if self._organizer is not None:
-            self._organizer.panel = AccessPanel(access, settings.state_dir, swarm)
+            self._organizer.panel = AccessPanel(access, settings.state_dir, run)
         memories = self._sinks.recall()
-        totals = await worker.run(self._sinks.totals, memories, swarm)
-        self._sinks.begin(swarm, memories, totals)
+        totals = await worker.run(self._sinks.totals, memories, run)
+        self._sinks.begin(run, memories, totals)
 
     def whole_run(self) -> WholeRun | None:
         """Figures of all terms of the coordinator; None until they are read from the ledger."""
         return self._page.whole_run()
 
-    def listening(self, swarm: Swarm, port: int, memory_bound_bytes: int) -> None:
+    def listening(self, run: Run, port: int, memory_bound_bytes: int) -> None:
         """Show that nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
         self._exposition.listening(port, memory_bound_bytes)
-        self.readiness.swarm = swarm.view
+        self.readiness.swarm = run.view
         if (address := self.page_address) is not None:
             log.info("the page is at %s", address)
             secret = self._settings.state_dir / SECRET_FILE

@@ -10,8 +10,8 @@ import torch
 
 from deploy.local_swarm.processes import SwarmError
 from examples.running.swarm import Swarm
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.task import Stateless, task_of
 
 PROMPTS = ("def ", "import os\n", 'class Node:\n    """')

@@ -16,7 +16,7 @@ from fuzz.wire.connection import Connection
 from fuzz.wire.frames import block
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.rpc.traffic import CountMessages
+from thinwire_coordinator.hall.rpc.traffic import CountMessages
 
 CHECK = "/grpc.health.v1.Health/Check"
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED.value[0]

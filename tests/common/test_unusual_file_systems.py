@@ -19,7 +19,7 @@ from thinwire_proto.identity.private_files import publish_new
 
 SOURCES = Path(__file__).parents[1] / "support" / "preloaded"
 NODE = "from thinwire_node.storage.state import NodeState; print(NodeState(Path(sys.argv[1])).node_id)"
-COORDINATOR = "from thinwire_coordinator.ledger.state_directory import lock_state; lock_state(Path(sys.argv[1]))"
+COORDINATOR = "from thinwire_coordinator.hall.ledger.state_directory import lock_state; lock_state(Path(sys.argv[1]))"
 BEGIN = """
 import sys
 from pathlib import Path

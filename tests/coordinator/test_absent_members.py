@@ -104,7 +104,7 @@ def test_a_restarted_coordinator_has_the_keys_of_those_that_replaced_forgotten_n
             coordinator.run.beats.leave(coordinator.nodes.pop(0).member, None)
             await training(coordinator, 1)
         await coordinator.run.beats._store.keep()
-        restored = Store(coordinator.swarm, coordinator.run.beats.directory.settings).directory
+        restored = Store(coordinator.run.hall, coordinator.run.beats.directory.settings).directory
         assert len(restored.by_node) == FORGOTTEN_FACTOR * NODES_MAX
         for node in coordinator.nodes:
             assert restored.by_node[node.node_id].public_key == node.key.public.data
@@ -117,7 +117,7 @@ def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path, monkeypatch: pyt
 
     async def scene(coordinator: GossipCoordinator) -> None:
         await training(coordinator)
-        leases = coordinator.swarm.registry.leases
+        leases = coordinator.run.hall.leases
         for number in range(3):
             leases.grant(f"forgotten {number}", 2, 0)
         await coordinator.run.beats.seal()
@@ -151,7 +151,7 @@ def test_bytes_of_direct_lines_before_a_restart_of_the_coordinator_are_not_count
         beats.directory.by_node[node.node_id].is_restored = True  # as after a restart, until it reports
         for sent in (1000, 1010):
             await beats.beat(node.member, node.report(), b"", lines=SeenLines(sent, sent))
-        found = coordinator.swarm.view.counts.of(node.node_id)
+        found = coordinator.run.view.counts.of(node.node_id)
         assert (found.direct_up, found.direct_down) == (10, 10)
 
     played(tmp_path, scene)

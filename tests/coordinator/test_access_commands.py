@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from support.sealed_run import make_state
-from thinwire_coordinator.access.addresses import address_for_invites, checked_address, outgoing_host
-from thinwire_coordinator.access.invite_strings import keep_invite_file
-from thinwire_coordinator.access.port import Candidate
-from thinwire_coordinator.access.settings_table import ADDRESS
-from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.ledger.identity import open_identity
+from thinwire_coordinator.hall.access.addresses import address_for_invites, checked_address, outgoing_host
+from thinwire_coordinator.hall.access.invite_strings import keep_invite_file
+from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.settings_table import ADDRESS
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key

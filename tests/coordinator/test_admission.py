@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from support.swarm_bench import key_of
-from thinwire_coordinator.round.admission import ContributionClaim, RoundFacts, check_header, weight, why_drop_momentum
-from thinwire_coordinator.swarm.members import Members
+from thinwire_coordinator.hall.members import Members
+from thinwire_coordinator.star.round.admission import (
+    ContributionClaim,
+    RoundFacts,
+    check_header,
+    weight,
+    why_drop_momentum,
+)
 from thinwire_proto.wire.reasons import Reason
 
 CLAIM = ContributionClaim(

@@ -11,10 +11,10 @@ import torch
 
 from support.sealed_run import make_state
 from support.small import random_replica, small_contract, small_corpus, small_trainer
-from thinwire_coordinator.auditing import TIME_SHARE, Auditor, Difference
-from thinwire_coordinator.trust.address_groups import group_of
-from thinwire_coordinator.trust.audit import REFERENCES_MIN, Subject, audited
-from thinwire_coordinator.trust.ballots import Ballot
+from thinwire_coordinator.hall.access.address_groups import group_of
+from thinwire_coordinator.star.trust.audit import REFERENCES_MIN, Subject, audited
+from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
+from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.task import NO_BLOBS

@@ -8,13 +8,13 @@ from prometheus_client import generate_latest
 
 from support.beats import CONTEXT, SAMPLES, beat
 from support.prometheus import parsed, value
-from thinwire_coordinator.observe.history import History
-from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.observe.sinks.fold import Fold
-from thinwire_coordinator.observe.sinks.memory import Totals
-from thinwire_coordinator.observe.sinks.port import CONSENSUS, TRAINING, Point
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.events import DisagreementMeasured, Event
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.events import DisagreementMeasured, Event
+from thinwire_coordinator.hall.observe.history import History
+from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.sinks.fold import Fold
+from thinwire_coordinator.hall.observe.sinks.memory import Totals
+from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, TRAINING, Point
 from thinwire_proto.all_reduce import ring_bytes_of_all
 
 PARAMETERS = 1000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.gossip_coordinator import GossipCoordinator, gossip_coordinator
 from support.small import small_contract
+from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
-from thinwire_coordinator.rpc.gossip_calls import beat_reply
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.wire import service_pb2 as pb
@@ -31,7 +31,7 @@ def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path:
             rule=AdamWSpec(samples=1),
         )
         with gossip_coordinator(tmp_path, contract) as coordinator:
-            leases = coordinator.swarm.registry.leases
+            leases = coordinator.run.hall.leases
             leases.cursor = FAR
             nodes = coordinator.join(NODES)
             for node in nodes:  # what returns from a lost node is in many small ranges

@@ -15,9 +15,9 @@ from fsspec.registry import _registry
 from support.sealed_run import make_state
 from support.small import MODEL
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.ledger.bodies import Bodies, StoreFails, location_of
-from thinwire_coordinator.ledger.state_directory import check_bodies, create_state, open_state
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.ledger.bodies import Bodies, StoreFails, location_of
+from thinwire_coordinator.hall.ledger.state_directory import check_bodies, create_state, open_state
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import parse_run
 from thinwire_proto.errors import ConfigError, LedgerError, LocalError
 

@@ -12,11 +12,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
-from thinwire_coordinator.ledger.disk_forecast import measure
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.hall.ledger.disk_forecast import measure
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.star.disk import star_forecast
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.verify import verify
 from thinwire_node.data_addresses import DataAddresses
 from thinwire_node.session.download import SourceFailed, download
 from thinwire_proto.errors import LedgerError
@@ -50,7 +51,7 @@ def test_a_run_with_its_bodies_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     said: list[str] = []
     verify(tmp_path, said.append)
     assert "replayed 4 updates from the first state" in "\n".join(said)
-    assert [need.location for need in measure(state, None)[1]] == [str(tmp_path)]
+    assert [need.location for need in measure(state, None, star_forecast)[1]] == [str(tmp_path)]
 
     state.bodies.put(b"sealed by nobody")
     assert len(state.bodies.names()) == 5

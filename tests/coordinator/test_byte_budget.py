@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from thinwire_coordinator.swarm.byte_budget import ByteBudget
+from thinwire_coordinator.hall.byte_budget import ByteBudget
 
 
 async def test_who_needs_bytes_waits_in_order() -> None:

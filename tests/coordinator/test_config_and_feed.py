@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, NotWanted
+from thinwire_coordinator.star.feed import EncodedUpdate, Feed, NotWanted
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus

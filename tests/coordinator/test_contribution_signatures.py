@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.swarm_bench import PATIENCE_S, Bench, key_of, parts_of
-from thinwire_coordinator.round.admission import ContributionClaim, check_signature
-from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.star.round.admission import ContributionClaim, check_signature
 from thinwire_proto.identity import statements
 from thinwire_proto.wire.reasons import Reason
 
@@ -51,11 +51,11 @@ async def test_a_forged_contribution_leaves_lease_round_and_receipt_alone(tmp_pa
     member = bench.join("a")
     await bench.attend(member)
     payload = bench.payload(1)
-    lease, current = bench.swarm.registry.leases.plain(), bench.current
+    lease, current = bench.swarm.hall.leases.plain(), bench.current
     name = bench.name(member, payload)
     assert await contribute(bench, member, payload, signature=b"") is Reason.SIGNATURE
     assert await contribute(bench, member, payload, signature=bytes(64)) is Reason.SIGNATURE
-    assert bench.swarm.registry.leases.plain() == lease
+    assert bench.swarm.hall.leases.plain() == lease
     assert member.node_id in current.round.awaited
     assert current.receipt(name) is None
     assert (await bench.swarm.ask_receipt(name)).reason is Reason.UNKNOWN
@@ -70,7 +70,7 @@ async def test_the_receipt_of_a_refused_contribution_is_not_changed_by_a_forged_
     member = bench.join("a")
     await bench.attend(member)
     payload = bench.payload(1)
-    start, name = bench.swarm.registry.leases.granted(member.node_id)[0].start, bench.name(member, payload)
+    start, name = bench.swarm.hall.leases.granted(member.node_id)[0].start, bench.name(member, payload)
     forged = {"signature": bytes(64)}
     assert await contribute(bench, member, payload, **forged) is Reason.SIGNATURE
     assert await contribute(bench, member, payload, trained_through=start + 7, fingerprint=1) is Reason.REPLICA_DIFFERS

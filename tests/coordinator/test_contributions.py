@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from support.sealed_run import signed
-from thinwire_coordinator.round.contributions import (
+from thinwire_coordinator.star.round.contributions import (
     TRANSITIONS,
     Contribution,
     ContributionEvent,

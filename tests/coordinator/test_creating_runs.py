@@ -14,10 +14,10 @@ import pytest
 from support.sealed_run import make_run
 from support.small import MODEL
 from support.token_folder import VOCABULARY, write_tokens
-from thinwire_coordinator.ledger import state_directory
-from thinwire_coordinator.ledger.bodies import Bodies
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import check_run, create_state, keep_blobs, open_state
+from thinwire_coordinator.hall.ledger import state_directory
+from thinwire_coordinator.hall.ledger.bodies import Bodies
+from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, keep_blobs, open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.blobs import blob_of
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError

@@ -18,7 +18,7 @@ from support.small import small_contract
 from thinwire_common.within import Within
 from thinwire_coordinator.gossip import directory
 from thinwire_coordinator.gossip.directory import Phase
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
@@ -57,7 +57,7 @@ async def sealed(coordinator: GossipCoordinator) -> torch.Tensor:
 
 def sealed_model(coordinator: GossipCoordinator) -> torch.Tensor:
     assert coordinator.run.beats.directory.phase is Phase.COMPLETE
-    state = coordinator.swarm.state
+    state = coordinator.run.state
     model = load_replica(state.contract, state.snapshot_path(state.snapshot_steps()[-1]))
     return torch.cat([tensor.flatten() for tensor in model.tensors.values()])
 
@@ -85,7 +85,7 @@ def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_pa
     async def scene(coordinator: GossipCoordinator) -> None:
         first, *others = coordinator.nodes
         go_on = threading.Event()
-        coordinator.swarm.workers.submit(Job.ADD_DEPOSIT, go_on.wait)
+        coordinator.run.workers.submit(Job.ADD_DEPOSIT, go_on.wait)
         call = asyncio.ensure_future(coordinator.deposit(first))
         await asyncio.sleep(0.1)  # until the body waits for the worker
         call.cancel()
@@ -98,7 +98,7 @@ def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_pa
         assert call.cancelled()
         assert await coordinator.deposit(first) == ""  # it does not know
         assert await coordinator.deposit(others[1]) == ""
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
 
     collecting(tmp_path, scene)
@@ -119,7 +119,7 @@ def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(tmp_
         await sealing
         assert coordinator.run.beats.directory.phase is Phase.COLLECTING
         assert await coordinator.deposit(slow) == ""
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
 
     collecting(tmp_path, scene)
@@ -146,7 +146,7 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
                 await coordinator.run.deposits.seal_if_due()
                 await asyncio.sleep(PATIENCE_S / 8)
         await uploads
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         assert torch.equal(sealed_model(coordinator), mean_of(others, parameters))
         assert "the mean of 2 nodes is sealed, without node 2 (2 of 2 iterations)" in caplog.text
 
@@ -169,7 +169,7 @@ def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_me
             await slowly
         await sealing
         assert await waits == ""
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         await asyncio.sleep(2 * PATIENCE_S)
         assert torch.equal(await sealed(coordinator), mean_of([first, last], parameters))
 
@@ -183,7 +183,7 @@ def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> 
         first = coordinator.nodes[0]
         assert await coordinator.deposit(first) == ""
         assert await coordinator.deposit(first) == ""
-        body = bytes(4 * coordinator.swarm.view.layout.parameters)
+        body = bytes(4 * coordinator.run.view.layout.parameters)
         claim = first.claim(CONTRACT, body)
 
         async def parts() -> AsyncIterator[bytes]:
@@ -200,7 +200,7 @@ def test_nodes_that_wait_for_longer_than_until_a_silent_one_is_lost_are_in_the_m
 
     async def scene(coordinator: GossipCoordinator) -> None:
         first, second, last = coordinator.nodes
-        body = first.body(coordinator.swarm.view.layout.parameters)
+        body = first.body(coordinator.run.view.layout.parameters)
         go_on = asyncio.Event()
 
         async def slow_upload() -> AsyncIterator[bytes]:
@@ -220,7 +220,7 @@ def test_nodes_that_wait_for_longer_than_until_a_silent_one_is_lost_are_in_the_m
         await sealing
         assert await uploading == ""
         assert await asyncio.gather(*waiting) == ["", ""]
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
 
     collecting(tmp_path, scene)
@@ -231,7 +231,7 @@ def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_w
 ) -> None:
     async def scene(coordinator: GossipCoordinator) -> None:
         *honest, hostile = coordinator.nodes
-        parameters = coordinator.swarm.view.layout.parameters
+        parameters = coordinator.run.view.layout.parameters
         for node in honest:
             assert await coordinator.deposit(node) == ""
         body = np.full(parameters, 300.0, "<f4").tobytes()
@@ -241,11 +241,11 @@ def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_w
 
         assert await coordinator.run.deposits.take(hostile.member, hostile.claim(CONTRACT, body), parts()) == ""
         assert torch.equal(await sealed(coordinator), mean_of(honest, parameters))
-        state = coordinator.swarm.state
+        state = coordinator.run.state
         counted = {entry.node for entry in state.ledger.row(state.ledger.step - 1).counted}
         assert counted == {node.node_id for node in honest}
         assert not (state.folder / "deposits").exists()
-        name = coordinator.swarm.view.members[hostile.node_id].name
+        name = coordinator.run.view.members[hostile.node_id].name
         assert f"the mean of 2 nodes is sealed, without {name} (its parameters were" in caplog.text
         assert "times as far from the median as usual" in caplog.text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.swarm.counts import DIRECT_BYTES_MAX, DIRECT_RATE_BYTES_MAX, Counts
+from thinwire_coordinator.hall.counts import DIRECT_BYTES_MAX, DIRECT_RATE_BYTES_MAX, Counts
 
 
 def test_reports_are_sums_so_only_what_is_new_counts() -> None:

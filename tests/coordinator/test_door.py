@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.round.announcements import IdleAnnouncement, RoundAnnouncement
-from thinwire_coordinator.round.leases import SampleRange
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.rpc import messages
-from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.rpc import messages
+from thinwire_coordinator.star import messages as star_messages
+from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_node.exchange import port
 from thinwire_node.exchange.coordinator import messages as node_messages
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
@@ -18,14 +19,14 @@ from thinwire_proto.wire.reasons import Reason
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_a_receipt_reaches_the_node_with_its_reason(reason: Reason) -> None:
-    message = messages.receipt(Receipt(reason, "why", step=7, arrived_us=1_500_000))
+    message = star_messages.receipt(Receipt(reason, "why", step=7, arrived_us=1_500_000))
     assert node_messages.outcome(message) == port.Outcome(reason, "why", 7, 1.5)
 
 
 def test_a_round_reaches_the_node_with_its_deadline_and_its_lease() -> None:
     lease = (SampleRange(4, 2), SampleRange(9, 1))
     told = RoundAnnouncement(1, 2, 3, deadline=10.5, now=10.0, k=8, nonces=(5, 6), lease=lease)
-    message = messages.announcement(told)
+    message = star_messages.announcement(told)
     assert (message.time_left_ms, message.clock_us) == (500, 10_000_000)
     expected = port.AnnouncedRound(1, 2, 3, 10.5, 8, (5, 6), (range(4, 6), range(9, 10)))
     assert node_messages.announcement(message) == expected
@@ -33,13 +34,13 @@ def test_a_round_reaches_the_node_with_its_deadline_and_its_lease() -> None:
 
 def test_a_deadline_in_the_past_leaves_no_time() -> None:
     told = RoundAnnouncement(1, 2, 3, deadline=9.0, now=10.0, k=8, nonces=(), lease=())
-    assert messages.announcement(told).time_left_ms == 0
+    assert star_messages.announcement(told).time_left_ms == 0
 
 
 def test_a_waiting_node_and_the_end_of_the_run_are_told_apart() -> None:
-    waiting = messages.announcement(IdleAnnouncement(1, 3, "for one more node"))
+    waiting = star_messages.announcement(IdleAnnouncement(1, 3, "for one more node"))
     assert (waiting.term, node_messages.announcement(waiting)) == (1, port.Waiting(3, "for one more node"))
-    complete = messages.announcement(IdleAnnouncement(1, 9, "complete", complete=True))
+    complete = star_messages.announcement(IdleAnnouncement(1, 9, "complete", complete=True))
     assert node_messages.announcement(complete) == port.RunComplete(9)
 
 
@@ -48,7 +49,7 @@ def test_a_claim_arrives_as_the_node_made_it(trained_through: int | None) -> Non
     sent = port.Claim(1, 2, 3, 2, trained_through, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
     header = node_messages.header(sent, SecretKey())
     header.payload_bytes = 1000
-    claim = messages.claim(header, "s")
+    claim = star_messages.claim(header, "s")
     assert (claim.session, claim.payload_bytes) == ("s", 1000)
     kept = {field: value for field, value in vars(sent).items() if field != "name"}  # the coordinator computes it
     assert {field: getattr(claim, field) for field in kept} == kept

@@ -12,8 +12,8 @@ import pytest
 from simulator import virtual_time
 from simulator.machine import Hardware
 from simulator.world import World
-from thinwire_coordinator.round.measurement import MeasureHere, Part, SetMeasured
-from thinwire_coordinator.trust.weights import FULL_AFTER
+from thinwire_coordinator.hall.measurement import MeasureHere, Part, SetMeasured
+from thinwire_coordinator.star.trust.weights import FULL_AFTER
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.port import AnnouncedRound, Announcement
 from thinwire_proto.contract import Contract

@@ -23,9 +23,9 @@ from thinwire_coordinator.export.export import export_file, export_folder
 from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts, facts_of
-from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import HELD_OUT
@@ -246,7 +246,7 @@ def test_the_words_about_a_run_without_a_centre_speak_of_iterations(
             f"| iterations | {iterations}, with {reports} reports of nodes |",
         ),
         *(
-            "| exchange | gossip, without a centre",
+            "| exchange | gossip: each node mixes",
             "| topology | complete |",
             "| codec | dense |",
             "| node | reports |",

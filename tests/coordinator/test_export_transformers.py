@@ -16,9 +16,9 @@ from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.export.tokenizer_class import AUTO, FAST, class_to_open
-from thinwire_coordinator.generation import Sampling, generate
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import keep_blobs, open_state
+from thinwire_coordinator.hall.generation import Sampling, generate
+from thinwire_coordinator.hall.ledger.state_directory import keep_blobs, open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec, ModelSpec, parse_run
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec

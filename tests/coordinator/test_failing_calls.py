@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from thinwire_common.logs import JsonFormatter
-from thinwire_coordinator.access.admission_rules import AdmissionRules
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.rpc.guard import FAILED, Guard
+from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.rpc.guard import FAILED, Guard
 from thinwire_proto.errors import LocalError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.limits import FAILURE_TOLD_AGAIN_S

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.ledger.identity import open_existing_identity
-from thinwire_coordinator.ledger.state_directory import lock_state, open_state
+from thinwire_coordinator.hall.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.ledger.state_directory import lock_state, open_state
 from thinwire_proto.errors import ConfigError
 
 

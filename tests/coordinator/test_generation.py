@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.generation import Sampling, draw, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.hall.generation import (
+    Sampling,
+    draw,
+    first_prompt,
+    generate,
+    prompt_tokens,
+    text_of,
+    tokenizer_of,
+)
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.errors import ConfigError

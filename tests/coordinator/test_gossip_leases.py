@@ -37,7 +37,7 @@ def test_a_node_of_unknown_pace_reports_soon_and_its_computing_tells_how_much_it
             assert answer.next_s == BEAT_S  # an iteration takes so long that its first lease lasts
             node.iteration, node.head = 16, bytes(32)
             node.samples, node.compute_ms = 16 * SAMPLES, 2000  # eight iterations a second
-            node.trained_through = coordinator.swarm.registry.leases.granted(node.node_id)[0].start + node.samples - 1
+            node.trained_through = coordinator.run.hall.leases.granted(node.node_id)[0].start + node.samples - 1
             (answer,) = await coordinator.beat(node)
             assert (answer.next_s, iterations(answer)) == (BEAT_S, LEASE_BEATS * BEAT_S * 8)
 

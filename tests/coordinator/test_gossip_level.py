@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS
-from thinwire_coordinator.ledger.gossip_level import LEVEL, GivenLevel, Ladder, ladder_of_run
+from thinwire_coordinator.gossip.level import LEVEL, GivenLevel, Ladder, ladder_of_run
+from thinwire_coordinator.gossip.measurements import CONSENSUS
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import PayloadError

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from thinwire_coordinator.gossip.held_out import SHARE, TRAINING, HeldOutLosses
-from thinwire_coordinator.round.measurement import Part, SetMeasured
+from thinwire_coordinator.hall.measurement import Part, SetMeasured
 from thinwire_proto.task import HeldOutSet
 
 SETS = (HeldOutSet("prose", 64), HeldOutSet("code", 20))

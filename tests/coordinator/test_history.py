@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from support.sealed_run import make_run, node_key
-from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, Share, read_past
-from thinwire_coordinator.observe.series import Bucket, Series
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
-from thinwire_coordinator.swarm.whole_run import SHARES_TOLD_MAX
-from thinwire_coordinator.web import status
-from thinwire_coordinator.web.curves_csv import COLUMNS, curves_csv
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.hall.observe.history import VOIDS_MAX, History, Past, Share, read_past
+from thinwire_coordinator.hall.series import Bucket, Series
+from thinwire_coordinator.hall.web import status
+from thinwire_coordinator.hall.web.curves_csv import COLUMNS, curves_csv
+from thinwire_coordinator.hall.whole_run import SHARES_TOLD_MAX
+from thinwire_coordinator.star.star import bucket_of
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.rows import Counted
 
@@ -221,7 +222,9 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
         assert callable(piece)
         piece()
 
-    past = await read_past(state.reading_ledger, state.ledger.begin_term().number, 3, 32, ["wiki", "code"], at_once)
+    past = await read_past(
+        state.reading_ledger, state.ledger.begin_term().number, 3, 32, ["wiki", "code"], at_once, bucket_of
+    )
     rows = list(state.ledger.rows())
     state.close()
     watched = Watched(step=3)

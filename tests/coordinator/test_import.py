@@ -18,8 +18,8 @@ from support.sealed_run import make_run
 from support.small import MODEL
 from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.export.export import export_folder
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import is_state, open_state
+from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.models.weights_folder import WEIGHTS
 
 

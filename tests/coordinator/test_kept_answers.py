@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.observe.kept_answers import KEPT_MAX, NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
+from thinwire_coordinator.hall.observe.kept_answers import KEPT_MAX, NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01

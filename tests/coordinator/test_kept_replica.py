@@ -12,11 +12,11 @@ import pytest
 
 from support.sealed_run import make_run, make_state
 from support.small import small_contract
-from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.kept_replica import keep
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.ledger.kept_replica import keep
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.replay import replica_at_head
 
 STEPS = 3
 
@@ -71,9 +71,9 @@ def test_a_copy_can_only_be_read(state: RunState) -> None:
 KILLED = """
 import resource, signal, sys
 from pathlib import Path
-from thinwire_coordinator.ledger.kept_replica import keep
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.kept_replica import keep
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 folder, most, dies = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "dies"
 frozen = replica_at_head(open_state(folder)).freeze()
@@ -114,9 +114,9 @@ def test_a_disk_without_room(state: RunState) -> None:
 MEASURED = """
 import re, sys
 from pathlib import Path
-from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.kept_replica import keep
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.ledger.kept_replica import keep
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 def peak(name):
     return 1024 * int(re.search(rf"^{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.M)[1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.round.leases import TRAINED_RUNS_MAX, Leases, SampleRange
+from thinwire_coordinator.hall.leases import TRAINED_RUNS_MAX, Leases, SampleRange
 from thinwire_proto.errors import LedgerError
 
 

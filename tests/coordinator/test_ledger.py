@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from support.sealed_run import COLUMNS, make_run, signed, verified
-from thinwire_coordinator.ledger.bodies import Bodies
-from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import (
+from thinwire_coordinator.hall.ledger.bodies import Bodies
+from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.signatures import RowSignatures
+from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
     lock_state,
     open_state,
 )
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.sealed_run import counted, make_run, node_key, verified
-from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.signing import sign_older_rows
-from thinwire_coordinator.ledger.state_directory import StartInterrupted, open_state
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.hall.ledger.signatures import RowSignatures
+from thinwire_coordinator.hall.ledger.signing import sign_older_rows
+from thinwire_coordinator.hall.ledger.state_directory import StartInterrupted, open_state
+from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
 
@@ -138,7 +138,7 @@ def test_rows_of_an_older_version_are_signed_once(folder: Path) -> None:
 
 
 def test_signing_continues_where_it_was_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire_coordinator.ledger.signing.BATCH_ROWS", 3)
+    monkeypatch.setattr("thinwire_coordinator.hall.ledger.signing.BATCH_ROWS", 3)
     make_old(folder)
     state = open_state(folder)
     calls = []

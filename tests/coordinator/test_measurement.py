@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_coordinator.round.measurement import (
+from thinwire_coordinator.hall.measurement import (
     ASKED_MAX,
     Action,
     Judged,

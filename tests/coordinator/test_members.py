@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from support.swarm_bench import key_of
-from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.swarm.members import Members
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.members import Members
 
 A, B, C = (key_of(letter).public for letter in "abc")
 

@@ -10,18 +10,24 @@ from dataclasses import dataclass
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.open_files import OWN_FILES, PAGE_CONNECTIONS_MAX, open_files_for, page_connections
-from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
-from thinwire_coordinator.swarm import feed as feeds
-from thinwire_coordinator.swarm.feed import Feed
-from thinwire_coordinator.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.open_files import (
+    OWN_FILES,
+    PAGE_CONNECTIONS_MAX,
+    open_files_for,
+    page_connections,
+)
+from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.star import feed as feeds
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.memory import star_memory
+from thinwire_coordinator.star.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_proto.exact.tiles import TileLayout
 
 
 def bound(nodes_max: int, **sections: object) -> int:
     contract = small_contract(round={"nodes_max": nodes_max, "weight_max": 1}, **sections)
-    return memory_bound(contract, Bounds(nodes_max)).total_bytes
+    return memory_bound(contract, Bounds(nodes_max), star_memory(contract)).total_bytes
 
 
 def test_the_bound_follows_from_the_contract() -> None:
@@ -30,7 +36,7 @@ def test_the_bound_follows_from_the_contract() -> None:
 
 
 def test_the_bound_is_told_part_by_part() -> None:
-    words = memory_bound(small_contract(), Bounds(16)).in_words()
+    words = memory_bound(small_contract(), Bounds(16), star_memory(small_contract())).in_words()
     assert "contributions" in words
     assert "connections" in words
     assert "trust" in words
@@ -38,19 +44,17 @@ def test_the_bound_is_told_part_by_part() -> None:
 
 
 def test_the_bound_holds_what_trust_and_audits_take() -> None:
-    def of(nodes: int) -> MemoryBound:
-        return memory_bound(small_contract(round={"nodes_max": nodes, "weight_max": 1}), Bounds(nodes))
+    def of(nodes: int) -> dict[str, int]:
+        return star_memory(small_contract(round={"nodes_max": nodes, "weight_max": 1})).named
 
     few, many = of(16), of(8192)
-    assert many.trust - few.trust >= 8192**2 * 4  # a number for each pair of nodes
-    assert few.trust >= NODES_KEPT * OWN_KEPT * SKETCH * 8
-    large, small = (memory_bound(small_contract(demo={"k": k}), Bounds(16)) for k in (176, 8))
-    assert large.trust > small.trust
+    assert many["trust"] - few["trust"] >= 8192**2 * 4  # a number for each pair of nodes
+    assert few["trust"] >= NODES_KEPT * OWN_KEPT * SKETCH * 8
+    large, small = (star_memory(small_contract(demo={"k": k})).named for k in (176, 8))
+    assert large["trust"] > small["trust"]
     parameters = TileLayout(small_contract().parameters).parameters
-    assert few.audits >= 4 * 4 * parameters  # a copy of the replica, the model and two gradients
-    without = memory_bound(small_contract(), Bounds(16), audits=False)
-    assert without.audits == 0
-    assert without.total_bytes < memory_bound(small_contract(), Bounds(16)).total_bytes
+    assert few["audits"] >= 4 * 4 * parameters  # a copy of the replica, the model and two gradients
+    assert "audits" not in star_memory(small_contract(), audits=False).named
 
 
 def test_connections_leave_files_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

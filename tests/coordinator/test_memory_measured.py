@@ -12,10 +12,8 @@ import pytest
 
 from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.auditing import Auditor
-from thinwire_coordinator.capacity import audit_activation_bytes
-from thinwire_coordinator.rpc.memory_bound import (
+from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.star.memory import (
     CODEC_BYTES,
     COMPARED_VOTE_BYTES,
     DECODED_BYTES,
@@ -28,18 +26,20 @@ from thinwire_coordinator.rpc.memory_bound import (
     STANDING_BYTES,
     WHOLE_BYTES,
     _coding_bytes,
+    audit_activation_bytes,
     audit_bytes,
     comparing_bytes,
-    memory_bound,
+    star_memory,
     sums_bytes,
 )
-from thinwire_coordinator.trust.audit import REFERENCES_MAX, Subject
-from thinwire_coordinator.trust.ballots import Ballot, Secret, digest_of
-from thinwire_coordinator.trust.comparison import Comparer
-from thinwire_coordinator.trust.evidence import Audited, Cause, RoundEvidence, Shown
-from thinwire_coordinator.trust.standing import Standing
-from thinwire_coordinator.trust.trust import Trust
-from thinwire_coordinator.trust.words import because
+from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, Subject
+from thinwire_coordinator.star.trust.auditing import Auditor
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
+from thinwire_coordinator.star.trust.comparison import Comparer
+from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown
+from thinwire_coordinator.star.trust.standing import Standing
+from thinwire_coordinator.star.trust.trust import Trust
+from thinwire_coordinator.star.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.magnitudes import MedianMagnitudeMerger, merger_of
@@ -120,7 +120,7 @@ def test_chunks_of_votes_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPa
     samples = [secret.sampled(Votes(one.components, one.positive), 0.3) for one in rounds[0]]
     whole, parted = Comparer(secret), Comparer(secret)
     found = [whole.compare(round_, lambda node: 1.0) for round_ in rounds]
-    for module in ("thinwire_proto.exact.votes", "thinwire_coordinator.trust.earlier_votes"):
+    for module in ("thinwire_proto.exact.votes", "thinwire_coordinator.star.trust.earlier_votes"):
         monkeypatch.setattr(f"{module}.CHUNK", chunk)
     assert [parted.compare(round_, lambda node: 1.0) for round_ in rounds] == found
     for one, (components, positive) in zip(rounds[0], samples, strict=True):
@@ -181,7 +181,7 @@ def test_an_audit(context: int) -> None:
         taken = tensors.peak_bytes + memory.peak
     bound = audit_bytes(layout, votes) + audit_activation_bytes(contract)
     assert 0.5 * bound < taken <= bound
-    printed = memory_bound(contract, Bounds(16), activations=audit_activation_bytes(contract)).audits
+    printed = star_memory(contract, activations=audit_activation_bytes(contract)).named["audits"]
     assert printed >= audit_bytes(layout, layout.selected_max(contract.demo.k)) + audit_activation_bytes(contract)
 
 

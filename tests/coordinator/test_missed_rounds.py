@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.round_machine import T, deliver, kinds, machine
-from thinwire_coordinator.round.machine import (
+from thinwire_coordinator.star.round.machine import (
     Phase,
     RoundMachine,
 )

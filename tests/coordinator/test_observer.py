@@ -11,13 +11,13 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_common.within import Within
-from thinwire_coordinator.round.contributions import Contribution
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.swarm import observer
-from thinwire_coordinator.swarm.events import Event, NodeJudged
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.trust.ballots import Ballot, Secret
-from thinwire_coordinator.trust.evidence import Cause, Verdict
+from thinwire_coordinator.hall.events import Event, NodeJudged
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.star.round.contributions import Contribution
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.trust import observer
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.votes import Votes
@@ -62,7 +62,7 @@ class Rounds:
             positive = np.where(self._rng.random(len(components)) < 0.75, signs[components], ~signs[components])
             votes = Votes(components, ~positive if letter in flips else positive)
             payloads[letter] = encode_votes(votes, self.bench.replica.layout)
-        nonce = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
+        nonce = self.bench.swarm.fingerprints.at(self.bench.current.round.step)
         assert nonce is not None
         await asyncio.shield(nonce.fingerprint)
         sent = {letter: self.contribute(letter, payload) for letter, payload in payloads.items()}
@@ -77,7 +77,7 @@ class Rounds:
 
     async def contribute(self, letter: str, payload: bytes) -> Receipt:
         member = self.members[letter]
-        base = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
+        base = self.bench.swarm.fingerprints.at(self.bench.current.round.step)
         assert base is not None
         claim = self.bench.claim(member, payload, fingerprint=base.fingerprint.result())
         return await self.bench.swarm.contribute(member, claim, parts_of(payload))
@@ -142,7 +142,7 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
         return put(data)
 
     object.__setattr__(bench.state.bodies, "put", put_slowly)
-    base = bench.swarm.registry.fingerprints.at(0)
+    base = bench.swarm.fingerprints.at(0)
     assert base is not None
     await asyncio.shield(base.fingerprint)
     bench.swarm.driver.excuse(slow)
@@ -157,7 +157,7 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
     await rounds.settle()
     standing = bench.swarm.observer.trust.of(slow)
     assert standing.counted == 0
-    base = bench.swarm.registry.fingerprints.at(1)
+    base = bench.swarm.fingerprints.at(1)
     assert base is not None
     await asyncio.shield(base.fingerprint)
     sent = [rounds.contribute(letter, bench.payload(100 + ord(letter), K)) for letter in HONEST if letter != "e"]

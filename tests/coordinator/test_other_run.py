@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from support.small import small_contract
-from thinwire_coordinator.rpc import other_run as module
-from thinwire_coordinator.rpc.other_run import COMPARED_FACTOR, COMPARED_MORE, other_run
+from thinwire_coordinator.hall.rpc import other_run as module
+from thinwire_coordinator.hall.rpc.other_run import COMPARED_FACTOR, COMPARED_MORE, other_run
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.sections import canonical_json
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.generation import SAMPLE_SHARE, SampleBudget
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.swarm.events import Events
-from thinwire_coordinator.web import live
-from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.server import WebServer
-from thinwire_coordinator.web.status import REASONS
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.events import Events
+from thinwire_coordinator.hall.generation import SAMPLE_SHARE, SampleBudget
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.web import live
+from thinwire_coordinator.hall.web.page import Page
+from thinwire_coordinator.hall.web.server import WebServer
+from thinwire_coordinator.hall.web.status import REASONS
 from thinwire_proto.wire.reasons import Reason
 
 

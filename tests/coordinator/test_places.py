@@ -7,8 +7,8 @@ import random
 import pytest
 
 from support.swarm_bench import key_of
-from thinwire_coordinator.swarm.members import Member, Members, Moment
-from thinwire_coordinator.swarm.places import IDLE_ROUNDS, Candidate, Places, decide
+from thinwire_coordinator.hall.members import Member, Members, Moment
+from thinwire_coordinator.hall.places import IDLE_ROUNDS, Candidate, Places, decide
 from thinwire_proto.limits import PLACE_KEPT_S
 
 NEWCOMER, COUNTED = Candidate("comes", "net 1"), Candidate("comes", "net 1", has_counted=True)

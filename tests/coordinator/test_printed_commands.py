@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.gossip_summary import print_model
-from thinwire_coordinator.access.organizer_secret import FILE, open_organizer_secret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.invite_address import publish_address
-from thinwire_coordinator.ledger.identity import open_existing_identity
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.access.organizer_secret import FILE, open_organizer_secret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.invite_address import publish_address
+from thinwire_coordinator.hall.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.wire.service_pb2 import StatusReply

@@ -19,21 +19,16 @@ import pytest
 from support.sealed_run import make_run, verified
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
-from thinwire_coordinator.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.ledger.disk_forecast import (
-    ROW_BYTES,
-    Forecast,
-    in_words,
-    measure,
-    predict,
-    predict_beats,
-)
-from thinwire_coordinator.ledger.replay import replay, replica_at_head
-from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import read_encoded
+from thinwire_coordinator.gossip.disk import predict_beats
+from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
+from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Forecast, Sealed, measure
+from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
+from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.disk import predict, star_forecast
+from thinwire_coordinator.star.replay import replay, replica_at_head
+from thinwire_coordinator.star.star import read_encoded
+from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.errors import ConfigError, LedgerError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.needs import REPORT_BYTES
@@ -259,7 +254,7 @@ def test_missing_bodies_are_reported(state: RunState, caplog: pytest.LogCaptureF
 
 
 def test_before_the_first_update_sizes_are_the_codec_s_bound() -> None:
-    forecast = predict(1000, 500, steps=100, sealed=0, sealed_bytes=0, keep=None)
+    forecast = predict(500, 100, Sealed(1000, 0, 0))
     assert forecast == Forecast(
         snapshot_bytes=1000,
         update_bytes=500,
@@ -268,52 +263,54 @@ def test_before_the_first_update_sizes_are_the_codec_s_bound() -> None:
         snapshots_bytes=1000 * (SNAPSHOTS_KEPT + 2),
         updates_bytes=50_000,
         rows_bytes=100 * ROW_BYTES,
+        body="an update",
+        bodies="every update",
     )
-    text = in_words(forecast, None, None)
+    text = forecast.in_words(None)
     assert "a snapshot is 1.0 kB, an update at most 500 B; the run will take at most 323.8 kB" in text
     assert "(5 snapshots and every update)" in text
 
 
 def test_sizes_follow_the_sealed_updates_and_keep() -> None:
-    every = predict(1000, 500, steps=100, sealed=10, sealed_bytes=200, keep=None)
+    every = predict(500, 100, Sealed(1000, 10, 200))
     assert (every.update_bytes, every.updates_bytes, every.snapshots) == (20, 2000, 4)
-    two = predict(1000, 500, steps=1000, sealed=10, sealed_bytes=200, keep=2)
+    two = predict(500, 1000, Sealed(1000, 10, 200, keep=2))
     assert (two.snapshots, two.updates_bytes) == (3, 3 * 1020)
-    assert "an update 20 B on average so far" in in_words(two, 2, None)
-    assert "3.1 kB at s3://b (3 snapshots and the updates since the oldest of them)" in in_words(two, 2, "s3://b")
-    few = predict(1000, 500, steps=10, sealed=10, sealed_bytes=200, keep=2)
+    assert "an update 20 B on average so far" in two.in_words(None)
+    assert "3.1 kB at s3://b (3 snapshots and the updates since the oldest of them)" in two.in_words("s3://b")
+    few = predict(500, 10, Sealed(1000, 10, 200, keep=2))
     assert (few.snapshots, few.updates_bytes) == (2, 200)  # never more than the run has
 
 
 def test_without_a_centre_sizes_are_those_of_reports_and_sketches() -> None:
-    before = predict_beats(1000, nodes=4, steps=64, sealed=0, sealed_bytes=0)
+    before = predict_beats(4, 64, Sealed(1000, 0, 0))
     assert (before.snapshots_bytes, before.updates_bytes) == (3000, 64 * 4 * REPORT_BYTES + 3 * 4 * SKETCH_BYTES)
-    text = in_words(before, None, None)
+    text = before.in_words(None)
     assert "the reports of a beat about 2.0 kB; the run will take at most about" in text
     assert "(3 snapshots and every report)" in text
-    after = predict_beats(1000, nodes=4, steps=64, sealed=10, sealed_bytes=9000)
+    after = predict_beats(4, 64, Sealed(1000, 10, 9000))
     assert after.update_bytes == 900
-    text = in_words(after, None, None)
+    text = after.in_words(None)
     assert "the reports of a beat 900 B on average so far; the run will take at most about" in text
 
 
 @pytest.mark.parametrize("keep", [None, 2, 5])
 def test_more_steps_or_a_larger_update_never_take_less(keep: int | None) -> None:
     for grown in (
-        [predict(1000, 300, steps, 0, 0, keep).total_bytes for steps in range(1, 60)],
-        [predict(1000, bound, 50, 0, 0, keep).total_bytes for bound in range(1, 3000, 37)],
+        [predict(300, steps, Sealed(1000, 0, 0, keep)).total_bytes for steps in range(1, 60)],
+        [predict(bound, 50, Sealed(1000, 0, 0, keep)).total_bytes for bound in range(1, 3000, 37)],
     ):
         assert all(less <= more for less, more in pairwise(grown))
 
 
 def test_the_sizes_of_a_run_are_those_on_its_disk(state: RunState) -> None:
-    forecast, (need,) = measure(state, None)
+    forecast, (need,) = measure(state, None, star_forecast)
     bodies = sum(path.stat().st_size for path in (state.folder / "updates").iterdir())
     assert forecast.update_bytes == -(-bodies // STEPS)
     assert forecast.snapshot_bytes == state.snapshot_path(0).stat().st_size
     assert need.there_bytes == bodies + 5 * forecast.snapshot_bytes + STEPS * ROW_BYTES
     assert need.short_bytes == need.total_bytes - need.there_bytes - need.free_bytes
-    elsewhere = measure(RunState(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None)[1]
+    elsewhere = measure(RunState(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None, star_forecast)[1]
     assert [need.location for need in elsewhere] == [str(state.folder)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.round_machine import T, deliver, kinds, machine
-from thinwire_coordinator.round.machine import (
+from thinwire_coordinator.star.round.machine import (
     TRANSITIONS,
     Gathered,
     Opened,

@@ -14,7 +14,7 @@ from deploy.local_swarm.processes import BIN
 from support.real import PATIENCE_S
 from support.sealed_run import make_run
 from thinwire_coordinator.__main__ import main
-from thinwire_coordinator.torch_threads import default_threads
+from thinwire_coordinator.hall.torch_threads import default_threads
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from thinwire_common.migrations import migrate, version_of
-from thinwire_coordinator.ledger import schema
-from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger import schema
+from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.errors import LedgerError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo" / "coordinator" / "ledger.sqlite"
 DIES_AT = """
 import os, signal, sqlite3, sys
-from thinwire_coordinator.ledger import schema
+from thinwire_coordinator.hall.ledger import schema
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute("PRAGMA journal_mode=WAL")
 seen = []

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from thinwire_coordinator.swarm import served_blobs
-from thinwire_coordinator.swarm.served_blobs import ServedBlobs
+from thinwire_coordinator.hall import served_blobs
+from thinwire_coordinator.hall.served_blobs import ServedBlobs
 from thinwire_proto.blobs import Blob, HashingStopped, blob_of
 
 DATA = bytes(range(256)) * 40

@@ -16,11 +16,12 @@ from support.gossip_coordinator import gossip_coordinator
 from support.small import small_contract
 from support.swarm_bench import Bench, Busy, SwarmNodes
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.observe.sinks.sinks import SinkSettings
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.events import BeatSealed
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.events import BeatSealed
+from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.star import Star
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -59,8 +60,8 @@ async def test_the_last_step_is_in_the_curves(tmp_path: Path, monkeypatch: pytes
     coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
     running = asyncio.ensure_future(coordinator.run(stop))
     await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._swarm
-    assert swarm is not None
+    swarm = coordinator._run
+    assert isinstance(swarm, Star)
     nodes, stop_swarm, stopped = SwarmNodes(swarm), swarm.stop, asyncio.Event()
 
     def stop_and_tell() -> None:
@@ -93,8 +94,8 @@ async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_tracebac
     coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
     running = asyncio.ensure_future(coordinator.run(stop))
     await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._swarm
-    assert swarm is not None
+    swarm = coordinator._run
+    assert isinstance(swarm, Star)
     nodes, append, settle = SwarmNodes(swarm), swarm.state.ledger.append, swarm.settle
 
     def slowly(*row: Any) -> None:
@@ -116,7 +117,7 @@ async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_tracebac
     with pytest.raises(LocalError, match="the disk fails; nothing that was sealed is lost") if fails else nullcontext():
         await asyncio.wait_for(running, PATIENCE_S)
     await asyncio.sleep(0)
-    assert not swarm.failed.done()
+    assert not swarm.tasks.failed.done()
     assert [record.exc_info for record in caplog.records if record.levelno >= logging.ERROR] == [None] * fails
     contribution.cancel()
     await nodes.end_streams()
@@ -139,7 +140,7 @@ async def test_a_beat_that_is_being_sealed_is_in_the_curves_too(tmp_path: Path) 
     rounds = {"length_ms": round(1000 * BEAT_S), "min_contributions": 2}
     contract = small_contract(round=rounds, exchange=GossipSpec(), rule=AdamWSpec(samples=1))
     with gossip_coordinator(tmp_path, contract) as found:
-        swarm, told = found.swarm, asyncio.Event()
+        swarm, told = found.run, asyncio.Event()
         swarm.events.watchers.append(lambda event: told.set() if isinstance(event, BeatSealed) else None)
         found.join(2)
         await found.beat()

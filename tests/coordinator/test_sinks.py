@@ -15,17 +15,17 @@ import pytest
 from support.sealed_run import make_run
 from support.sink_readers import wandb_runs
 from support.swarm_bench import Bench
-from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.sinks import sinks as facade
-from thinwire_coordinator.observe.sinks.fold import Fold
-from thinwire_coordinator.observe.sinks.memory import Continued, Totals, recall, totals_at
-from thinwire_coordinator.observe.sinks.port import HELD_OUT, TRAINING, Point
-from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
-from thinwire_coordinator.observe.sinks.tensorboard import TensorBoard
-from thinwire_coordinator.observe.sinks.wandb import WeightsAndBiases
-from thinwire_coordinator.observe.sinks.worker import SinkWorker
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.events import LossMeasured, RoundSealed
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.events import LossMeasured, RoundSealed
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.hall.observe.sinks import sinks as facade
+from thinwire_coordinator.hall.observe.sinks.fold import Fold
+from thinwire_coordinator.hall.observe.sinks.memory import Continued, Totals, recall, totals_at
+from thinwire_coordinator.hall.observe.sinks.port import HELD_OUT, TRAINING, Point
+from thinwire_coordinator.hall.observe.sinks.sinks import Sinks, SinkSettings
+from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard
+from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases
+from thinwire_coordinator.hall.observe.sinks.worker import SinkWorker
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -246,5 +246,5 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     assert counts["tensorboard", "failed"] == 2
     assert counts["tensorboard", "written"] == 0
     assert "tensorboard cannot be written" in caplog.text
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     await bench.close()

@@ -14,10 +14,10 @@ import torch
 from support.sealed_run import make_run
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.ledger.state_directory import is_state, open_state
-from thinwire_coordinator.rpc.server import check_listen
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
+from thinwire_coordinator.hall.rpc.server import check_listen
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, LocalError
 

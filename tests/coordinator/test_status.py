@@ -18,13 +18,13 @@ from support.certificates import certificate
 from support.sealed_run import make_run, node_key
 from support.small import MODEL
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.status import json_of
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.access.transport import TlsSettings
+from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, open_key

@@ -12,11 +12,11 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
 from thinwire_common.within import Within
-from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
-from thinwire_coordinator.swarm.joining import OfferedMomentum
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.joining import OfferedMomentum
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
+from thinwire_coordinator.star.star import Star
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.wire.reasons import Reason
 
@@ -108,7 +108,7 @@ async def test_a_node_that_was_late_and_then_had_no_lease_is_awaited_afterwards(
     late = bench.claim(slow, payload)
 
     async def quick_contributes() -> None:
-        fingerprint = bench.swarm.registry.fingerprints.at(bench.current.round.step)
+        fingerprint = bench.swarm.fingerprints.at(bench.current.round.step)
         assert fingerprint is not None
         claim = bench.claim(quick, payload, await fingerprint.fingerprint)
         assert (await bench.swarm.contribute(quick, claim, parts_of(payload))).reason is Reason.COUNTED
@@ -138,7 +138,7 @@ async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_no
     gate.set()  # early enough to be read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason is Reason.LATE
-    assert bench.swarm.registry.counts.fingerprints_different == 0
+    assert bench.swarm.hall.counts.fingerprints_different == 0
     await bench.close()
 
 
@@ -154,10 +154,10 @@ async def test_a_void_round_works_after_a_contributor_was_forgotten(tmp_path: Pa
             await asyncio.sleep(0.01)
     await stream.aclose()
     bench.join("c")
-    assert first.node_id not in bench.swarm.registry.members.by_id
+    assert first.node_id not in bench.swarm.members.by_id
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason is Reason.VOID
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     await bench.close()
 
 
@@ -184,7 +184,7 @@ async def test_contributions_being_checked_count_toward_the_limit_of_an_update(t
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
     assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     assert (await asyncio.wait_for(one_too_many, PATIENCE_S)).reason is Reason.NO_LEASE
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     await bench.close()
 
 
@@ -202,7 +202,7 @@ async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_
             await asyncio.sleep(0)
         await bench.swarm.join(bench.join("a"), None, None)
     assert (await asyncio.wait_for(sending, PATIENCE_S)).reason is Reason.COUNTED
-    _, free, held = bench.swarm.registry.leases.plain()
+    _, free, held = bench.swarm.hall.leases.plain()
     ranges = [*free, *(part for _, _, granted, trained in held for part in (*granted, *trained))]
     assert 0 not in {start for start, _ in ranges}
     await bench.close()
@@ -234,14 +234,14 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
     for letter in "abcd"[: restarts + 1]:
         member = bench.join(letter)
         await bench.attend(member)
-        starts[letter] = bench.swarm.registry.leases.granted(member.node_id)[0].start
+        starts[letter] = bench.swarm.hall.leases.granted(member.node_id)[0].start
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
         )  # queued writes reach the disk before the process is killed
-        bench.swarm = assemble(bench.state, bench.replica, bench.workers, UpdateSource(encode_update_parts))
+        bench.swarm = Star(open_hall(bench.state, bench.replica, bench.workers))
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
-        assert bench.swarm.registry.leases.granted(key_of(letter).public.node_id)[0].start == start
+        assert bench.swarm.hall.leases.granted(key_of(letter).public.node_id)[0].start == start
     await bench.close()
 
 
@@ -273,7 +273,7 @@ async def test_no_grant_is_announced_before_it_is_on_disk(tmp_path: Path) -> Non
 
     object.__setattr__(bench.state.ledger, "record_leases", record_slowly)
     stream = await bench.attend(two)  # its grant is on its way to the disk
-    leases = bench.swarm.registry.leases
+    leases = bench.swarm.hall.leases
     for member in (one, two):
         bench.swarm.driver.excuse(member.node_id, has_nothing=True)
         last = leases.granted(member.node_id)[-1]
@@ -346,7 +346,7 @@ async def test_a_momentum_is_dropped_if_a_contribution_sent_after_it_was_saved_m
     assert "may still get into one" in await joins(b"x" * 32, name)  # the round is open
     await bench.contribute(second, 2)
     await sending
-    bench.swarm.registry.leases.grant(first.node_id, 8, 1)
+    bench.swarm.hall.leases.grant(first.node_id, 8, 1)
     assert "is in an update" in await joins(name)
     assert "away for more than" in await joins()  # together with the momentum, its lease was taken back
     await bench.close()

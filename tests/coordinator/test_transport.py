@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.access.reachability import Reach, advice, classify
-from thinwire_coordinator.access.transport import TlsSettings, Transport, plain_transport
-from thinwire_coordinator.invite_address import check_address
+from thinwire_coordinator.hall.access.reachability import Reach, advice, classify
+from thinwire_coordinator.hall.access.transport import TlsSettings, Transport, plain_transport
+from thinwire_coordinator.hall.invite_address import check_address
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.ballots import Votes, ballot, empty, sent_by
-from thinwire_coordinator.trust.ballots import Ballot, Secret
-from thinwire_coordinator.trust.comparison import Comparer
-from thinwire_coordinator.trust.evidence import Audited, Cause, Decision, RoundEvidence, Shown, Verdict
-from thinwire_coordinator.trust.sequential import ALARM, STEP_MAX
-from thinwire_coordinator.trust.standing import BAN_S, BAN_S_MAX, Standing
-from thinwire_coordinator.trust.trust import Trust
-from thinwire_coordinator.trust.weights import FULL_AFTER
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret
+from thinwire_coordinator.star.trust.comparison import Comparer
+from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown
+from thinwire_coordinator.star.trust.sequential import ALARM, STEP_MAX
+from thinwire_coordinator.star.trust.standing import BAN_S, BAN_S_MAX, Standing
+from thinwire_coordinator.star.trust.trust import Trust
+from thinwire_coordinator.star.trust.weights import FULL_AFTER
 
 HONEST = [f"honest{number}" for number in range(12)]
 HOSTILE = [f"hostile{number}" for number in range(4)]

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.access.port import Candidate
-from thinwire_coordinator.access.refusals import DoorReason
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.swarm.workers import Job, Workers
-from thinwire_coordinator.trust.evidence import Cause, Decision, Verdict
-from thinwire_coordinator.trust.standing import Standing
-from thinwire_coordinator.trust_store import AccessTrustStore
+from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.workers import Job, Workers
+from thinwire_coordinator.star.trust.evidence import Decision
+from thinwire_coordinator.star.trust.standing import Standing
+from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = 1_790_000_000.0

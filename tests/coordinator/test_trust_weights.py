@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.trust.evidence import Cause, RoundEvidence, Shown
-from thinwire_coordinator.trust.standing import Standing
-from thinwire_coordinator.trust.trust import PRESENT_ROUNDS, Trust
-from thinwire_coordinator.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
+from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
+from thinwire_coordinator.star.trust.standing import Standing
+from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
+from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
 
 HONEST = [f"honest{number}" for number in range(12)]
 NETWORK = "203.0.113.0/24"

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.access.admission_rules import AdmissionRules
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.rpc.guard import UNREADABLE, Guard
-from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
+from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.rpc.guard import UNREADABLE, Guard
+from thinwire_coordinator.hall.rpc.traffic import SERVICE, CountMessages
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server

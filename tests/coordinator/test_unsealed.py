@@ -11,7 +11,7 @@ import pytest
 
 from thinwire_coordinator.gossip.settings import REPORTS_OF_A_NODE
 from thinwire_coordinator.gossip.unsealed import REPORT, SealedReport, Unsealed
-from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.reports import Report, SignedReport
 from thinwire_proto.identity.keys import PublicKey

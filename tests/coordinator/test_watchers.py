@@ -14,21 +14,21 @@ from prometheus_client import generate_latest
 
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
-from thinwire_coordinator.access.organizer_proof import organizer_proof
-from thinwire_coordinator.access.organizer_secret import OrganizerSecret
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.events import Event, LossMeasured, RoundSealed
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.observe import node_names
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.web.live import Live
+from thinwire_coordinator.hall.workers import JOBS, Job
 from thinwire_coordinator.monitoring import Monitoring
-from thinwire_coordinator.observe import node_names
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.service import Service
-from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
-from thinwire_coordinator.settings import CoordinatorSettings
-from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
-from thinwire_coordinator.swarm.workers import JOBS, Job
-from thinwire_coordinator.web.live import Live
+from thinwire_coordinator.star.calls import StarService
 from thinwire_proto.wire.metadata import ORGANIZER, SESSION
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.service_pb2 import StatusRequest
@@ -52,7 +52,7 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
     readiness = Readiness()
     exposition = Exposition(readiness, bench.workers)
     readiness.swarm = bench.swarm.view
-    bench.swarm.registry.events.watchers += [broken.watch, seen.append]
+    bench.swarm.events.watchers += [broken.watch, seen.append]
     member = bench.join("a")
     with caplog.at_level(logging.ERROR):
         await bench.attend(member)
@@ -60,7 +60,7 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
             receipt = await asyncio.wait_for(bench.contribute(member, seed), PATIENCE_S)
             assert (receipt.reason, receipt.step) == (Reason.COUNTED, seed)
             bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     assert broken.told == seen  # the other watchers still get every event
     assert sum(isinstance(event, RoundSealed) for event in seen) == 2
     told = parsed(generate_latest(exposition.metrics.registry).decode())
@@ -84,7 +84,7 @@ async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Pat
         if isinstance(event, RoundSealed):
             order.append("answered" if receipt.done() else "not answered")
 
-    bench.swarm.registry.events.watchers.append(watch)
+    bench.swarm.events.watchers.append(watch)
     await asyncio.wait_for(sending, PATIENCE_S)
     assert order == ["answered"]
     await bench.close()
@@ -92,7 +92,7 @@ async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Pat
 
 async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    events, made = bench.swarm.registry.events, asyncio.Event()
+    events, made = bench.swarm.events, asyncio.Event()
 
     def message() -> bytes:
         made.set()
@@ -116,7 +116,7 @@ async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) 
     await asyncio.wait_for(made.wait(), PATIENCE_S)
     assert events.failures == 1
     assert not live.sending.done()
-    assert not bench.swarm.failed.done()
+    assert not bench.swarm.tasks.failed.done()
     gone.set()
     live.close()
     await browser
@@ -143,9 +143,9 @@ class Known(Strange):
 async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: Path) -> None:
     """It takes seconds for a large model, in which no round ends."""
     bench = Bench(tmp_path)
-    joined = bench.swarm.registry.members.join(key_of("a").public, "a")
+    joined = bench.swarm.members.join(key_of("a").public, "a")
     assert joined is not None
-    ask, request = Service(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)
+    ask, request = StarService(bench.swarm, bench.door).Status, StatusRequest(fingerprint=True)  # type: ignore[abstract]
     with Busy(bench.workers, Job.FINGERPRINT):
         forged = Known(ORGANIZER, organizer_proof(key_of("a"), time.time()))
         for stranger in (Strange(), Known(SESSION, "x" * 32), forged):
@@ -165,7 +165,7 @@ async def test_names_are_kept_for_the_model_card_without_a_page_too(
     bench = Bench(tmp_path)
     settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http=None)
     monitoring = Monitoring(settings, bench.workers)
-    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
     member = bench.join("a")
     await bench.attend(member)
@@ -192,7 +192,7 @@ async def test_a_page_on_loopback_shows_all_unless_a_proxy_passed_the_request_on
     settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http="127.0.0.1:0")
     monitoring = Monitoring(settings, bench.workers)
     monitoring.start(plain_transport(), OrganizerSecret("a secret of the organizer"))
-    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], {})
+    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
     monitoring.listening(bench.swarm, 1, 0)
     async with httpx.AsyncClient(base_url=str(monitoring.page_address)) as client:
@@ -209,7 +209,7 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
     with Busy(bench.workers, Job.WRITE_UPDATE):
-        asked = Service(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[arg-type]
+        asked = StarService(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[abstract,arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
         assert (found.reason, found.step) == (Reason.COUNTED, 0)

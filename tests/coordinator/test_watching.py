@@ -23,20 +23,21 @@ from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
-from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.observe.counters import Counters
-from thinwire_coordinator.observe.cpu_budget import CpuBudget
-from thinwire_coordinator.observe.exposition import Exposition
-from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.observe.readiness import Readiness
-from thinwire_coordinator.rpc.server import Server
-from thinwire_coordinator.rpc.traffic import SERVICE
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm import events
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.trust.evidence import Cause, Verdict
+from thinwire_coordinator.hall import events
+from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.observe.counters import Counters
+from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
+from thinwire_coordinator.hall.observe.exposition import Exposition
+from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.server import Server
+from thinwire_coordinator.hall.rpc.traffic import SERVICE
+from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.calls import StarService
+from thinwire_coordinator.star.star import Star
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.identity.keys import SecretKey
@@ -60,13 +61,13 @@ class Served:
 
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = assemble(state, replica, self.workers, UpdateSource(encode_update_parts))
+        self.swarm = Star(open_hall(state, replica, self.workers))
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()), plain_transport())
+        self.server = Server(self.swarm, StarService, self.swarm.hall.door(Everybody()), plain_transport())
 
     async def start(self) -> str:
-        self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})
+        self.exposition.begin(self.swarm, list, [], {"held_out": (0, 5.5)})
         port = await self.server.start("127.0.0.1:0")
         self.exposition.listening(port)
         self.readiness.swarm = self.swarm.view
@@ -137,7 +138,7 @@ async def test_only_a_serving_coordinator_is_ready(served: Served) -> None:
     served.swarm.tasks.fail(OSError("no space left"))
     assert await served.healthz() == (503, False)
     assert (await served.told("ready"), await served.told("state", state="failed")) == (0, 1)
-    assert isinstance(served.swarm.failed.exception(), OSError)
+    assert isinstance(served.swarm.tasks.failed.exception(), OSError)
 
 
 def sealed(**changes: object) -> events.RoundSealed:

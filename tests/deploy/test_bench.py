@@ -22,7 +22,7 @@ from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.watched import event_line
 from deploy.local_swarm.daemon_log import events
-from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, RoundSealed
+from thinwire_coordinator.hall.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 from deploy.dashboards.__main__ import FOLDER
 from deploy.dashboards.bandwidth import BANDWIDTH
 from deploy.dashboards.description import DASHBOARDS
-from thinwire_coordinator.observe.definitions import METRICS as COORDINATORS
+from thinwire_coordinator.hall.observe.definitions import METRICS as COORDINATORS
 from thinwire_node.observe.definitions import METRICS as NODES
 
 RULES = FOLDER.parent.parent / "prometheus" / "rules.yml"

@@ -24,7 +24,7 @@ from fuzz.wire.connection import Answer
 from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import WireSummary, attack_coordinator
 from fuzz.wire.tally import Tally
-from thinwire_coordinator.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_proto.errors import PayloadError
 
 TARGETS = all_targets()

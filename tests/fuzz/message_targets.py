@@ -15,9 +15,10 @@ from fuzz.messages import damage_of
 from fuzz.target import Target
 from support.small import random_replica, shapes_contract
 from thinwire_coordinator.cli.status_table import table
-from thinwire_coordinator.round.admission import RoundFacts, check_header
-from thinwire_coordinator.round.leases import Leases
-from thinwire_coordinator.rpc import messages as coordinator
+from thinwire_coordinator.hall.leases import Leases
+from thinwire_coordinator.hall.rpc import messages as coordinator
+from thinwire_coordinator.star import messages as star_messages
+from thinwire_coordinator.star.round.admission import RoundFacts, check_header
 from thinwire_node.exchange.coordinator import messages as node
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.port import AnnouncedRound
@@ -116,7 +117,7 @@ def _contribution_part() -> pb.ContributionPart:
 
 
 def _contribute(part: pb.ContributionPart) -> None:
-    claim = coordinator.claim(part.header, "session")
+    claim = star_messages.claim(part.header, "session")
     facts = RoundFacts(2, 3, 1, 8, contributed=False, payload_bytes_max=1000)
     leases = Leases()
     leases.grant(NODE_ID, 8, 0)

@@ -60,7 +60,7 @@ def make_state(folder: Path) -> None:
 
 
 def facts_of(folder: Path) -> dict:
-    from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+    from thinwire_coordinator.hall.ledger.state_directory import open_state, replica_at_head
 
     state = open_state(folder)
     replica = replica_at_head(state)

@@ -24,7 +24,7 @@ from support.accessibility import serious
 from support.chromium import IN_CHROMIUM
 from support.crowded_page import MEMBERS, NAME, CrowdedCoordinator, Line, Open
 from support.real import real_swarm, until
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 LOADED_MS = 1000
 LOADS = 15
@@ -285,7 +285,7 @@ def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: Crowded
 
 
 def test_the_page_names_exactly_the_files_of_its_folder() -> None:
-    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/web/static"
+    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/hall/web/static"
     text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
     named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))
     assert named | {"index.html", "waiting.html", "organizer.html"} == {path.name for path in folder.iterdir()}

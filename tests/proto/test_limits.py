@@ -64,7 +64,7 @@ def number(file: str, pattern: str) -> float:
 
 
 def test_the_page_in_the_browser_waits_for_two_heartbeats() -> None:
-    script = "coordinator/thinwire_coordinator/web/static/main.js"
+    script = "coordinator/thinwire_coordinator/hall/web/static/main.js"
     assert number(script, r"SILENCE_MS = ([\d_]+);") > 2 * limits.STREAM_HEARTBEAT_S * 1000
     assert number(script, r"a heartbeat comes every (\d+) seconds") == limits.STREAM_HEARTBEAT_S
     assert number("docs/watching.md", r"`heartbeat` every (\d+) seconds") == limits.STREAM_HEARTBEAT_S

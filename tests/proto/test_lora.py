@@ -13,9 +13,10 @@ from torch import Tensor
 
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.capacity import check_memory, frozen_parameters
-from thinwire_coordinator.ledger.state_directory import create_state, keep_blobs
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
+from thinwire_coordinator.hall.ledger.state_directory import create_state, keep_blobs
+from thinwire_coordinator.star.memory import star_memory
 from thinwire_proto import activations
 from thinwire_proto.blobs import BlobFolder, BlobMissing, Blobs
 from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
@@ -248,6 +249,8 @@ def test_the_coordinators_memory_bound_holds_the_base(tmp_path: Path) -> None:
     stored = sum(tensor.numel() for tensor in load_file(base / "model.safetensors").values())
     frozen = frozen_parameters(contract)
     assert frozen == stored
-    memory, without = (check_memory(contract, Bounds(16), number, audits=True) for number in (frozen, 0))
-    assert memory.model == without.model + 4 * frozen
-    assert memory.audits == without.audits + 4 * frozen
+    memory, without = (
+        check_memory(contract, Bounds(16), number, star_memory(contract, number)) for number in (frozen, 0)
+    )
+    assert memory.named["model"] == without.named["model"] + 4 * frozen
+    assert memory.named["audits"] == without.named["audits"] + 4 * frozen

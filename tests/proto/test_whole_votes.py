@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, shapes_contract
-from thinwire_coordinator.trust.ballots import Secret
+from thinwire_coordinator.star.trust.ballots import Secret
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import votes as votes_module
 from thinwire_proto.exact.magnitudes import merger_of

@@ -84,7 +84,7 @@ def _figures(world: World) -> str:
     return (
         f"{world.now / 3600:7.2f} h: round {world.round:,}, step {world.step:,}, {active:,} nodes active, "
         f"{sim_coordinator.state.ledger.rounds_void} voids, "
-        f"{sim_coordinator.swarm.registry.counts.fingerprints_compared:,} replicas compared, "
+        f"{sim_coordinator.swarm.hall.counts.fingerprints_compared:,} replicas compared, "
         f"{world.network.bytes_carried / 1e6:,.1f} MB carried"
     )
 

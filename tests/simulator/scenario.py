@@ -170,7 +170,7 @@ class Scenario:
         await self.world.check()
 
     async def expect_fingerprint(self, value: str) -> None:
-        step, found = await self.world.living_coordinator().swarm.own_fingerprint()
+        step, found = await self.world.living_coordinator().swarm.fingerprint()
         if f"{found:016x}" != value:
             raise Broken(f"at step {step} it is {found:016x}")
 
@@ -192,14 +192,14 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
     """A number that a scenario may ask for."""
     if volunteer is None:
         sim_coordinator = world.living_coordinator()
-        counts = sim_coordinator.swarm.registry.counts
+        counts = sim_coordinator.swarm.hall.counts
         figures: dict[str, Callable[[], float]] = {
             "step": lambda: sim_coordinator.swarm.feed.step,
             "round": lambda: world.round,
             "voids": lambda: sim_coordinator.state.ledger.rounds_void,
             "term": lambda: sim_coordinator.swarm.view.term.number,
             "different": lambda: counts.fingerprints_different,
-            "free": lambda: sum(count for _, count in sim_coordinator.swarm.registry.leases.plain()[1]),
+            "free": lambda: sum(count for _, count in sim_coordinator.swarm.hall.leases.plain()[1]),
             "put_back_in_part": lambda: world.put_back_in_part,
             "active": lambda: sim_coordinator.swarm.view.active,
         }
@@ -214,7 +214,7 @@ def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
     figures: dict[str, Callable[[], float]] = {
         "failures": lambda: volunteer.failures,
         "lives": lambda: volunteer.lives,
-        "lost": lambda: world.living_coordinator().swarm.registry.counts.of(volunteer.state.node_id).lost,
+        "lost": lambda: world.living_coordinator().swarm.hall.counts.of(volunteer.state.node_id).lost,
         "nowhere": lambda: len(world.nowhere(volunteer)),
         "momentum": lambda: len(world.trainer(volunteer).holds()),
         "at": lambda: work.replica.step if work and work.replica else 0,

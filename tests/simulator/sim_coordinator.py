@@ -15,20 +15,21 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.access.port import Candidate
-from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.rpc.service import Service
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import Surroundings, UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
-from thinwire_coordinator.swarm.observer import TrustSettings
-from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
-from thinwire_coordinator.trust.port import NothingKept
-from thinwire_coordinator.upkeep import Upkeep
+from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.hall import Surroundings, open_hall
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
+from thinwire_coordinator.star.calls import StarService
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.star import Star, UpdateSource
+from thinwire_coordinator.star.trust.observer import TrustSettings
+from thinwire_coordinator.star.trust.port import NothingKept
+from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
@@ -138,22 +139,20 @@ class SimCoordinator:
         time = asyncio.get_running_loop().time
         born = time()  # its machine has just booted, so its monotonic clock starts now
         cache_bytes_max = CACHE_BYTES_MAX if keep is None else 0  # without a cache, nodes also ask for deleted updates
-        self.swarm = assemble(
-            self.state,
-            replica,
-            self.workers,
-            UpdateSource(encode_update_parts, cache_bytes_max=cache_bytes_max),
+        hall = open_hall(self.state, replica, self.workers, Surroundings(lambda: time() - born, time, randomness))
+        self.swarm = Star(
+            hall,
             wait_for,
+            source=UpdateSource(cache_bytes_max=cache_bytes_max),
             trust=TrustSettings(NothingKept(), randomness=random.Random(2)),
-            surroundings=Surroundings(lambda: time() - born, time, randomness),
         )
         self.gate = Gate()
-        self.service: Service | None = Service(
-            self.swarm, door_of(self.swarm, self.state.key, self.gate, random.Random(1))
-        )
+        door = hall.door(self.gate, random.Random(1))
+        self.service: StarService | None = StarService(self.swarm, door)  # type: ignore[abstract]
         if keep is not None:
             held_out = HeldOut(self.state.contract, self.state.data, self.state.blobs)
-            upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), held_out, NEVER, samples=False)
+            measuring = Measuring(hall, held_out, samples=False)
+            upkeep = Upkeep(hall, self.swarm.feed, Retention(self.state, keep), measuring, NEVER)
             self.swarm.tasks.keep(upkeep.run())
 
     def kill(self) -> None:

@@ -24,8 +24,8 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
-from thinwire_coordinator.ledger.verify import verify
-from thinwire_coordinator.trust.evidence import RoundEvidence
+from thinwire_coordinator.star.trust.evidence import RoundEvidence
+from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
@@ -114,8 +114,8 @@ class World:
     def living_coordinator(self) -> SimCoordinator:
         if self.sim_coordinator is None:
             raise Broken("no coordinator runs")
-        if self.sim_coordinator.swarm.failed.done():
-            raise Broken(f"the coordinator failed: {self.sim_coordinator.swarm.failed.exception()!r}")
+        if self.sim_coordinator.swarm.tasks.failed.done():
+            raise Broken(f"the coordinator failed: {self.sim_coordinator.swarm.tasks.failed.exception()!r}")
         return self.sim_coordinator
 
     @property
@@ -366,7 +366,7 @@ class World:
             self.put_back_in_part += len(synthetic.left_out)
 
     def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
-        cursor, free, held = sim_coordinator.swarm.registry.leases.plain()
+        cursor, free, held = sim_coordinator.swarm.hall.leases.plain()
         seen: set[int] = set()
         for runs in (free, *(part for _, _, granted, trained in held for part in (granted, trained))):
             for start, count in runs:
@@ -377,7 +377,7 @@ class World:
 
     async def _check_replicas(self, sim_coordinator: SimCoordinator) -> None:
         by_step: dict[int, int] = {}
-        step, fingerprint = await sim_coordinator.swarm.own_fingerprint()
+        step, fingerprint = await sim_coordinator.swarm.fingerprint()
         by_step[step] = fingerprint
         for volunteer in self.volunteers.values():
             work = volunteer.node.work if volunteer.node and volunteer.running else None

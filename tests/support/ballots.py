@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from thinwire_coordinator.trust.ballots import Ballot, digest_of
+from thinwire_coordinator.star.trust.ballots import Ballot, digest_of
 
 COMPONENTS = 100_000
 VOTES = 600

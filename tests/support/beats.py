@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.round.losses import weighted_median
-from thinwire_coordinator.swarm.events import BeatSealed, NodeProgress
+from thinwire_coordinator.hall.events import BeatSealed, NodeProgress
+from thinwire_coordinator.hall.losses import weighted_median
 from thinwire_proto.wire.rows import Counted
 
 CONTEXT = 32

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from support.member_world import ANNOUNCE_S, MemberWorld, SimulatedNode
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace
+from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings
 from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
-from thinwire_coordinator.round.leases import SampleRange
-from thinwire_coordinator.rpc.gossip_calls import beat_reply
+from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState

@@ -17,7 +17,7 @@ from thinwire_common import files
 from thinwire_coordinator import __main__
 from thinwire_coordinator.gossip import rows
 from thinwire_coordinator.gossip.unsealed import REPORT
-from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.ledger import Ledger
 
 BEAT_POINTS: dict[str, tuple[Any, str, bool]] = {
     "promises are not written": (Ledger, "record_directory", False),

@@ -19,11 +19,11 @@ from typing import Any
 
 from thinwire_common import files
 from thinwire_coordinator import __main__
-from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.rpc.service import Service
-from thinwire_coordinator.swarm.events import Event, Events, UpdateSent
-from thinwire_coordinator.swarm.feed import Feed
-from thinwire_coordinator.swarm.intake import Intake
+from thinwire_coordinator.hall.events import Event, Events, UpdateSent
+from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.rpc.service import Service
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.intake import Intake
 
 TAKING_S = 0.3
 """Longer than a node usually needs to take what it has received."""

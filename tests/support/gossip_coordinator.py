@@ -13,12 +13,10 @@ import torch
 
 from support.sealed_run import make_state
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
-from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.gossip.gossip import Gossip
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.workers import Workers
 from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.report_wire import report_of, sign_report
@@ -73,15 +71,14 @@ class ReportingNode:
 
 @dataclass
 class GossipCoordinator:
-    swarm: Swarm
-    run: GossipRun
+    run: Gossip
     nodes: list[ReportingNode] = field(default_factory=list)
 
     def join(self, count: int) -> list[ReportingNode]:
         made: list[ReportingNode] = []
         for _ in range(count):
             key = SecretKey()
-            joined = self.swarm.registry.members.join(key.public, f"node {len(self.nodes) + len(made)}")
+            joined = self.run.members.join(key.public, f"node {len(self.nodes) + len(made)}")
             assert joined is not None
             made.append(ReportingNode(key, joined[0]))
         self.nodes += made
@@ -89,7 +86,7 @@ class GossipCoordinator:
 
     def again(self, node: ReportingNode) -> None:
         """A new session of a node, as after a restart."""
-        joined = self.swarm.registry.members.join(node.key.public, "again")
+        joined = self.run.members.join(node.key.public, "again")
         assert joined is not None
         node.member, node.number = joined[0], 0
 
@@ -102,8 +99,8 @@ class GossipCoordinator:
         return answers
 
     async def deposit(self, node: ReportingNode, parts: AsyncIterator[bytes] | None = None) -> str:
-        body = node.body(self.swarm.view.layout.parameters)
-        claim = node.claim(self.swarm.view.contract, body)
+        body = node.body(self.run.view.layout.parameters)
+        claim = node.claim(self.run.view.contract, body)
         return await self.run.deposits.take(node.member, claim, parts or _whole(body))
 
 
@@ -113,13 +110,11 @@ def gossip_coordinator(folder: Path, contract: Contract) -> Iterator[GossipCoord
     workers = Workers()
     state = make_state(folder, contract)
     replica = state.load_snapshot(0)
-    swarm = assemble(state, replica, workers, UpdateSource(encode_update_parts))
-    run = make_gossip_run(swarm, replica, 1)
-    assert run is not None
+    run = Gossip(open_hall(state, replica, workers))
     try:
-        yield GossipCoordinator(swarm, run)
+        yield GossipCoordinator(run)
     finally:
-        swarm.stop()
+        run.stop()
         workers.close()
         state.close()
 

@@ -13,14 +13,14 @@ import grpc
 
 from thinwire_common.reach.happy_eyeballs import Refusal
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.access.admission_rules import AdmissionRules
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.rpc.calls import session_of
-from thinwire_coordinator.rpc.guard import Guard
-from thinwire_coordinator.rpc.relay import Relay, relay_parcels
-from thinwire_coordinator.rpc.server_options import server_options
-from thinwire_coordinator.swarm.counts import Counts
-from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.gossip.relay import Relay, relay_parcels
+from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.rpc.calls import session_of
+from thinwire_coordinator.hall.rpc.guard import Guard
+from thinwire_coordinator.hall.rpc.server_options import server_options
 from thinwire_node.data_addresses import LOOPBACK
 from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
@@ -52,7 +52,7 @@ class RelayService(SwarmServicer):
 
     async def Relay(self, requests: AsyncIterator[pb.Parcel], context: Any) -> AsyncIterator[pb.Parcel]:
         node = session_of(context)
-        async for parcel in relay_parcels(self.relay, self.member(node), requests, context, self.counts.of(node)):
+        async for parcel in relay_parcels(self.relay, self.member(node), requests, self.counts.of(node)):
             yield self.alter(parcel)
 
     def member(self, node: str) -> Member:

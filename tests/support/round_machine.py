@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from support.sealed_run import signed
-from thinwire_coordinator.round.contributions import Contribution, Round
-from thinwire_coordinator.round.machine import (
+from thinwire_coordinator.star.round.contributions import Contribution, Round
+from thinwire_coordinator.star.round.machine import (
     Action,
     RoundMachine,
 )

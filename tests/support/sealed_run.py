@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
-from thinwire_coordinator.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.ledger.verify import verify
-from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_coordinator.round.leases import Leases
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
-from thinwire_coordinator.swarm.sealing import SealedRound, Sealer
-from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.hall.leases import Leases
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.workers import Job, Workers
+from thinwire_coordinator.star.feed import EncodedUpdate, Feed
+from thinwire_coordinator.star.sealing import SealedRound, Sealer
+from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.votes import Merger
 from thinwire_proto.identity import statements

@@ -11,15 +11,14 @@ from typing import Any
 from bench.joining import Everybody
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
-from thinwire_coordinator.round.admission import ContributionClaim
-from thinwire_coordinator.round.announcements import Announcement
-from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.open_round import OpenRound
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.workers import Job, Workers
+from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.round.admission import ContributionClaim
+from thinwire_coordinator.star.round.announcements import Announcement
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.star import Star
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
@@ -33,7 +32,7 @@ PATIENCE_S = 10
 class SwarmNodes:
     """The nodes of a swarm in its first term, without sockets. replica: equal to that of each node."""
 
-    def __init__(self, swarm: Swarm) -> None:
+    def __init__(self, swarm: Star) -> None:
         self.swarm = swarm
         self.state = swarm.state
         self.workers = swarm.workers
@@ -41,7 +40,7 @@ class SwarmNodes:
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
-        joined = self.swarm.registry.members.join(key_of(letter).public, letter)
+        joined = self.swarm.members.join(key_of(letter).public, letter)
         assert joined is not None
         return joined[0]
 
@@ -65,9 +64,8 @@ class SwarmNodes:
     def claim(self, member: Member, payload: bytes, fingerprint: int | None = None) -> ContributionClaim:
         """fingerprint: of the replica at the open round's step; None if that is step 0."""
         current = self.current.round
-        registry = self.swarm.registry
-        (nonce,) = registry.fingerprints.nonces(current.step)
-        lease = registry.leases.granted(member.node_id)
+        (nonce,) = self.swarm.fingerprints.nonces(current.step)
+        lease = self.swarm.hall.leases.granted(member.node_id)
         return ContributionClaim(
             session=member.session,
             term=1,
@@ -102,9 +100,8 @@ class Bench(SwarmNodes):
     def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
         rounds = {"length_ms": 2000, "samples": 8, **rounds}
         state = make_state(folder, small_contract(round=rounds, demo=demo or DemoSpec()))
-        source = UpdateSource(encode_update_parts)
-        super().__init__(assemble(state, state.load_snapshot(0), Workers(), source))
-        self.door = door_of(self.swarm, state.key, Everybody())
+        super().__init__(Star(open_hall(state, state.load_snapshot(0), Workers())))
+        self.door = self.swarm.hall.door(Everybody())
 
     async def close(self) -> None:
         await self.end_streams()

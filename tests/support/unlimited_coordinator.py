@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 
 from thinwire_coordinator import __main__
-from thinwire_coordinator.access import admission_rules
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.token_buckets import Rate
+from thinwire_coordinator.hall.access import admission_rules
+from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.token_buckets import Rate
 from thinwire_proto import limits
 
 RATES = ("strangers_calls", "strangers_calls_in_all", "failed_joins", "calls_of_a_node")

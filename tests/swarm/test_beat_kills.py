@@ -12,7 +12,7 @@ from deploy.local_swarm.processes import Process
 from support.dying_beats import BEAT_POINTS, MEAN_POINTS
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import counted_samples, deposited_mean, journal_of, rows, sealed_mean
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.verify import verify
 
 NAMES = ("one", "two")
 GOSSIP = without_a_centre(2, 2, topology="complete", codec="int8", patience_ms=2000)

@@ -17,7 +17,7 @@ import torch
 from deploy.local_swarm.processes import Process
 from support.raw_gossip_node import RawGossipNode
 from support.real import PATIENCE_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
-from thinwire_coordinator.swarm.counts import DIRECT_RATE_BYTES_MAX
+from thinwire_coordinator.hall.counts import DIRECT_RATE_BYTES_MAX
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 from thinwire_proto.identity.keys import SecretKey

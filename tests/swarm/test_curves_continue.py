@@ -10,7 +10,7 @@ import pytest
 from support.prometheus import parsed, read, value
 from support.real import ended, real_swarm, run_text, until
 from support.sink_readers import wandb_runs
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 CONTEXT = 64  # tokens of a sample
 

@@ -16,10 +16,10 @@ from deploy.local_swarm.processes import Process
 from support.disks import fill, make_room, read_only, small_disk
 from support.real import RESTING, RealSwarm, ended, run_text, until
 from support.sealed_run import make_run
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.ledger.signatures import RowSignatures
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import MEND_DISK, LedgerError
 
 LONG = run_text(100_000)

@@ -25,7 +25,7 @@ from support.raw_calls import hello, in_session, join
 from support.raw_gossip_node import RawGossipNode
 from support.raw_node import RawNode, opened
 from support.real import PATIENCE_S, RESTING, RealSwarm, run_text, until, without_a_centre
-from thinwire_coordinator.rpc.request_bounds import FOR_STRANGERS
+from thinwire_coordinator.hall.rpc.request_bounds import FOR_STRANGERS
 from thinwire_node.exchange.coordinator.handshake import prove
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import PayloadError

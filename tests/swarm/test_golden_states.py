@@ -16,8 +16,8 @@ import pytest
 
 from support.fork_server import run
 from support.real import RealSwarm, last_fingerprint, real_swarm, until
-from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.rules import shapes_kept
 from thinwire_proto.contract import contract_like, differences, parse_run

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from support.real import RealSwarm, run_text, until
-from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.hall.access.store import AccessStore
 
 HONEST = [f"honest-{number}" for number in range(4)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from support.real import RealSwarm, ended, run_text, until
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.verify import verify
 
 
 def test_a_node_that_missed_deleted_updates_catches_up_from_a_snapshot(swarm: RealSwarm) -> None:

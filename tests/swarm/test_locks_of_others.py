@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.real import LONG_MS, RealSwarm, run_text, until
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto import limits
 from thinwire_proto.errors import LedgerError, LocalError, Locked
 
@@ -35,7 +35,7 @@ def locked(path: Path) -> Iterator[None]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that are opened now wait for a lock for a moment only."""
     monkeypatch.setattr(limits, "LEDGER_BUSY_S", 0.01)
-    monkeypatch.setattr("thinwire_coordinator.access.database.LEDGER_BUSY_S", 0.01)
+    monkeypatch.setattr("thinwire_coordinator.hall.access.database.LEDGER_BUSY_S", 0.01)
 
 
 def test_rounds_are_void_while_the_ledger_is_locked_and_the_run_goes_on(swarm: RealSwarm) -> None:

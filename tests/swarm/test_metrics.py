@@ -19,7 +19,7 @@ from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command
 from support.prometheus import Prometheus, parsed, read, value
 from support.real import LONG_MS, RESTING, ended, real_swarm, run_text, until
-from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
+from thinwire_coordinator.hall.observe.definitions import METRICS as COORDINATOR
 from thinwire_node.observe.definitions import METRICS as NODE
 from thinwire_proto.wire.service_pb2 import StatusReply
 

@@ -15,9 +15,9 @@ import pytest
 from support.raw_calls import join
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, run_text
-from thinwire_coordinator.access.organizer_proof import organizer_proof
 from thinwire_coordinator.cli.status_client import as_organizer
-from thinwire_coordinator.web.status import PUBLIC
+from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.view import RunView
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import ORGANIZER
@@ -105,7 +105,7 @@ def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada:
         ["name", "rounds", "tokens"],
     )  # the order tells nothing either
     (row,) = listed["rows"]
-    assert {key for key, value in row.items() if value is not None} == PUBLIC
+    assert {key for key, value in row.items() if value is not None} == RunView.public
     assert (row["name"], row["rounds"]) == (NAME, 1)
     (node,) = status.nodes
     assert {field.name for field, _ in node.ListFields()} == OF_THE_LEDGER

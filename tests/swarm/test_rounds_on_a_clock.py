@@ -17,7 +17,7 @@ import chaos
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
 from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
-from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.verify import verify
 from thinwire_node.observe import status
 from thinwire_proto.limits import HEARTBEAT_S, PING_ANSWER_S
 

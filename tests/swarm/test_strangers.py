@@ -16,8 +16,8 @@ import pytest
 from support.raw_calls import hello, in_session, join
 from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
-from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.rpc.calls import NO_SESSION, SESSION_REPLACED
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED
 from thinwire_node.exchange.coordinator.handshake import prove
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import parse_invite

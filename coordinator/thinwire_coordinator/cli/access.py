@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_common.units import human_seconds, parse_seconds
-from thinwire_coordinator.access.bans import ORGANIZER
-from thinwire_coordinator.access.invite_strings import make_invite
-from thinwire_coordinator.access.invites import EXPIRES, OPEN_PER_ADDRESS
-from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.cli.access_tables import ban_facts, invite_facts, invites_table, node_facts, nodes_table
-from thinwire_coordinator.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.access.bans import ORGANIZER
+from thinwire_coordinator.hall.access.invite_strings import make_invite
+from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS
 

@@ -6,9 +6,9 @@ import argparse
 
 from thinwire_common.options import add_options, read_options
 from thinwire_common.units import parse_seconds
-from thinwire_coordinator.access.addresses import checked_address
-from thinwire_coordinator.access.invites import EXPIRES, OPEN_PER_ADDRESS
 from thinwire_coordinator.cli.options import RunStateOptions
+from thinwire_coordinator.hall.access.addresses import checked_address
+from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS
 
 NEVER = "never"
 

@@ -10,8 +10,8 @@ from thinwire_coordinator.export.export import export_file, export_folder, is_fi
 from thinwire_coordinator.export.folder import check_free
 from thinwire_coordinator.export.hub import check_push, push
 from thinwire_coordinator.export.tokenizer_class import AUTO
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.errors import UsageError
 from thinwire_proto.task import Task, task_of
 from thinwire_proto.version import VERSION
@@ -39,8 +39,8 @@ def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: s
                 "for this family of models, which would give other tokens",
                 file=sys.stderr,
             )
-    unit = "iteration" if has_no_centre(state.contract) else "step"
-    at = f"{unit} {trained(state.contract, replica.step)}"
+    kind = kind_of(state.contract)
+    at = f"{kind.unit} {kind.trained(state.contract, replica)}"
     print(f"{at}: {replica.layout.parameters:,} parameters written to {out}")
     if push_to is not None:
         print(f"uploaded: {push(out, push_to, f'{at}, exported by thinwire {VERSION}')}")

@@ -18,7 +18,7 @@ from thinwire_common.options import (
     ready_file_option,
     threads_option,
 )
-from thinwire_coordinator.access.addresses import checked_address
+from thinwire_coordinator.hall.access.addresses import checked_address
 from thinwire_proto.identity.invite import PREFIX
 
 DEFAULT_ADDRESS = "127.0.0.1:7700"

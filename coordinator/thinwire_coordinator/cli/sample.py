@@ -10,8 +10,8 @@ from pathlib import Path
 
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.cli.model import replica_of
-from thinwire_coordinator.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
-from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.hall.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_proto.clean_text import shown_as_written
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Stateless, task_of

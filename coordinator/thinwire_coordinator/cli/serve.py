@@ -6,12 +6,12 @@ import asyncio
 
 from thinwire_common.logs import log_to_stderr
 from thinwire_common.program import ending_signals
-from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.observe.sinks.sinks import SinkSettings
-from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.hall.access.transport import TlsSettings
+from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
+from thinwire_coordinator.hall.settings import CoordinatorSettings
 
 
 def serve(options: ServeOptions) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from thinwire_coordinator.torch_threads import default_threads
+from thinwire_coordinator.hall.torch_threads import default_threads
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.errors import ContractError
 from thinwire_proto.exact.tiles import layout_of

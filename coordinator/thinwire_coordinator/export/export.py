@@ -9,7 +9,7 @@ from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.export.run_facts import facts_of
 from thinwire_coordinator.export.tokenizer_class import AUTO, class_to_open
-from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import task_of

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
 from thinwire_coordinator.export.tokenizer_class import AUTO
+from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.clean_text import clean_name, clean_text
-from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.task import HuggingFaceModel
 from thinwire_proto.version import VERSION
 
@@ -114,24 +114,10 @@ def _training(facts: RunFacts, text: bool) -> Iterator[str]:
         (
             ("data", _plain(facts.data)),
             ("trained on", tokens if text else f"{facts.samples:,} samples"),
-            *_exchange(facts),
+            *kind_of(contract).in_card(contract, facts.step, facts.contributions),
             ("rule", f"{_plain(contract.rule.kind)}, learning rate {contract.schedule.learning_rate:g}"),
         ),
     )
-
-
-def _exchange(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """Rows of the table: how the nodes trained together, and how often."""
-    if facts.has_centre:
-        yield "updates", f"{facts.step:,}, from {facts.contributions:,} contributions"
-        return
-    exchange = facts.contract.exchange
-    assert isinstance(exchange, GossipSpec)
-    chosen = f", chosen anew to hold a disagreement of {exchange.consensus_target:g} steps"
-    codec = exchange.codec + (chosen if exchange.is_controlled else "")
-    yield "exchange", f"{exchange.kind}, without a centre: each node mixes its parameters with a few others"
-    yield from (("topology", exchange.topology), ("codec", codec))
-    yield "iterations", f"{facts.step:,}, with {facts.contributions:,} reports of nodes"
 
 
 def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
@@ -139,8 +125,8 @@ def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
         return
     unit = "nats per token" if text else "nats"
     yield from ("## Held-out loss", "", f"Mean on samples that no machine trained on, in {unit}.", "")
-    if not facts.has_centre:
-        yield from ("Before the end, of the nodes' own parameters; at the end, of their mean, which is this model.", "")
+    if about := kind_of(facts.contract).about_losses:
+        yield from (about, "")
     for curve in facts.curves:
         if len(facts.curves) > 1:
             yield from (f"### {_plain(curve.name)}", "")
@@ -172,7 +158,7 @@ def _contributors(facts: RunFacts) -> Iterator[str]:
         return
     yield from ("## Contributors", "", "Names are as their owners chose them.", "")
     rows = ((_name(one), f"{one.contributions:,}", f"{one.samples:,}") for one in facts.contributors)
-    counted = "contributions counted" if facts.has_centre else "reports"
+    counted = kind_of(facts.contract).counted
     yield from _table(("node", counted, "samples"), rows)
     if facts.nodes > len(facts.contributors):
         yield from (f"And {facts.nodes - len(facts.contributors):,} more.", "")
@@ -184,21 +170,11 @@ def _name(contributor: Contributor) -> str:
     return f"`{name}` ({contributor.node[:8]})" if name else f"({contributor.node[:8]})"
 
 
-_COMPUTED = (
-    "The model is its first state plus the updates in the run's ledger, and whoever has the run's state directory",
-    "can compute it again:",
-)
-_AVERAGED = (
-    "The model is the mean of the parameters with which the nodes ended. The run's ledger seals it and the nodes'",
-    "signatures, and whoever has the run's state directory can check it:",
-)
-
-
 def _verification(facts: RunFacts) -> Iterator[str]:
     yield from (
         "## Verify",
         "",
-        *(_COMPUTED if facts.has_centre else _AVERAGED),
+        *kind_of(facts.contract).origin,
         "",
         "```",
         "thinwire-coordinator verify --state-dir DIR",

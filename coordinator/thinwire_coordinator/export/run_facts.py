@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from thinwire_coordinator.ledger.gossip_rows import has_no_centre, trained
-from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 
@@ -46,14 +46,13 @@ class Curve:
 class RunFacts:
     """The facts about a run for its model card.
 
-    step: how far the model is trained; in a run without a centre, which has_centre tells, the iteration.
+    step: how far the model is trained, in the unit of its kind of exchange.
     contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
-    contributions: those that are in an update; without a centre, the nodes' reports, which are in rows of beats.
+    contributions: those that are in an update, or the nodes' reports.
     curves: of the held-out sets that were measured. data: the data in words.
     """
 
     contract: Contract
-    has_centre: bool
     step: int
     head: str
     fingerprint: str
@@ -68,7 +67,7 @@ class RunFacts:
     @property
     def unit(self) -> str:
         """What `step` counts, in a word."""
-        return "step" if self.has_centre else "iteration"
+        return kind_of(self.contract).unit
 
     @property
     def tokens(self) -> int:
@@ -80,18 +79,17 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
     """The facts of a run up to the replica's step. Raises LedgerError."""
     contributions: Counter[str] = Counter()
     samples: Counter[str] = Counter()
-    without_centre = has_no_centre(state.contract)
-    rows = replica.step - 1 if without_centre and replica.step else replica.step  # the last one has parameters alone
+    kind = kind_of(state.contract)
+    rows = kind.rows_with_samples(replica)
     for start in range(0, rows, ROWS_AT_ONCE):
         for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, rows)):
             for node, share in counted:
                 contributions[node] += 1
                 samples[node] += share
-    names, step = state.ledger.names(NAMES_MAX), trained(state.contract, replica.step)
+    names, step = state.ledger.names(NAMES_MAX), kind.trained(state.contract, replica)
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
         contract=state.contract,
-        has_centre=not without_centre,
         step=step,
         head=replica.head.hex(),
         fingerprint=f"{replica.fingerprint(0):016x}",

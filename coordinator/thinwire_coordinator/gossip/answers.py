@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.access.refusals import Denied
-from thinwire_coordinator.round.leases import SampleRange
-from thinwire_coordinator.round.measurement import Part
+from thinwire_coordinator.hall.access.refusals import Denied
+from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.measurement import Part
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import Level
 

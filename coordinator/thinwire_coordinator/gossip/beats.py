@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
+from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
 from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
+from thinwire_coordinator.gossip.level import GivenLevel
+from thinwire_coordinator.gossip.measurements import Measurement
 from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
@@ -27,14 +29,11 @@ from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, Go
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.ledger.gossip_consensus import Measurement
-from thinwire_coordinator.ledger.gossip_level import GivenLevel
-from thinwire_coordinator.swarm.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
-from thinwire_coordinator.swarm.gossip_figures import GossipFigures, SeenPeer
-from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import Locked
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
@@ -67,14 +66,14 @@ class Beats:
     """deposited: the nodes whose parameters have come. sketches: those that nodes have sent."""
 
     def __init__(
-        self, swarm: Swarm, settings: GossipSettings, sealer: RowSealer, sketches: Sketches, held_out: HeldOutLosses
+        self, hall: Hall, settings: GossipSettings, sealer: RowSealer, sketches: Sketches, held_out: HeldOutLosses
     ) -> None:
-        self._swarm = swarm
+        self._hall = hall
         self._settings = settings
         self._sealer = sealer
         self.sketches = sketches
         self._held_out = held_out
-        self._store = Store(swarm, settings.directory)
+        self._store = Store(hall, settings.directory)
         self.directory = self._store.directory
         if sealer.is_complete:
             self.directory.phase = Phase.COMPLETE
@@ -87,13 +86,9 @@ class Beats:
         self._show_level(None)
         self.show()
 
-    async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
-        """A node keeps its lease: up to where it has trained is in its next report."""
-        return JoinDecision(0, replica_step is None, "")
-
     def leave(self, member: Member, trained_through: int | None) -> None:
         """Handle an orderly departure: what is left of the node's lease becomes free."""
-        node, leases = member.node_id, self._swarm.registry.leases
+        node, leases = member.node_id, self._hall.leases
         leases.report(node, trained_through)
         leases.settle(node)
         leases.give_back(node)
@@ -101,7 +96,7 @@ class Beats:
         if (known := self.directory.by_node.get(node)) is not None and trained_through is not None:
             known.trained_through = trained_through
         self._went(node, lost=False)
-        self._swarm.tasks.keep(self._kept())
+        self._hall.tasks.keep(self._kept())
 
     async def _kept(self) -> None:
         await self.decide()
@@ -131,7 +126,7 @@ class Beats:
         return answer
 
     def _take(self, member: Member, signed: SignedReport, sketch: bytes, address: str) -> None:
-        node, report, leases = member.node_id, signed.report, self._swarm.registry.leases
+        node, report, leases = member.node_id, signed.report, self._hall.leases
         known = self.directory.by_node.get(node)
         says = report.samples > 0 or (known is not None and report.iteration != known.iteration)
         says = says and not self.is_closed
@@ -146,29 +141,29 @@ class Beats:
         samples = 0 if is_repeated(signed, known) else min(report.samples, new)
         leases.report(node, report.trained_through)
         leases.settle(node)
-        known = self.directory.hear(heard_of(signed, member.public_key, address), self._swarm.view.now)
+        known = self.directory.hear(heard_of(signed, member.public_key, address), self._hall.now())
         if report.trained_through is not None:
             known.trained_through = report.trained_through
         if report.samples:
             known.computing_s = report.compute_ms / 1000 / report.samples * self._settings.samples
-        if not member.beats:
-            member.beats = True
-            self._swarm.events.tell(NodeCame(node))
+        if not member.reports:
+            member.reports = True
+            self._hall.events.tell(NodeCame(node))
         if says:
             self._store.unsealed.add(SealedReport(signed, member.public_key, samples))
             self.sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
-            registry = self._swarm.registry
-            elapsed_s = self._swarm.view.now - registry.began
-            compute_s = registry.counts.believed_s(node, report.compute_ms, elapsed_s)
-            self._swarm.events.tell(ContributionOffered(node, 0, compute_s))
+            hall = self._hall
+            elapsed_s = self._hall.now() - hall.began
+            compute_s = hall.counts.believed_s(node, report.compute_ms, elapsed_s)
+            self._hall.events.tell(ContributionOffered(node, 0, compute_s))
 
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
         and it has not reported since."""
         self.directory.see(node, lines)
-        registry, sent, received = self._swarm.registry, lines.direct_sent, lines.direct_received
-        elapsed_s = self._swarm.view.now - registry.began
-        registry.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
+        hall, sent, received = self._hall, lines.direct_sent, lines.direct_received
+        elapsed_s = self._hall.now() - hall.began
+        hall.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(
             SeenPeer(known.node, edge.line, None if (edge.iteration or 0) > self._settings.steps else edge.iteration)
@@ -180,11 +175,11 @@ class Beats:
     async def decide(self) -> None:
         """Form the topology that is due, or begin to collect parameters."""
         async with self._forming:
-            directory, now = self.directory, self._swarm.view.now
+            directory, now = self.directory, self._hall.now()
             decision = directory.decide(now)
             if isinstance(decision, Plan):
                 if formed := await self._formed(decision):
-                    directory.begin(formed, self._swarm.view.now)
+                    directory.begin(formed, self._hall.now())
                     self._ask()
                     self._tell(formed.plan)
                 else:
@@ -195,7 +190,7 @@ class Beats:
         self.show()
 
     async def _formed(self, plan: Plan) -> FormedTopology | None:
-        kind, older, workers = self.directory.settings.topology, self.directory.topology, self._swarm.workers
+        kind, older, workers = self.directory.settings.topology, self.directory.topology, self._hall.workers
         if plan.moving is not None and older is not None:
             return await workers.submit(Job.FORM_TOPOLOGY, move, kind, plan, older)
         return await workers.submit(Job.FORM_TOPOLOGY, form, kind, plan, older)
@@ -221,12 +216,12 @@ class Beats:
         if directory.phase is Phase.COLLECTING and not (takes_part and known.enters_at is None):
             return BeatAnswer("waiting", "the run is ending, and this node has no part in it", soon_s)
         if not takes_part or directory.topology is None:
-            text = directory.why_left_out(known, self._swarm.view.now)
+            text = directory.why_left_out(known, self._hall.now())
             return BeatAnswer("waiting", f"not a member now: {text}", soon_s)
         if directory.phase is Phase.COLLECTING:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)
-        leases, measure_at = self._swarm.registry.leases, self.sketches.measure_at
+        leases, measure_at = self._hall.leases, self.sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
         next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
         leases.grant(known.node, wanted, self._sealer.step)
@@ -244,7 +239,7 @@ class Beats:
         if known.iteration >= self._settings.steps:
             return True
         first_s = max(soon_s, self._settings.beat_s / LEASE_FIRST) + soon_s
-        return known.computing_s is None and self._swarm.view.now - known.since < first_s
+        return known.computing_s is None and self._hall.now() - known.since < first_s
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)
@@ -254,7 +249,7 @@ class Beats:
 
     async def seal(self) -> None:
         """Seal the reports of a beat, if there are any. Raises OSError or LedgerError."""
-        now, leases = self._swarm.view.now, self._swarm.registry.leases
+        now, leases = self._hall.now(), self._hall.leases
         for node in self.directory.lose(now):
             self._went(node, lost=True)
         for known in self.directory.by_node.values():
@@ -275,7 +270,7 @@ class Beats:
 
     async def seal_reports(self) -> None:
         """Seal what has come since the last row, unless another program holds the lock of the ledger."""
-        leases = self._swarm.registry.leases
+        leases = self._hall.leases
         if pending := self._store.unsealed.take():
             measured = self.sketches.measured(self.directory.running)
             before = self._sealer.level
@@ -288,12 +283,11 @@ class Beats:
             self._show_measured(measured)
             self._show_level(before)
             self.show()
-            view = self._swarm.view
-            event = sealed_beat(self._sealer.step - 1, view.now, pending, self.figures, view.contract)
+            event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.contract)
             self.figures.beats = self._sealer.step
             if not math.isnan(event.loss):
                 self.figures.loss = event.loss
-            self._swarm.events.tell(event)
+            self._hall.events.tell(event)
 
     def _ask(self) -> None:
         """Ask for the sketches of an iteration, unless some are awaited, and for held-out losses there if due."""
@@ -310,8 +304,8 @@ class Beats:
 
     def _may_measure(self, known: Participant) -> bool:
         """Whether a node has contributed enough, in this process, to be asked for held-out losses."""
-        least = MEASURES_AFTER * self._settings.samples * self._swarm.view.contract.model.context
-        return self._swarm.view.counts.of(known.node).tokens >= least
+        least = MEASURES_AFTER * self._settings.samples * self._hall.contract.model.context
+        return self._hall.counts.of(known.node).tokens >= least
 
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
@@ -359,7 +353,7 @@ class Beats:
             in_steps=measured.in_steps,
         )
         event = DisagreementMeasured(iteration, nodes, measured.distance, measured.in_steps)
-        self._swarm.events.tell(event)
+        self._hall.events.tell(event)
 
     def _went(self, node: str, *, lost: bool) -> None:
         self.sketches.drop(node)
@@ -367,10 +361,10 @@ class Beats:
         if self._held_out.left(node):
             self._given_up(iteration, "before one of them went")
         self.figures.edges.pop(node, None)
-        member = self._swarm.members.by_id.get(node)
-        if member is not None and member.beats:
-            member.beats = False
-            self._swarm.events.tell(NodeWent(node, lost=lost))
+        member = self._hall.members.by_id.get(node)
+        if member is not None and member.reports:
+            member.reports = False
+            self._hall.events.tell(NodeWent(node, lost=lost))
 
     def show(self) -> None:
         """Bring the figures up to date."""

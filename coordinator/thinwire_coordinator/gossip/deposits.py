@@ -24,17 +24,17 @@ from torch import Tensor
 
 from thinwire_common.logs import tell
 from thinwire_common.within import Within
-from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import DepositClaim, ReportRefused
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.directory import Phase
+from thinwire_coordinator.gossip.ledger_rows import Deposited, encode_deposits
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.settings import GossipSettings
-from thinwire_coordinator.ledger.gossip_rows import Deposited, encode_deposits
-from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
@@ -68,18 +68,18 @@ def deposit_bytes(parameters: int) -> int:
 
 
 class Deposits:
-    def __init__(self, swarm: Swarm, settings: GossipSettings, beats: Beats, sealer: RowSealer) -> None:
-        self._swarm = swarm
+    def __init__(self, hall: Hall, settings: GossipSettings, beats: Beats, sealer: RowSealer) -> None:
+        self._hall = hall
         self._settings = settings
         self._beats = beats
         self._sealer = sealer
-        self._parameters = swarm.view.layout.parameters
+        self._parameters = hall.layout.parameters
         self._turn = asyncio.Lock()
-        self._folder = swarm.state.folder / FOLDER
+        self._folder = hall.state.folder / FOLDER
         shutil.rmtree(self._folder, ignore_errors=True)  # of an earlier life: the nodes are asked again
         self._far: dict[str, float] = {}  # nodes that the mean was made without, and how far they were
         self._taken: dict[str, tuple[Deposited, PublicKey]] = {}
-        self._progress = swarm.view.now
+        self._progress = hall.now()
         self._waiting: set[str] = set()  # nodes whose calls wait for their turn
         self._failed: set[str] = set()  # nodes whose newest turn gave nothing
 
@@ -108,13 +108,13 @@ class Deposits:
                 yield
         finally:
             self._waiting.discard(node)
-            self._beats.directory.deposits(node, self._swarm.view.now)
+            self._beats.directory.deposits(node, self._hall.now())
 
     def _note_turn(self, node: str) -> None:
         """Begin the patience anew after each deposit, and after each node's first turn that gave nothing: others waited
         meanwhile. A node's further failures do not, or it could hold up the end for ever."""
         if node in self._taken or node not in self._failed:
-            self._progress = self._swarm.view.now
+            self._progress = self._hall.now()
         if node in self._taken:
             self._failed.discard(node)
         else:
@@ -131,7 +131,7 @@ class Deposits:
             return "the parameters arrive too slowly; send them again"
         if isinstance(body, str):
             return body
-        adding = self._swarm.workers.submit(Job.ADD_DEPOSIT, self._add, member, claim, body)
+        adding = self._hall.workers.submit(Job.ADD_DEPOSIT, self._add, member, claim, body)
         try:
             return await asyncio.shield(adding)
         except asyncio.CancelledError:  # the call has ended; the thread adds on, and nobody else may until it has
@@ -154,7 +154,7 @@ class Deposits:
         return ""
 
     def _check_signed(self, member: Member, claim: DepositClaim) -> None:
-        contract = self._swarm.view.contract.hash
+        contract = self._hall.contract.hash
         statement = statements.deposit(contract, claim.iteration, claim.head, claim.hash)
         if not member.public_key.verifies(claim.signature, statement):
             text = "the parameters are not signed by the key of the node"
@@ -194,7 +194,7 @@ class Deposits:
         return self._folder / hashlib.sha256(node.encode()).hexdigest()
 
     def _rate(self, iteration: int) -> float:
-        return learning_rate(self._swarm.view.contract.schedule, iteration)
+        return learning_rate(self._hall.contract.schedule, iteration)
 
     async def seal_if_due(self) -> None:
         """Seal the mean once all members that are present and have begun have sent their parameters, or the patience is
@@ -207,15 +207,15 @@ class Deposits:
             await self._beats.seal_reports()  # no row may follow that of the mean
             if not self._beats.all_sealed:
                 return  # the ledger is locked
-            mean = await self._swarm.workers.once_unlocked(Job.WRITE_BEAT, self._seal)
-            await self._swarm.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
+            mean = await self._hall.workers.once_unlocked(Job.WRITE_BEAT, self._seal)
+            await self._hall.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
             self._beats.directory.phase = Phase.COMPLETE
             self._beats.show()
             text = (
                 f"the run is complete: the mean of {len(self._taken) - len(self._far)} nodes is sealed{self._without()}"
             )
             tell(log, logging.INFO, "coordinator.run_complete", text, step=self._sealer.step)
-            self._swarm.sealed.set()
+            self._hall.sealed.set()
 
     def _without(self) -> str:
         """The nodes that have trained and are not in the mean, in words; nothing if there are none."""
@@ -229,7 +229,7 @@ class Deposits:
         return f", without {', '.join(names)}{more}" if names else ""
 
     def _name(self, node: str) -> str:
-        known = self._swarm.view.members
+        known = self._hall.members.by_id
         return known[node].name if node in known else node[:8]
 
     def _how_far(self, node: str) -> str:
@@ -244,17 +244,17 @@ class Deposits:
         patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
         if not awaited:
             return True
-        return self._swarm.view.now - self._progress > patience_s
+        return self._hall.now() - self._progress > patience_s
 
     def _seal(self) -> Replica:
         nodes = sorted(self._taken)
-        found = bounded_mean([self._reading(node) for node in nodes], self._swarm.view.layout)
+        found = bounded_mean([self._reading(node) for node in nodes], self._hall.layout)
         self._far = {nodes[place]: far for place, far in found.far.items()}
         self._tell_bounded(nodes, found)
         taken = [self._taken[node] for node in nodes if node not in self._far]
-        mean = _replica(self._swarm, found.mean)
+        mean = _replica(self._hall, found.mean)
         body = encode_deposits([deposited for deposited, _ in taken])
-        counted = tuple(deposited.counted(self._swarm.view.contract.hash) for deposited, _ in taken)
+        counted = tuple(deposited.counted(self._hall.contract.hash) for deposited, _ in taken)
         signed = [NodeSignature(key, deposited.signature) for deposited, key in taken]
         self._sealer.write_mean(mean, body, counted, signed)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -280,11 +280,11 @@ class Deposits:
             tell(log, logging.WARNING, "coordinator.deposit_bounded", text, node_id=node, reason=reasons[node])
 
 
-def _replica(swarm: Swarm, flat: Tensor) -> Replica:
-    layout: TileLayout = swarm.view.layout
+def _replica(hall: Hall, flat: Tensor) -> Replica:
+    layout: TileLayout = hall.layout
     tensors, start = {}, 0
     for tensor in layout.tensors:
         size = int(np.prod(tensor.shape, dtype=np.int64))
         tensors[tensor.name] = flat[start : start + size].view(tensor.shape)
         start += size
-    return Replica(swarm.view.contract, tensors, 0, b"")
+    return Replica(hall.contract, tensors, 0, b"")

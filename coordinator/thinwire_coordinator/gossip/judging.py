@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
-from thinwire_coordinator.round.leases import Leases
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.leases import Leases
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.hosts import HOST

@@ -5,20 +5,18 @@ If the process dies before a row is in the ledger, its reports are in the next o
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.gossip.ledger_rows import BEAT, FINAL_FILE, KIND, MEAN
+from thinwire_coordinator.gossip.level import LEVEL, GivenLevel, ladder_of_run
+from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, Measurement
-from thinwire_coordinator.ledger.gossip_level import LEVEL, GivenLevel, ladder_of_run
-from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
-from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
+from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.reports import encode_reports
@@ -29,19 +27,19 @@ NONCE_BITS = 64
 
 
 class RowSealer:
-    """Seals rows one after another. replica: θ₀, or the mean once it is sealed."""
+    """Seals rows one after another. The hall's replica is θ₀, or the mean once it is sealed."""
 
-    def __init__(self, swarm: Swarm, replica: Replica, randomness: random.Random) -> None:
-        self._swarm = swarm
-        self._replica = replica
-        self._random = randomness
-        ledger = swarm.state.ledger
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._replica = replica = hall.replica
+        self._random = hall.randomness
+        ledger = hall.state.ledger
         self.step = ledger.step
         """Rows that are sealed."""
-        self._round = swarm.view.term.first_round
+        self._round = hall.term.first_round
         newest = ledger.row(self.step - 1) if self.step else None
         self._head = newest.hash if newest else replica.head
-        self.ladder = ladder_of_run(swarm.view.contract)
+        self.ladder = ladder_of_run(hall.contract)
         """None if codec and `every` stay."""
         self.level = self.ladder.newest(newest) if self.ladder else None
         """The newest decision about codec and `every` that is sealed."""
@@ -62,7 +60,7 @@ class RowSealer:
         level = self.level
         if self.ladder is not None and level is not None and measured is not None and measured.in_steps is not None:
             level = self.ladder.after(level, measured.in_steps, ahead)
-        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured, level)
+        await self._hall.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured, level)
         self.level = level  # only what is sealed is told to nodes
 
     def _write(
@@ -81,7 +79,7 @@ class RowSealer:
         """Seal the mean: its file, then the row, then the file gets its name. A restart after the row gives it too."""
         row = self._row(MEAN, mean, body, counted, {})
         mean.step, mean.head = row.step + 1, row.hash
-        path = self._swarm.state.snapshot_path(mean.step)
+        path = self._hall.state.snapshot_path(mean.step)
         waiting = path.with_name(FINAL_FILE)
         _save_synced(mean, waiting)
         self._append(row, signed, None)
@@ -94,16 +92,16 @@ class RowSealer:
 
     def _kept(self, measured: Measurement) -> dict[str, Any]:
         body = measured.body
-        return measured.plain(self._swarm.state.bodies.put(body), len(body))
+        return measured.plain(self._hall.state.bodies.put(body), len(body))
 
     def _row(
         self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...], extras: dict[str, Any]
     ) -> Row:
-        state, nonce = self._swarm.state, self._random.getrandbits(NONCE_BITS)
+        state, nonce = self._hall.state, self._random.getrandbits(NONCE_BITS)
         return Row(
             step=self.step,
             round=self._round,
-            term=self._swarm.view.term.number,
+            term=self._hall.term.number,
             nonce=nonce,
             fingerprint=replica.fingerprint(nonce),
             body_hash=state.bodies.put(body),
@@ -115,7 +113,7 @@ class RowSealer:
         )
 
     def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None, forget: Sequence[str] = ()) -> None:
-        state = self._swarm.state
+        state = self._hall.state
         signature = state.key.sign(statements.row(row.hash))
         try:
             state.ledger.append(row, RowSignatures(signature, signed), leases, forget)

@@ -52,11 +52,11 @@ class GossipSettings:
         return min(min(iterations, max(0, self.steps - iteration)) * self.samples, LEASE_SAMPLES_MAX)
 
 
-def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
-    """Those of a run without a centre; None for any other. wait_for: as `--wait-for`."""
+def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings:
+    """wait_for: as `--wait-for`."""
     exchange, rule, rounds = contract.exchange, contract.rule, contract.round
-    if not isinstance(exchange, GossipSpec) or not isinstance(rule, OwnStepsSpec):
-        return None
+    assert isinstance(exchange, GossipSpec)
+    assert isinstance(rule, OwnStepsSpec)
     directory = DirectorySettings(
         topology=exchange.topology,
         nodes_least=max(wait_for, rounds.min_contributions),

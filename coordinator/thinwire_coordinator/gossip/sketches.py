@@ -15,8 +15,8 @@ from statistics import median_low
 import numpy as np
 from torch import Tensor
 
+from thinwire_coordinator.gossip.measurements import NODES_MAX, Measurement, NodeSketch, measure
 from thinwire_coordinator.gossip.participants import Participant
-from thinwire_coordinator.ledger.gossip_consensus import NODES_MAX, Measurement, NodeSketch, measure
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, sketch_of, unpack_sketch
 
 NODES_LEAST = 2

@@ -13,8 +13,8 @@ import msgpack
 
 from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
 from thinwire_coordinator.gossip.unsealed import REPORT, SealedReport, Unsealed
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.workers import Job
 
 TOPOLOGY, MEMBERS = "topology", "members"
 
@@ -22,9 +22,9 @@ TOPOLOGY, MEMBERS = "topology", "members"
 class Store:
     """directory: as it was on disk. unsealed: the reports that are in no row."""
 
-    def __init__(self, swarm: Swarm, settings: DirectorySettings) -> None:
-        self._swarm = swarm
-        ledger, now = swarm.state.ledger, swarm.view.now
+    def __init__(self, hall: Hall, settings: DirectorySettings) -> None:
+        self._hall = hall
+        ledger, now = hall.state.ledger, hall.now()
         members = ledger.directory(MEMBERS)
         if members is None:
             self.directory = Directory(settings)
@@ -39,7 +39,7 @@ class Store:
         """Return when all that has been decided up to now is on disk."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._write())
-            self._swarm.tasks.must_succeed(self._next)
+            self._hall.tasks.must_succeed(self._next)
         await asyncio.shield(self._next)
 
     async def _write(self) -> None:
@@ -54,15 +54,15 @@ class Store:
                     self.unsealed.put_back()  # those that no row has by now
                 return self._writing()
 
-            self._written = await self._swarm.workers.newest_once_unlocked(Job.WRITE_BEAT, prepare)
+            self._written = await self._hall.workers.newest_once_unlocked(Job.WRITE_BEAT, prepare)
 
     def _writing(self) -> Callable[[], int]:
         """The write of all that is newest. It returns the number of the topology that it has written."""
-        directory, ledger = self.directory, self._swarm.state.ledger
+        directory, ledger = self.directory, self._hall.state.ledger
         parts, number = {MEMBERS: _packed(directory.plain_members()), **self.unsealed.parts()}, directory.number
         if number != self._written:
             parts[TOPOLOGY] = _packed(directory.plain_topology())
-        leases = self._swarm.registry.leases.packed()
+        leases = self._hall.leases.packed()
 
         def write() -> int:
             ledger.record_directory(leases, parts)

@@ -18,7 +18,7 @@ from fuzz.wire.calls import REQUESTS, SERVICE, Call, damaged_call, damaged_messa
 from fuzz.wire.connection import Answer
 from fuzz.wire.frames import block
 from fuzz.wire.session import HTTPS, Session
-from thinwire_coordinator.rpc import messages
+from thinwire_coordinator.hall.rpc import messages
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb

@@ -1,0 +1,101 @@
+"""The kind of exchange `gossip`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from thinwire_coordinator.gossip.calls import GossipService
+from thinwire_coordinator.gossip.disk import gossip_forecast
+from thinwire_coordinator.gossip.gossip import Gossip
+from thinwire_coordinator.gossip.ledger_rows import state_at_head
+from thinwire_coordinator.gossip.measurements import sketches_named_by
+from thinwire_coordinator.gossip.memory import gossip_memory
+from thinwire_coordinator.gossip.upkeep import Upkeep
+from thinwire_coordinator.gossip.verify import verify_beats
+from thinwire_coordinator.hall.access.door import Door
+from thinwire_coordinator.hall.kind import Kind, Opening
+from thinwire_coordinator.hall.ledger.disk_forecast import Forecast, Sealed
+from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
+from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.rpc.memory_bound import OwnMemory
+from thinwire_proto.contract import Contract
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.rows import Row
+
+
+class GossipKind(Kind):
+    """A row is no iteration: there is a model before the first row, and one after the last, the mean of all nodes."""
+
+    unit = "iteration"
+    counted = "reports"
+    origin = (
+        "The model is the mean of the parameters with which the nodes ended. The run's ledger seals it and the nodes'",
+        "signatures, and whoever has the run's state directory can check it:",
+    )
+    about_losses = "Before the end, of the nodes' own parameters; at the end, of their mean, which is this model."
+
+    def open(self, opening: Opening) -> Gossip:
+        hall, settings = opening.hall, opening.settings
+        every, samples = settings.evaluate_every, settings.evaluate_samples
+        run = Gossip(hall, settings.wait_for, evaluate_every=every, evaluate_samples=samples)
+        measuring = Measuring(hall, opening.held_out, samples=settings.http is not None, unit=self.unit)
+        run.keep_up = Upkeep(hall, run.beats.figures, measuring, run.held_out.results)
+        return run
+
+    def service(self, run: Any, door: Door, **others: Any) -> GossipService:
+        return GossipService(run, door, **others)  # type: ignore[abstract]  # other kinds have the rest
+
+    def at_head(self, state: RunState, go_on: GoOn = always) -> Replica:
+        return state_at_head(state, go_on)
+
+    def model_at(self, state: RunState, step: int | None) -> Replica:
+        if step == 0:
+            return state.load_snapshot(0)
+        mean = state_at_head(state)
+        if mean.step == 0:
+            raise ConfigError(
+                "the model of a gossip run is the mean of all nodes at the end; this run is not complete yet; --step 0 "
+                "gives the first state"
+            )
+        end = self.trained(state.contract, mean)
+        if step not in (None, end):
+            raise ConfigError(
+                f"there is no model of iteration {step}: a gossip run has its first state, --step 0, and the mean at "
+                f"its end, --step {end}"
+            )
+        return mean
+
+    def trained(self, contract: Contract, replica: Replica) -> int:
+        return contract.schedule.steps if replica.step else 0
+
+    def rows_with_samples(self, replica: Replica) -> int:
+        return max(0, replica.step - 1)  # the last one has parameters alone
+
+    def forecast(self, contract: Contract, sealed: Sealed) -> Forecast:
+        return gossip_forecast(contract, sealed)
+
+    def memory(self, contract: Contract, frozen: int, *, audits: bool) -> OwnMemory:
+        return gossip_memory(contract)
+
+    def verify(self, state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> None:
+        verify_beats(state, say, signatures)
+
+    def in_card(self, contract: Contract, steps: int, contributions: int) -> Sequence[tuple[str, str]]:
+        exchange = contract.exchange
+        assert isinstance(exchange, GossipSpec)
+        return [
+            ("exchange", "gossip: each node mixes its parameters with a few others"),
+            ("topology", exchange.topology),
+            ("codec", exchange.codec),
+            ("iterations", f"{steps:,}, with {contributions:,} reports of nodes"),
+        ]
+
+    def bodies_named_by(self, row: Row) -> Iterable[str]:
+        return [sketches_named_by(row)]
+
+
+KIND = GossipKind()

@@ -1,0 +1,82 @@
+"""The file access.sqlite: who may take part in the run, apart from the ledger, so that it can be kept from others.
+
+The coordinator and the organizer's commands use the file at the same time, each by short transactions (WAL).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from thinwire_common.migrations import transaction
+from thinwire_common.sqlite_errors import is_locked, is_refused, mend
+from thinwire_coordinator.hall.access import schema
+from thinwire_proto.errors import LocalError, Locked
+from thinwire_proto.limits import LEDGER_BUSY_S
+
+FILE = "access.sqlite"
+
+
+class Database:
+    """A connection to the file. Raises LocalError if it cannot be opened; it is created if need be.
+
+    Any thread may use it, one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._turn = threading.RLock()
+        try:
+            path.touch(mode=0o600)  # addresses of volunteers are in it
+            path.chmod(0o600)  # a copy that was restored may have another mode; SQLite gives it to its journal too
+            self._db = sqlite3.connect(path, timeout=LEDGER_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            schema.prepare(self._db, str(path))
+        except (sqlite3.Error, OSError) as error:
+            copy = "" if is_locked(error) or is_refused(error) else ", or restore it from a copy"
+            raise self._failure("opened", error, copy) from None
+
+    def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement and return all its rows."""
+        return self._run(sql, values).fetchall()
+
+    def write(self, sql: str, *values: object) -> int:
+        """Run one statement that changes rows. Returns the number of changed rows."""
+        return self._run(sql, values).rowcount
+
+    def insert(self, sql: str, *values: object) -> int:
+        """Run an INSERT. Returns the number of the new row."""
+        return int(self._run(sql, values).lastrowid or 0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run a block as one transaction. A block within another one belongs to that one."""
+        with self._turn:
+            if self._db.in_transaction:
+                yield
+                return
+            try:
+                with transaction(self._db):
+                    yield
+            except sqlite3.Error as error:
+                raise self._failure("read or written", error) from None
+
+    def close(self) -> None:
+        with self._turn:
+            self._db.close()
+
+    def _run(self, sql: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        with self._turn:
+            try:
+                return self._db.execute(sql, values)
+            except sqlite3.Error as error:
+                raise self._failure("read or written", error) from None
+
+    def _failure(self, what: str, error: Exception, or_else: str = "") -> LocalError:
+        text, advice = f"{self.path}: cannot be {what}: {error}", mend(self.path, error)
+        return (Locked if is_locked(error) else LocalError)(f"{text}; {advice}{or_else}")

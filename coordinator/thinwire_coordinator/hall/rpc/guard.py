@@ -1,0 +1,272 @@
+"""Applies the bounds of admission to every call of the port, before its handler runs and before its message is read.
+
+gRPC would read a whole message of any call first, of the largest size that any call has. But on the wire, a call with
+one message looks like a stream with one message. So the guard serves every call as a stream, and does the rest itself:
+it asks whether the call may begin at all (`access.admission_rules`), bounds how long each message may take to come and
+how large it may be, and bounds how long the peer may take to accept each answer.
+
+Without a session, only a few calls may begin, and a caller that sends nothing gives its place to the next one. A peer
+that does not accept an answer in time gets its connection ended (`connection_shutdown`), because the end of the call
+would wait behind the answer. A refused call is answered after a pause, so that whoever ignores refusals is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from inspect import isasyncgenfunction
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc.aio import ServicerContext as Context
+
+from thinwire_common.logs import tell
+from thinwire_common.serving.connection_shutdown import shut_down_connection
+from thinwire_common.within import Within
+from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.bounds import REFUSALS_WAITING_MAX
+from thinwire_coordinator.hall.access.callers import Caller, network_of
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED, CallRefused, deny, peer_of, session_of
+from thinwire_coordinator.hall.rpc.request_bounds import is_for_strangers, request_bytes_max
+from thinwire_coordinator.hall.rpc.silent_calls import Silence, SilentCalls
+from thinwire_proto import limits
+from thinwire_proto.errors import ThinwireError
+from thinwire_proto.wire.metadata import REASON, REPLACED
+
+log = logging.getLogger("thinwire.coordinator")
+
+Handler = Any  # grpc.RpcMethodHandler, whose stubs do not say what it holds
+
+
+FAILED = "the coordinator could not answer this call; its log says why; try again later"
+UNREADABLE = "this message cannot be read: it is not what this call takes"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Time limits of a call, in seconds; see `limits`.
+
+    call_s: of a whole call without a session. Those in a session may stay as long as it does.
+    """
+
+    first_message_s: float = limits.FIRST_MESSAGE_S
+    part_s: float = limits.PART_S
+    accept_s: float = limits.ACCEPT_S
+    call_s: float = limits.CALL_S
+    refusal_pause_s: float = limits.REFUSAL_PAUSE_S
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """rules: decides. node_of: the node whose session has a secret; None if there is none. now: seconds on the clock of
+    the rules. told: learns of each refusal. peer: names the caller of a call. Must be the outermost interceptor."""
+
+    def __init__(
+        self,
+        rules: AdmissionRules,
+        node_of: Callable[[str], str | None],
+        now: Callable[[], float],
+        told: Callable[[Denied], None] = lambda denied: None,
+        patience: Patience | None = None,
+        peer: Callable[[Context[Any, Any]], str] = peer_of,
+        was_replaced: Callable[[str], bool] = lambda secret: False,
+    ) -> None:
+        self._was_replaced = was_replaced
+        self._peer = peer
+        self.rules = rules
+        self._node_of = node_of
+        self._now = now
+        self._told = told
+        self._patience = patience or Patience()
+        self._guarded: dict[str, Handler] = {}  # by method; bounded by the number of methods served
+        self._silent = SilentCalls()
+        self._waiting = 0  # refused calls that are not answered yet
+        self._failure_told: float | None = None  # when the log was last told of a call that failed
+
+    def caller(self, context: Context[Any, Any]) -> Caller:
+        """The network and the node that a call comes from."""
+        secret = session_of(context)
+        node_id = self._node_of(secret) if secret else None
+        return Caller(network_of(self._peer(context)), node_id)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        method = handler_call_details.method
+        if method not in self._guarded:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None  # there is no such method
+            self._guarded[method] = self._guard(
+                handler, request_bytes_max(method), for_strangers=is_for_strangers(method)
+            )
+        return self._guarded[method]
+
+    def _begin(self, caller: Caller) -> Denied | None:
+        """Admit a call or say why not. A stranger takes the place of another one that has sent nothing yet."""
+        denied = self.rules.begin(caller, self._now())
+        if denied is None or caller.node_id is not None or not self.rules.calls.too_many(caller):
+            return denied
+        network = caller.network if self.rules.calls.network_is_full(caller.network) else None
+        gone = self._silent.give_way(network)
+        if gone is None:
+            return denied
+        self.rules.end(gone)
+        return self.rules.begin(caller, self._now())
+
+    def _guard(self, handler: Handler, bytes_max: int, *, for_strangers: bool) -> Handler:
+        async def admitted(requests: AsyncIterator[bytes], context: Context[Any, Any]) -> None:
+            caller = self.caller(context)
+            denied = self._begin(caller)
+            if denied is not None:
+                await self.refuse(context, denied)
+            if caller.node_id is None and not for_strangers:
+                self.rules.end(caller)
+                await self._abort_without_session(context)
+            call = _GuardedCall(handler, requests, context, bytes_max, self._patience, self._silent.open(caller))
+            lasts_s = self._patience.call_s if caller.node_id is None else None
+            try:
+                async with Within(lasts_s):
+                    await call.serve()
+            except CallRefused as refused:
+                denied = refused.denied
+            except asyncio.TimeoutError as error:
+                if lasts_s is None:  # not of `Within`: a disk, for example
+                    await self._fail(context, error)
+                slow = Denied(DoorReason.SLOW, f"a call without a session may last {lasts_s:g} s")
+                await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, slow)
+            except (grpc.aio.AbortError, grpc.aio.InternalError, NotImplementedError):
+                raise  # gRPC's own: the call was aborted, the peer is gone, or the call is not served here
+            except Exception as error:  # noqa: BLE001 - the boundary of a call: gRPC would send the text to the peer
+                await self._fail(context, error)
+            finally:
+                if self._silent.close(call.silence):
+                    self.rules.end(caller)
+            if denied is not None:
+                await self.refuse(context, denied)
+
+        return grpc.stream_stream_rpc_method_handler(admitted)
+
+    async def _abort_without_session(self, context: Context[Any, Any]) -> NoReturn:
+        if self._was_replaced(session_of(context)):
+            await context.abort(grpc.StatusCode.NOT_FOUND, SESSION_REPLACED, ((REASON, REPLACED),))
+        await context.abort(grpc.StatusCode.NOT_FOUND, NO_SESSION)
+        raise AssertionError("abort returned")
+
+    async def _fail(self, context: Context[Any, Any], error: Exception) -> NoReturn:
+        """End a call that this process could not answer. All are counted, and one in FAILURE_TOLD_AGAIN_S is logged."""
+        self._told(Denied(DoorReason.FAILED, FAILED))
+        now = self._now()
+        if self._failure_told is None or now - self._failure_told >= limits.FAILURE_TOLD_AGAIN_S:
+            self._failure_told = now
+            unforeseen = None if isinstance(error, ThinwireError) else error
+            text = f"a call failed: {error}"
+            tell(log, logging.ERROR, "coordinator.call_failed", text, exc_info=unforeseen, reason=str(error))
+        await context.abort(grpc.StatusCode.INTERNAL, FAILED)
+        raise AssertionError("abort returned")
+
+    async def refuse(self, context: Context[Any, Any], denied: Denied) -> NoReturn:
+        """End a call, after a pause if there is room to wait."""
+        self._told(denied)
+        if self._waiting < REFUSALS_WAITING_MAX:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(self._patience.refusal_pause_s)
+            finally:
+                self._waiting -= 1
+        await deny(context, denied)
+
+
+class _GuardedCall:
+    """One admitted call: reads its messages, each in time and within its bound, and sends its answers."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        requests: AsyncIterator[bytes],
+        context: Context[Any, Any],
+        bytes_max: int,
+        patience: Patience,
+        silence: Silence,
+    ) -> None:
+        self._handler = handler
+        self._requests = requests
+        self._messages: AsyncIterator[bytes] | None = None  # gRPC's iterator must be awaited once it exists
+        self._context = context
+        self._bytes_max = bytes_max
+        self._patience = patience
+        self.silence = silence
+
+    async def serve(self) -> None:
+        handler = self._handler
+        request = self._stream() if handler.request_streaming else await self._only_one()
+        kinds = (handler.request_streaming, handler.response_streaming)
+        behavior = getattr(handler, "_".join("stream" if streams else "unary" for streams in kinds))
+        if not handler.response_streaming:
+            await self.write(await behavior(request, self._context))
+        elif isasyncgenfunction(behavior):
+            async with aclosing(behavior(request, self._context)) as answers:
+                async for answer in answers:
+                    await self.write(answer)
+        else:
+            await behavior(request, self)  # it writes its answers itself, as the health service does
+
+    async def write(self, answer: Any) -> None:
+        """Send a message. If the peer does not accept it in time, end its connection and cancel the call."""
+        data = self._handler.response_serializer(answer)
+        try:
+            async with Within(self._patience.accept_s):
+                await self._context.write(data)
+        except asyncio.TimeoutError:
+            log.debug("a peer has accepted nothing for %g s; its connection is ended", self._patience.accept_s)
+            shut_down_connection(self._context.peer())
+            raise asyncio.CancelledError from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)  # a behavior that writes itself takes this for its context
+
+    async def _only_one(self) -> Any:
+        try:
+            return await self._read(self._patience.first_message_s)
+        except StopAsyncIteration:
+            denied = Denied(DoorReason.MALFORMED, "the call ended without a message")
+            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
+
+    async def _stream(self) -> AsyncIterator[Any]:
+        patience_s = self._patience.first_message_s
+        while True:
+            try:
+                message = await self._read(patience_s)
+            except StopAsyncIteration:
+                return
+            yield message
+            patience_s = self._patience.part_s
+
+    async def _read(self, patience_s: float) -> Any:
+        """The next message, parsed. Raises StopAsyncIteration after the last one. Ends the call if it is not right."""
+        try:
+            self._messages = self._messages or aiter(self._requests)
+            async with self.silence.within(patience_s):
+                data = await anext(self._messages)
+            self.silence.spoke()
+        except asyncio.TimeoutError:
+            text = f"no message came for {patience_s:g} s"
+            await _abort(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
+        if len(data) > self._bytes_max:
+            text = f"a message of this call has at most {self._bytes_max} bytes; this one has {len(data)}"
+            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, Denied(DoorReason.TOO_LARGE, text))
+        try:
+            return self._handler.request_deserializer(data)
+        except DecodeError:
+            denied = Denied(DoorReason.MALFORMED, UNREADABLE)
+            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
+
+
+async def _abort(context: Context[Any, Any], code: grpc.StatusCode, denied: Denied) -> NoReturn:
+    await context.abort(code, denied.text, ((REASON, denied.reason.value),))

@@ -1,0 +1,142 @@
+"""The port of a run: what the server, the page and the life cycle need, whatever the kind of exchange."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.measurement import Part
+from thinwire_coordinator.hall.members import Member, Moment
+from thinwire_coordinator.hall.places import Places
+from thinwire_coordinator.hall.series import ReadRow
+from thinwire_coordinator.hall.view import RunView
+from thinwire_coordinator.hall.workers import Job
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+class Run(ABC):
+    """A run in progress. Everything here runs on the event loop and returns at once; workers do the slow jobs.
+
+    view: read-only access to its state, for those who watch.
+    """
+
+    view: RunView
+
+    def __init__(self, hall: Hall) -> None:
+        self.hall = hall
+        self.state = hall.state
+        self.members = hall.members
+        self.events = hall.events
+        self.workers = hall.workers
+        self.tasks = hall.tasks
+        self.places = Places(hall.members, self.moment)
+        hall.events.watchers.append(self.places.watch)
+        self._fingerprinted = (-1, 0)
+
+    # what a kind of exchange defines
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The number of sealed rows."""
+
+    @abstractmethod
+    def moment(self) -> Moment:
+        """Where the run stands, to compare how long nodes have been idle."""
+
+    @abstractmethod
+    async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
+        """Decide whether a joining node may keep its momentum, and adjust its lease accordingly.
+
+        replica_step: the step of the node's replica; None if it has none.
+        """
+
+    @abstractmethod
+    def leave(self, member: Member, trained_through: int | None) -> None:
+        """Handle an orderly departure: the node keeps its momentum, and the rest of its lease becomes free."""
+
+    @abstractmethod
+    def measured(self, node: str, part: Part, loss: float) -> str:
+        """A node reports a held-out loss. Returns why it is refused, in words, or nothing."""
+
+    @abstractmethod
+    async def upkeep(self) -> None:
+        """Measure held-out losses, write snapshots and delete old files, until cancelled."""
+
+    @abstractmethod
+    def stop_upkeep(self) -> None:
+        """Abort the current measurement and any later one."""
+
+    @abstractmethod
+    def past_reader(self) -> ReadRow:
+        """Reads the rows of earlier terms for the page, in their order."""
+
+    def start(self) -> None:
+        """Nodes may call from now on."""
+
+    def known(self, member: Member, group: str) -> None:
+        """A node has joined. group: of its address; see `access.address_groups`."""
+
+    def pardon(self, node: str) -> None:
+        """The organizer overrules: everything against a node is forgotten."""
+
+    def stands(self, node: str) -> tuple[float, str] | None:
+        """How far a node is trusted, 0 to 1, and why not more, in words; None if this kind of exchange has no trust."""
+        return None
+
+    def ended(self, member: Member) -> None:
+        """The session of a member was ended: its open streams must end."""
+
+    def loses_place(self, member: Member) -> None:
+        """A member has lost its place to another node."""
+
+    # what they share
+
+    def make_place(self, node_id: str, group: str, *, has_counted: bool) -> bool:
+        """Free a place of the full swarm for a node that wants to join. Returns False if it has to wait."""
+        given = self.places.given_to(node_id, group, has_counted=has_counted)
+        if given is None:
+            return False
+        member = self.members.by_id[given.node]
+        text = f"this node's place was given to another one: {given.reason}; it may join again when a place is free"
+        self.expel(given.node, Denied(DoorReason.FULL, text))
+        self.loses_place(member)
+        self.members.forget(member)
+        return True
+
+    def expel(self, node_id: str, denied: Denied) -> None:
+        """End the session of a node, if it has one. Its open streams end, and its next call must be Join."""
+        member = self.members.expel(node_id, denied)
+        if member is None:
+            return
+        name, reason = member.name, denied.text
+        text = f"{name}: its session was ended: {reason}"
+        tell(log, logging.WARNING, "coordinator.session_ended", text, node_id=node_id, name=name, reason=reason)
+        self.ended(member)
+
+    async def fingerprint(self) -> tuple[int, int]:
+        """(step, fingerprint with nonce 0) of the coordinator's replica."""
+        return await self.workers.submit(Job.FINGERPRINT, self._fingerprint)
+
+    def _fingerprint(self) -> tuple[int, int]:
+        replica, (step, number) = self.hall.replica, self._fingerprinted
+        if step != replica.step:
+            self._fingerprinted = step, number = replica.step, replica.fingerprint(0)
+        return step, number
+
+    def stop(self) -> None:
+        """Stop the timers, so that no row is begun any more. Then call `settle`, unless the process dies."""
+        self.tasks.stop()
+
+    async def settle(self, within_s: float) -> None:
+        """Wait for the row that is being sealed, at most for so long. Then all watchers know of each sealed row."""
+        await self.tasks.settle(within_s)
+
+    def end(self) -> None:
+        """Give up the row that is still being sealed. Its write may reach the disk; nobody is told of it."""
+        self.tasks.end()

@@ -1,0 +1,51 @@
+"""Settings of a coordinator process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thinwire_common.ready_file import READY_FILE
+from thinwire_coordinator.hall.access.transport import TlsSettings
+from thinwire_coordinator.hall.evaluation import SAMPLES, EvaluatedBy
+from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
+from thinwire_proto.contract import RunSpec
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Settings of one coordinator process. The contract defines the run itself."""
+
+    state_dir: Path
+    listen: str
+    run: RunSpec | None
+    wait_for: int
+    evaluate_every: int
+    evaluate_samples: int = SAMPLES
+    evaluate: EvaluatedBy = "coordinator"
+    audit_every: int = 0
+    """Rounds from one audit of contributions to the next; 0: no audits."""
+    bodies: str | None = None
+    """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
+    keep: int | None = None
+    """Number of snapshots to keep; see `retention`."""
+    address: str | None = None
+    """HOST:PORT in invites; None: derived from `listen`."""
+    invite_file: Path | None = None
+    """Keep an invite for any number of nodes in this file."""
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """Certificates, or plain text."""
+    http: str | None = None
+    """Address of the page and the metrics; None: do not serve them."""
+    http_may_move: bool = False
+    """Whether the page may use another port if this one is taken."""
+    ready_file: Path | None = None
+    """File to write when nodes can join; None: in the state directory."""
+    threads: int | None = None
+    """CPU threads of torch; None: see `torch_threads`."""
+    sinks: SinkSettings = field(default_factory=SinkSettings)
+    """Other targets of the curves and the metrics."""
+
+    @property
+    def ready(self) -> Path:
+        return self.ready_file or self.state_dir / READY_FILE

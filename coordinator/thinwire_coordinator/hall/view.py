@@ -1,0 +1,139 @@
+"""A read-only view of a run, for the status call, the web page and the metrics. Each kind of exchange has its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol
+
+from prometheus_client.metrics_core import Metric
+
+from thinwire_coordinator.hall.counts import Counts, NodeCounts
+from thinwire_coordinator.hall.hall import Hall
+
+Stage = Literal["waiting", "training", "complete"]
+Plain = dict[str, Any]
+
+
+class MemberView(Protocol):
+    """The read-only part of a member."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def active(self) -> bool: ...
+
+
+class RunView(ABC):
+    """A run, read-only. Each property gives the current value."""
+
+    public: frozenset[str] = frozenset({"id", "name", "rounds", "tokens"})
+    """Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
+    own_orders: frozenset[str] = frozenset()
+    """Orders of the page's table of nodes that this kind of exchange has beside those of all kinds."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self.contract = hall.contract
+        self.layout = hall.layout
+        self.term = hall.term
+        self.counts: Counts = hall.counts
+        self.held_out_sets = hall.state.held_out_sets
+        """The held-out sets that are measured."""
+
+    @property
+    @abstractmethod
+    def stage(self) -> Stage: ...
+
+    @property
+    @abstractmethod
+    def condition(self) -> str:
+        """The stage, in words."""
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """How far the run is, in the unit of `schedule.steps`."""
+
+    @property
+    def newest_step(self) -> int:
+        """The step at which the curves stand."""
+        return self.step
+
+    @property
+    @abstractmethod
+    def round_number(self) -> int:
+        """The number of the newest round, or of the newest beat."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> float | None:
+        """The newest training loss."""
+
+    @abstractmethod
+    def clock(self) -> Plain:
+        """The phase of the run for the page, and a text that says what it waits for."""
+
+    def own_summary(self) -> Plain | None:
+        """The figures that only this kind of exchange has, for the page; None for none."""
+        return None
+
+    def own_fields(self, node: str, counts: NodeCounts) -> Plain:
+        """More fields of a node's row on the page."""
+        return {}
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """The gauges that only this kind of exchange has."""
+        return ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the coordinator cannot go on."""
+        return self._hall.tasks.failed.done()
+
+    @property
+    def now(self) -> float:
+        """The coordinator's clock, in seconds."""
+        return self._hall.now()
+
+    @property
+    def steps(self) -> int:
+        """The length of the whole run, in the unit of `step`."""
+        return self.contract.schedule.steps
+
+    @property
+    def sealed_at(self) -> float:
+        """When the newest row was sealed, on the coordinator's clock; before the first, when this process began."""
+        return self._hall.sealed_at
+
+    @property
+    def measured_step(self) -> int:
+        """The newest step whose held-out losses were measured, finite or not."""
+        return self._hall.measured_step
+
+    @property
+    def members(self) -> Mapping[str, MemberView]:
+        """All members, by node id."""
+        return self._hall.members.by_id
+
+    @property
+    def active(self) -> int:
+        """The number of nodes that take part now."""
+        return sum(member.active for member in self.members.values())
+
+    @property
+    def watcher_failures(self) -> int:
+        """The number of exceptions that the run's watchers raised."""
+        return self._hall.events.failures
+
+
+def waiting_for(nodes: int) -> str:
+    """The condition of a run that waits for more nodes."""
+    return f"waiting for {nodes} more node{'s' if nodes > 1 else ''}"
+
+
+def counted(count: int, what: str) -> str:
+    """A number and its noun, in the plural where it has one."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,223 @@
+"""The organizer's login and panel: invites, nodes and bans, which the commands list and change too.
+
+Only whoever says the organizer's secret sees addresses of nodes, or changes anything. Another site's page can neither
+read an answer nor have one changed on behalf of a browser that is logged in (cross-site request forgery): the cookie is
+SameSite=Strict, a change must be JSON, and a request that says another origin is refused.
+
+The access store is a file, so every call of it runs on a thread of its own, beside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from thinwire_common.http import read_body
+from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.invites import network_of
+from thinwire_coordinator.hall.access.logins import LOGIN_S, Logins
+from thinwire_coordinator.hall.web.safety import SAFETY
+from thinwire_proto.errors import ThinwireError
+
+log = logging.getLogger("thinwire.coordinator")
+
+COOKIE = "thinwire-organizer"
+HEADERS = {**SAFETY, "cache-control": "no-store"}
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+class Wish(BaseModel):
+    """The body of a request: strict, and without other keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class SecretSaid(Wish):
+    secret: str = Field(max_length=256)
+
+
+class InviteWish(Wish):
+    """hours: until it expires; None: never. uses: None for any number."""
+
+    name: str = Field("", max_length=256)
+    uses: int | None = Field(1, ge=1, le=1 << 20)
+    hours: float | None = Field(24.0, gt=0, le=1 << 20)
+
+
+class RevokeWish(Wish):
+    number: int = Field(ge=1, lt=1 << 62)
+
+
+class NodeWish(Wish):
+    node: str = Field(pattern="^[0-9a-f]{32}$")
+    reason: str = Field("", max_length=1000)
+
+
+class Panel(Protocol):
+    """The interface of the organizer's panel; `panel.AccessPanel` implements it. All methods raise ThinwireError."""
+
+    def standings(self) -> Any:
+        """Return the standings for `state`. On the event loop, like `pardon`; the others may run on any thread."""
+
+    def pardon(self, node: str) -> dict[str, Any]: ...
+
+    def state(self, standings: Any) -> dict[str, Any]: ...
+
+    def invite(self, name: str, uses: int | None, hours: float | None) -> dict[str, Any]: ...
+
+    def revoke(self, number: int) -> dict[str, Any]: ...
+
+    def ban(self, node: str, reason: str) -> dict[str, Any]: ...
+
+    def unban(self, node: str, reason: str) -> dict[str, Any]: ...
+
+
+Change = Callable[[Panel, Any], Any]
+
+
+class Organizer:
+    """The routes of the login and the panel. panel: lists and changes; None until the run is open.
+
+    behind_proxy: a proxy in front encrypts, so the cookie is for HTTPS although requests come in plain text.
+    """
+
+    def __init__(
+        self, logins: Logins, now: Callable[[], float] = time.monotonic, *, behind_proxy: bool = False
+    ) -> None:
+        self._logins = logins
+        self._behind_proxy = behind_proxy
+        self._now = now
+        self.panel: Panel | None = None
+        self.routes: list[BaseRoute] = [
+            Route("/organizer/login", self._login, methods=["POST"]),
+            Route("/organizer/logout", self._logout, methods=["POST"]),
+            Route("/organizer/state", self._state, methods=["GET"]),
+            *(
+                Route(f"/organizer/{name}", self._change(wish, change), methods=["POST"])
+                for name, wish, change in (
+                    ("invite", InviteWish, lambda panel, said: panel.invite(said.name, said.uses, said.hours)),
+                    ("revoke", RevokeWish, lambda panel, said: panel.revoke(said.number)),
+                    ("ban", NodeWish, lambda panel, said: panel.ban(said.node, said.reason)),
+                    ("pardon", NodeWish, None),
+                    ("unban", NodeWish, lambda panel, said: panel.unban(said.node, said.reason)),
+                )
+            ),
+        ]
+
+    def knows(self, request: Request) -> bool:
+        """Whether a request comes with a login."""
+        return self._logins.holds(_token(request), self._now())
+
+    async def _login(self, request: Request) -> Response:
+        if refused := _refuse_origin(request):
+            return refused
+        said = await _said(request, SecretSaid)
+        if isinstance(said, Response):
+            return said
+        address, now = network_of(request.client.host if request.client else ""), self._now()
+        token = self._logins.begin(said.secret, now)
+        if token is None:
+            return self._refused(address, now)
+        answer = JSONResponse({"ok": True}, headers=HEADERS)
+        secure = self._behind_proxy or request.url.scheme == "https"
+        answer.set_cookie(COOKIE, token, int(LOGIN_S), path="/", secure=secure, httponly=True, samesite="strict")
+        return answer
+
+    def _refused(self, address: str, now: float) -> Response:
+        """The answer to a wrong secret. Attempts of an address that has to wait leave nothing in the log."""
+        if (wait_s := self._logins.wait_s(address, now)) > 0:
+            text = f"the secret is wrong, and this address has tried too often; wait {wait_s:.0f} s"
+            return _error(429, text, {"retry-after": str(int(wait_s) + 1)})
+        self._logins.failed(address, now)
+        tell(log, logging.WARNING, "coordinator.login_refused", "a login to the organizer's panel was refused")
+        return _error(403, "the secret is wrong; it is in organizer.secret in the coordinator's state directory")
+
+    async def _logout(self, request: Request) -> Response:
+        if refused := _refuse_origin(request):
+            return refused
+        self._logins.end(_token(request))
+        answer = JSONResponse({"ok": True}, headers=HEADERS)
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
+
+    async def _state(self, request: Request) -> Response:
+        return await self._answer(request, _state_of)
+
+    def _change(self, wish: type[Wish], change: Change | None) -> Handle:
+        """A route for one change. change: on a thread; None: `pardon`, on the event loop."""
+
+        async def answer(request: Request) -> Response:
+            if refused := _refuse_origin(request) or self._refuse_stranger(request):
+                return refused
+            said = await _said(request, wish)
+            if isinstance(said, Response):
+                return said
+            ask = partial(_pardon, said) if change is None else partial(_on_thread, change, said)
+            return await self._answer(request, ask)
+
+        return answer
+
+    async def _answer(self, request: Request, ask: Callable[[Panel], Awaitable[Any]]) -> Response:
+        if refused := self._refuse_stranger(request):
+            return refused
+        panel = self.panel
+        if panel is None:
+            return _error(503, "the coordinator is starting", {"retry-after": "2"})
+        try:
+            found = await ask(panel)
+        except ThinwireError as error:
+            return _error(409, str(error))
+        return JSONResponse(found, headers=HEADERS)
+
+    def _refuse_stranger(self, request: Request) -> Response | None:
+        return None if self.knows(request) else _error(401, "log in with the organizer's secret")
+
+
+async def _state_of(panel: Panel) -> Any:
+    return await asyncio.to_thread(panel.state, panel.standings())
+
+
+async def _on_thread(change: Change, said: Wish, panel: Panel) -> Any:
+    return await asyncio.to_thread(change, panel, said)
+
+
+async def _pardon(said: NodeWish, panel: Panel) -> Any:
+    return panel.pardon(said.node)
+
+
+def _token(request: Request) -> str:
+    return request.cookies.get(COOKIE, "")
+
+
+def _refuse_origin(request: Request) -> Response | None:
+    """Refuse a request that a page of another site made. Programs that are no browsers send neither header."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+    host = request.headers.get("host", "")
+    is_ours = origin is None or (host != "" and origin.partition("://")[2] == host)
+    return None if is_ours and site in ("same-origin", "none") else _error(403, "another site asked for this")
+
+
+async def _said(request: Request, wish: type[Any]) -> Any:
+    """The body as a wish, or the answer that refuses it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _error(415, "the body must be application/json")
+    body = await read_body(request)
+    try:
+        return wish.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _error(400, f"{where or 'body'}: {first['msg']}")
+
+
+def _error(code: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": text}, code, HEADERS | (headers or {}))

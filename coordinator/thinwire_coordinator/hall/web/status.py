@@ -1,0 +1,247 @@
+"""The status and history of a swarm as plain values for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from thinwire_coordinator.hall.counts import NodeCounts
+from thinwire_coordinator.hall.events import Sampled
+from thinwire_coordinator.hall.observe.history import History, Manner, Share
+from thinwire_coordinator.hall.series import Bucket
+from thinwire_coordinator.hall.view import MemberView, Plain, RunView
+from thinwire_proto.clean_text import clean_name, shown_as_written
+from thinwire_proto.contract import CorpusSpec
+from thinwire_proto.wire.reasons import Reason
+
+VOLUNTEERS = 12
+"""Number of volunteers listed by name. The page shows how many more there are."""
+NODES_MAX = 200
+"""Maximum number of rows of the table of nodes in one answer."""
+
+
+def run_of(swarm: RunView) -> Plain:
+    """The properties of a run that never change."""
+    contract = swarm.contract
+    return {
+        "contract": contract.hash.hex(),
+        "parameters": swarm.layout.parameters,
+        "model": contract.model.in_words(),
+        "k": contract.demo.k,
+        "exchange": contract.exchange.kind,
+        "steps": swarm.steps,
+        "pace": contract.round.pace,
+        "length_s": contract.round.length_s,
+        "unit": "nats per byte" if isinstance(contract.data, CorpusSpec) else "nats per token",
+        "held_out": [
+            {"name": found.name, "bits_per_nat": found.bits_per_nat(contract.model.context)}
+            for found in swarm.held_out_sets
+        ],
+    }
+
+
+def summary(swarm: RunView, history: History) -> Plain:
+    """The message that browsers get once a second. Its size does not depend on the number of nodes."""
+    now = swarm.now
+    counts = swarm.counts
+    moved = counts.bytes_up + counts.bytes_down
+    curves = list(history.held_out.values())
+    first, newest = (curves[0].first, curves[0].newest) if curves else (None, None)
+    return {
+        "state": swarm.condition,
+        "term": swarm.term.number,
+        "round": swarm.round_number,
+        "step": swarm.step,
+        "at_step": history.step,
+        "gossip": swarm.own_summary(),
+        "at_s": round(now - history.started, 1),
+        "clock": swarm.clock(),
+        "loss": {
+            "training": shortened(swarm.loss),
+            "held_out": shortened(newest[1]) if newest else None,
+            "held_out_step": newest[0] if newest else None,
+            "first": shortened(first[1]) if first else None,
+            "sets": [shortened(curve.newest[1]) if curve.newest else None for curve in curves],
+            "diverged": [curve.diverged for curve in curves],
+        },
+        "tokens": history.tokens_before + counts.tokens,
+        "tokens_per_s": round(history.tokens_per_s(now), 1),
+        "bytes": {
+            "up": counts.bytes_up,
+            "down": counts.bytes_down,
+            "fetched": counts.bytes_fetched,
+            "dense": counts.dense_bytes,
+            "fewer": shortened(2 * counts.dense_bytes / moved) if moved and counts.dense_bytes else None,
+            "since_step": history.since_step,
+        },
+        "nodes": {
+            "active": swarm.active,
+            "known": len(swarm.members),
+            "compared": counts.fingerprints_compared,
+            "different": counts.fingerprints_different,
+        },
+        "rounds_void": history.rounds_void_before + counts.rounds_void.total(),
+        "history_complete": history.complete,
+        "sample_step": history.sample.step if history.sample else None,
+    }
+
+
+Row = tuple[str, MemberView, NodeCounts, Share, Manner]
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "name": lambda row: row[1].name.casefold(),
+    "active": lambda row: not row[1].active,
+    "rounds": lambda row: -row[3].rounds,
+    "tokens": lambda row: -row[3].tokens,
+    "weight": lambda row: -row[4].weight,
+    "early": lambda row: math.inf if row[4].early_s is None else row[4].early_s,
+    "equal": lambda row: {False: 0, None: 1, True: 2}[row[2].replica_equal],
+    "up": lambda row: -row[2].bytes_up,
+    "down": lambda row: -row[2].bytes_down,
+    "iteration": lambda row: -row[2].iteration,
+    "loss": lambda row: -math.inf if row[2].loss is None else -row[2].loss,
+    "direct": lambda row: -row[2].direct_up - row[2].direct_down,
+    "relay": lambda row: -row[2].relay_up - row[2].relay_down,
+}
+"""Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
+
+
+OWN_ORDERS = frozenset({"iteration", "loss", "direct", "relay"})
+"""Orders that only some kinds of exchange have; see `RunView.own_orders`."""
+DEFAULT_SORT = "tokens"
+
+
+def nodes(swarm: RunView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
+    """One page of the table of nodes. sort: a key of SORTS; a leading minus reverses it. in_full: for the organizer;
+    others get what is public, and null for all else.
+
+    An order tells of what it is made from, so others get DEFAULT_SORT in place of an order by anything else. The answer
+    says its order (`sort`), and which ones there are for whoever asked (`sorts`)."""
+    public = swarm.public
+    sorts = [
+        name for name in SORTS if (in_full or name in public) and (name not in OWN_ORDERS or name in swarm.own_orders)
+    ]
+    if sort.removeprefix("-") not in sorts:
+        sort = DEFAULT_SORT
+    rows: list[Row] = [
+        (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
+        for node, member in swarm.members.items()
+    ]
+    rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
+    rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    shown = [_node(*row) | swarm.own_fields(row[0], row[2]) for row in rows[offset : offset + count]]
+    if not in_full:
+        shown = [{key: value if key in public else None for key, value in row.items()} for row in shown]
+    return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
+
+
+def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
+    refused = manner.refused
+    return {
+        "id": node[:8],
+        "name": member.name,
+        "active": member.active,
+        "rounds": share.rounds,
+        "tokens": share.tokens,
+        "weight": manner.weight,
+        "early_s": None if manner.early_s is None else round(manner.early_s, 3),
+        "equal": counts.replica_equal,
+        "up": counts.bytes_up,
+        "down": counts.bytes_down,
+        "not_counted": counts.not_counted,
+        "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
+        "lost": counts.lost,
+    }
+
+
+REASONS: dict[Reason, str] = {
+    Reason.LATE: "too late",
+    Reason.FUTURE_ROUND: "for a future round",
+    Reason.REPLICA_DIFFERS: "its replica differs",
+    Reason.BASE_AGE: "based on a step that is too old",
+    Reason.MALFORMED: "malformed",
+    Reason.OVER_LEASE: "more samples than leased",
+    Reason.NO_LEASE: "without a lease",
+    Reason.DUPLICATE: "twice in a round",
+    Reason.VOID: "the round was void",
+    Reason.NOTHING_TRAINED: "nothing was trained",
+    Reason.SIGNATURE: "not signed by the node",
+    Reason.SUSPECTED: "its votes are suspected",
+}
+
+
+def volunteers(swarm: RunView, history: History) -> Plain:
+    """The volunteers with the most tokens over the whole run, including those that have left."""
+    shares = sorted(history.shares().items(), key=lambda item: (-item[1].tokens, item[0]))
+    total = history.tokens_before + swarm.counts.tokens
+    by_id = swarm.members
+
+    def name(node: str) -> str:
+        return by_id[node].name if node in by_id else clean_name(history.names.get(node, "")) or node[:8]
+
+    rows = [
+        {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": shortened(share.tokens / total)}
+        for node, share in shares[:VOLUNTEERS]
+        if share.tokens
+    ]
+    return {"total": len(shares), "rows": rows}
+
+
+def details(swarm: RunView, history: History) -> Plain:
+    """Values that change rarely. Browsers request them."""
+    now, sample = swarm.now, history.sample
+    voids = [
+        {
+            "first": entry.first,
+            "last": entry.last,
+            "why": entry.why,
+            "ago_s": None if entry.at is None else round(now - entry.at),
+        }
+        for entry in reversed(history.voids)
+    ]
+    return {
+        "run": run_of(swarm),
+        "volunteers": volunteers(swarm, history),
+        "voids": voids,
+        "sample": _sample(sample) if sample else None,
+    }
+
+
+def _sample(sample: Sampled) -> Plain:
+    return {"step": sample.step, "prompt": sample.prompt, "text": shown_as_written(sample.text)}
+
+
+def series(history: History, points: int, held_out: str = "") -> Plain:
+    """The series as columns of at most `points` values each. Tokens and bytes are running sums. Bytes are counted from
+    the start of the current term. held_out: name of the held-out set; by default the first."""
+    found = history.series.points(points)
+    chosen = held_out or next(iter(history.held_out), "")
+    measured = history.held_out[chosen].series.points(points) if chosen else []
+    columns: dict[str, list[Any]] = {}
+    for name in ("tokens", "bytes_up", "bytes_down", "dense_bytes"):
+        sums = accumulate(getattr(bucket, name) for bucket in found)
+        began = [name == "tokens" or bucket.at_s is not None for bucket in found]
+        columns[name] = [number if known else None for number, known in zip(sums, began, strict=True)]
+    columns["step"] = [bucket.step for bucket in found]
+    columns["at_s"] = [shortened(bucket.at_s) for bucket in found]
+    columns["nodes"] = [bucket.nodes for bucket in found]
+    return {
+        "term_began_at_step": history.since_step,
+        "complete": history.complete,
+        "steps": columns | _losses(found),
+        "held_out": {"set": chosen, "step": [bucket.step for bucket in measured]} | _losses(measured),
+    }
+
+
+def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
+    return {
+        "loss": [shortened(bucket.loss) for bucket in buckets],
+        "loss_min": [shortened(bucket.loss_min) if bucket.losses else None for bucket in buckets],
+        "loss_max": [shortened(bucket.loss_max) if bucket.losses else None for bucket in buckets],
+    }
+
+
+def shortened(number: float | None, digits: int = 4) -> float | None:
+    """Round to `digits` decimals; four are enough for charts. Returns None if not finite: JSON has no infinity."""
+    return None if number is None or not math.isfinite(number) else round(number, digits)

@@ -1,0 +1,149 @@
+"""Grants samples to the attending nodes and sends them announcements, once the leases are on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.evaluations import Evaluations
+from thinwire_coordinator.star.fingerprints import KnownFingerprints
+from thinwire_coordinator.star.intake import Intake
+from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_coordinator.star.view import StarView
+from thinwire_proto.errors import Locked
+
+IDLE_EVERY_S = 1.0
+
+
+class Announcer:
+    def __init__(
+        self,
+        hall: Hall,
+        driver: RoundDriver,
+        fingerprints: KnownFingerprints,
+        view: StarView,
+        intake: Intake,
+        evaluations: Evaluations,
+    ) -> None:
+        self._view = view
+        self._intake = intake
+        self._evaluations = evaluations
+        self._ledger = hall.state.ledger
+        self._hall = hall
+        self._driver = driver
+        self._fingerprints = fingerprints
+        self._workers = hall.workers
+        self._tasks = hall.tasks
+        self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
+        self._writing = False
+        self._telling: asyncio.TimerHandle | None = None
+
+    def grant_and_announce(self, nodes: Iterable[str]) -> None:
+        """Grant samples to nodes, and announce the round to them once the leases are on disk.
+
+        The order matters: after a crash, the coordinator must not grant the same samples to other nodes.
+        """
+        leases, step, spec = self._hall.leases, self._driver.step, self._view.contract.round
+        for node in leases.away_since_before(step - spec.momentum_age_max):
+            if (member := self._hall.members.by_id.get(node)) is None or not member.active:
+                leases.take_back(node)  # its momentum is too old by now, and the node must drop it when it returns
+        for node in nodes:
+            leases.grant(node, spec.lease_samples, step)
+            self._granted[node] = None
+        if not self._writing:
+            self._write_leases()
+
+    def announce_to_all(self) -> None:
+        self._announce(self._hall.members.by_id)
+
+    def announce_again(self, nodes: Iterable[str]) -> None:
+        """Announce the open round again, because what nodes shall measure has changed."""
+        if self._intake.current is None or self._driver.sealing:
+            return  # the next announcement has it
+        if self._writing:
+            self._granted |= dict.fromkeys(nodes)  # their leases may not be on disk yet
+        else:
+            self._announce(nodes)
+
+    def tell_idle_soon(self) -> None:
+        """While no round is open, tell all nodes what the swarm waits for now: who came first waits for fewer. Once in
+        IDLE_EVERY_S, because a thousand nodes may come together."""
+        if self._intake.current is None and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(IDLE_EVERY_S, self._tell_idle)
+
+    def _tell_idle(self) -> None:
+        self._telling = None
+        if self._intake.current is None:
+            self.announce_to_all()
+
+    def idle(self) -> IdleAnnouncement:
+        """The announcement for a node that takes no part in an open round."""
+        text = self._view.condition if self._intake.current is None else "a round is open"
+        return IdleAnnouncement(self._view.term.number, self._driver.step, text, complete=self._driver.complete)
+
+    def _write_leases(self) -> None:
+        """Write the leases and then announce them; one write at a time covers all grants made meanwhile.
+
+        A thousand nodes may return at once, so one write for each would be too slow.
+        """
+        self._writing = True
+        announced = list(self._granted)
+        self._granted.clear()
+        written = self._workers.submit(Job.WRITE_LEASES, self._recording())
+
+        def done(written: asyncio.Future[None]) -> None:
+            error = None if written.cancelled() else written.exception()
+            if isinstance(error, Locked):
+                self._tasks.keep_timed(self._write_once_unlocked(announced))
+                return
+            self._writing = False
+            if error is not None:
+                self._tasks.fail(error)
+            if written.cancelled() or error is not None:
+                return  # what is not on disk is not announced
+            # who has been granted more meanwhile gets it all with the next write
+            self._announce([node for node in announced if node not in self._granted])
+            if self._granted:
+                self._write_leases()
+
+        written.add_done_callback(done)
+
+    def _recording(self) -> Callable[[], None]:
+        return partial(self._ledger.record_leases, self._hall.leases.packed())
+
+    async def _write_once_unlocked(self, announced: Iterable[str]) -> None:
+        """Write the leases as they then are, once no other program holds the ledger's lock."""
+        self._granted |= dict.fromkeys(announced)
+        await self._workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
+        self._writing = False
+        announced = list(self._granted)
+        self._granted.clear()
+        self._announce(announced)
+
+    def _announce(self, nodes: Iterable[str]) -> None:
+        current = self._intake.current
+        for node in nodes:
+            member = self._hall.members.by_id.get(node)
+            if member is not None and member.announcements is not None:
+                takes_part = current is not None and self._hall.leases.holds(node)
+                member.announcements.put(self._announcement(current, node) if current and takes_part else self.idle())
+
+    def _announcement(self, current: OpenRound, node: str) -> RoundAnnouncement:
+        return RoundAnnouncement(
+            term=self._view.term.number,
+            number=current.round.number,
+            step=current.round.step,
+            deadline=current.round.deadline,
+            now=self._driver.now(),
+            k=current.k,
+            nonces=tuple(self._fingerprints.nonces(current.round.step)),
+            lease=self._hall.leases.granted(node),
+            upcoming=self._hall.leases.reserved(node),
+            evaluate=tuple(self._evaluations.open_to(node)),
+            evaluating=self._evaluations.step_for(node),
+        )

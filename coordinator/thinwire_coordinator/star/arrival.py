@@ -1,0 +1,234 @@
+"""One contribution, from its call to its receipt.
+
+A contribution is refused by its header, while its payload is read, by its signature, or by the check of its content.
+Otherwise its receipt comes when the round is over. `docs/contribution.md` has the table of its states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from thinwire_common.logs import tell
+from thinwire_common.within import Within
+from thinwire_coordinator.hall.byte_budget import ByteBudget, Reservation
+from thinwire_coordinator.hall.events import ContributionOffered, ContributionRefused, ContributionTaken
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.signatures import NodeSignature
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.star.checking import Checker
+from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.round import admission
+from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
+from thinwire_coordinator.star.round.contributions import Contribution
+from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.trust.observer import Observer
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.limits import READ_GRACE_S
+from thinwire_proto.wire.parts import Assembly
+from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.rows import contribution_hash
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all contributions share. room: the memory of payloads. payload_bytes_max: of one of them."""
+
+    hall: Hall
+    driver: RoundDriver
+    observer: Observer
+    checker: Checker
+    room: ByteBudget
+    payload_bytes_max: int
+
+
+class Arrival:
+    """A contribution to a round; current: None if no round is open."""
+
+    def __init__(self, desk: Desk, member: Member, claim: ContributionClaim, current: OpenRound | None) -> None:
+        self._desk = desk
+        self._member = member
+        self._claim = claim
+        self._current = current
+
+    async def run(self, parts: AsyncIterator[bytes]) -> Receipt:
+        """Take the payload in, and return the receipt, which may take until the round is over."""
+        refusal, current = self._check_header(), self._current
+        if refusal is None or refusal.reason is not Reason.DUPLICATE:
+            self._count_claim()
+        if refusal is not None or current is None:
+            assert refusal is not None
+            return self._refuse(refusal)
+        contribution = self._begin(current)
+        memory = self._desk.room.reservation(self._claim.payload_bytes)
+        receipt: Receipt | asyncio.Future[Receipt] | None = None
+        try:
+            receipt = await self._take_in(current, contribution, memory, parts)
+        finally:
+            if not isinstance(receipt, asyncio.Future):  # otherwise the check needs the payload, and then releases it
+                memory.release()
+        return await asyncio.shield(receipt) if isinstance(receipt, asyncio.Future) else receipt
+
+    # the header
+
+    def _check_header(self) -> Refusal | None:
+        desk, current, claim, member = self._desk, self._current, self._claim, self._member
+        facts = None
+        if current is not None:
+            leases = desk.hall.leases
+            contributed = current.round.has_from(member.node_id, member.session)
+            full = current.round.full and not contributed  # full of contributions from nodes that were forgotten since
+            holds = leases.holds(member.node_id) and not full
+            facts = admission.RoundFacts(
+                round=current.round.number,
+                step=current.round.step,
+                base_age_max=desk.hall.contract.round.base_age_max,
+                leased_samples=leases.reported_samples(member.node_id, claim.trained_through) if holds else None,
+                contributed=contributed,
+                payload_bytes_max=desk.payload_bytes_max,
+            )
+        return admission.check_header(claim, desk.hall.term.number, desk.driver.next_round, facts)
+
+    def _count_claim(self) -> None:
+        """Count what a node says of its work: no more samples than it leased, no longer than this process has run."""
+        node, name, hall, claim = self._member.node_id, self._member.name, self._desk.hall, self._claim
+        leased = hall.leases.reported_samples(node, claim.trained_through)
+        skipped = max(0, min(claim.skipped, leased - claim.samples))
+        compute_s = hall.counts.believed_s(node, claim.compute_ms, hall.now() - hall.began)
+        hall.events.tell(ContributionOffered(node, min(claim.dropped, leased), compute_s, skipped))
+        if skipped:
+            text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
+            tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
+
+    def _begin(self, current: OpenRound) -> Contribution:
+        desk, claim, member = self._desk, self._claim, self._member
+        spec, trust = desk.hall.contract.round, desk.observer.trust_in(member.node_id)
+        weight = admission.weight(claim.samples, spec.samples, spec.weight_max, trust)
+        began, signed = desk.hall.now(), NodeSignature(member.public_key, claim.signature)
+        contribution = Contribution(member.node_id, claim.session, weight, claim.samples, claim.loss, began, signed)
+        current.round.begin(contribution)
+        return contribution
+
+    # the payload
+
+    async def _take_in(
+        self, current: OpenRound, contribution: Contribution, memory: Reservation, parts: AsyncIterator[bytes]
+    ) -> Receipt | asyncio.Future[Receipt]:
+        """Read a contribution and start its check. Return its future receipt, or the refusing one if it is known.
+
+        No variable holds the payload once this has returned: the receipt may take until the end of the round.
+        """
+        found = await self._read_whole(current, contribution, memory, parts)
+        if isinstance(found, Receipt):
+            return found
+        hall, node = self._desk.hall, self._member.node_id
+        name = contribution_hash(hall.contract.hash, hall.term.number, current.round.number, node, found)
+        # before anything is known under this name: whoever lacks the key must not decide what its receipt is
+        if (forged := admission.check_signature(self._claim, name, self._member.public_key)) is not None:
+            current.round.refuse(contribution)
+            return self._not_counted(forged, hall.now_us())
+        if (receipt := current.receipt(name)) is not None:
+            current.round.refuse(contribution)  # the same contribution was refused before
+            memory.release()
+            return receipt
+        return self._check(current, contribution, name, memory, found)
+
+    async def _read_whole(
+        self, current: OpenRound, contribution: Contribution, memory: Reservation, parts: AsyncIterator[bytes]
+    ) -> bytes | Receipt:
+        """Read the payload, once there is memory for it. Return the refusing receipt instead if it did not arrive
+        complete and in time."""
+        desk, whole = self._desk, False
+        try:
+            async with Within(current.round.deadline + READ_GRACE_S - desk.hall.now()):
+                payload = await _read(self._claim.payload_bytes, desk.payload_bytes_max, memory, parts)
+            whole = desk.hall.members.by_session.get(self._claim.session) is self._member
+        except PayloadError as error:
+            return self._refuse(Refusal(Reason.MALFORMED, str(error)))
+        except asyncio.TimeoutError:
+            return self._refuse(Refusal(Reason.LATE, f"round {current.round.number} ended while this was sent"))
+        finally:
+            if not whole:
+                current.round.refuse(contribution)
+        if not whole:
+            # in its new session, the node may already have asked for this receipt and learned that there is none
+            return self._not_counted(Refusal(Reason.NO_LEASE, "the node joined again while this was being sent"))
+        return payload
+
+    # the content
+
+    def _check(
+        self, current: OpenRound, contribution: Contribution, name: bytes, memory: Reservation, payload: bytes
+    ) -> asyncio.Future[Receipt]:
+        """Start the check of a complete contribution, whose signature is right, and return its future receipt.
+
+        Releases the contribution's memory when the check is over. From now on the receipt can be found by the
+        contribution's hash, even if this call is cancelled.
+        """
+        desk, member, claim, arrived = self._desk, self._member, self._claim, self._desk.hall.now()
+        current.arrived(contribution, name, round(arrived * 1e6))
+        contribution.trained = desk.hall.leases.reported(member.node_id, claim.trained_through)
+        # no other node may train on these samples from now on, because they may still be counted
+        desk.hall.leases.report(member.node_id, claim.trained_through)
+
+        async def check() -> None:
+            try:
+                found = await desk.checker.check(member, claim, current, contribution, payload)
+            finally:
+                memory.release()
+            if isinstance(found, Refusal):
+                current.refuse(contribution, self._refuse(found))
+                return
+            desk.hall.events.tell(
+                ContributionTaken(
+                    node_id=member.node_id,
+                    round=current.round.number,
+                    payload_bytes=len(payload),
+                    components=len(found),
+                    after_open_s=arrived - current.round.opened,
+                    before_deadline_s=current.round.deadline - arrived,
+                    receive_s=arrived - contribution.began,
+                )
+            )
+
+        desk.hall.tasks.keep(check())
+        receipt = current.receipt(name)
+        assert receipt is not None
+        return receipt
+
+    # refusals
+
+    def _refuse(self, refusal: Refusal) -> Receipt:
+        desk, node, current = self._desk, self._member.node_id, self._current
+        desk.observer.refused(node, refusal.reason)
+        if refusal.reason != Reason.DUPLICATE:  # the earlier contribution may still be counted
+            # the node is alive, and its momentum includes these samples
+            desk.hall.leases.report(node, self._claim.trained_through)
+        if not desk.observer.trust_in(node):
+            desk.driver.disregard(node)
+        if refusal.reason == Reason.LATE:
+            desk.driver.heard(node)  # the node may still contribute to the open round
+        elif refusal.reason != Reason.DUPLICATE and current is not None and not current.is_closed:
+            desk.driver.excuse(node, has_nothing=refusal.reason == Reason.NOTHING_TRAINED)
+        return self._not_counted(refusal, desk.hall.now_us())
+
+    def _not_counted(self, refusal: Refusal, arrived_us: int = 0) -> Receipt:
+        node, name, reason = self._member.node_id, self._member.name, refusal.text
+        self._desk.hall.events.tell(ContributionRefused(node, refusal.reason))
+        text = f"{name}: not counted: {reason}"
+        tell(log, logging.INFO, "coordinator.not_counted", text, node_id=node, name=name, reason=reason)
+        return Receipt(refusal.reason, refusal.text, arrived_us=arrived_us)
+
+
+async def _read(size: int, size_max: int, memory: Reservation, parts: AsyncIterator[bytes]) -> bytes:
+    """Read a payload of `size` bytes part by part. Raises PayloadError."""
+    assembly = Assembly(size, size_max, "contribution")
+    await memory.take()
+    async for part in parts:
+        assembly.add(part)
+    return assembly.whole()

@@ -1,0 +1,90 @@
+"""The kind of exchange `star`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thinwire_coordinator.hall.access.door import Door
+from thinwire_coordinator.hall.evaluation import nodes_evaluate
+from thinwire_coordinator.hall.kind import Kind, Opening
+from thinwire_coordinator.hall.ledger.disk_forecast import Forecast, Sealed
+from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.soundness import no_snapshot
+from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
+from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.rpc.memory_bound import OwnMemory
+from thinwire_coordinator.star.calls import StarService
+from thinwire_coordinator.star.disk import star_forecast
+from thinwire_coordinator.star.memory import audit_activation_bytes, star_memory
+from thinwire_coordinator.star.replay import replica_at_head, replica_at_step
+from thinwire_coordinator.star.star import Star
+from thinwire_coordinator.star.trust.auditing import Auditor
+from thinwire_coordinator.star.trust.observer import TrustSettings
+from thinwire_coordinator.star.trust.store import AccessTrustStore
+from thinwire_coordinator.star.upkeep import Upkeep
+from thinwire_coordinator.star.verify import verify_updates
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+
+
+class StarKind(Kind):
+    unit = "step"
+    counted = "contributions counted"
+    origin = (
+        "The model is its first state plus the updates in the run's ledger, and whoever has the run's state directory",
+        "can compute it again:",
+    )
+
+    def open(self, opening: Opening) -> Star:
+        hall, settings, state = opening.hall, opening.settings, opening.hall.state
+        auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
+        trust = TrustSettings(AccessTrustStore(opening.access, hall.workers), auditor, max(1, settings.audit_every))
+        run = Star(hall, settings.wait_for, trust=trust)
+        sets, samples = state.held_out_sets, settings.evaluate_samples
+        by_nodes = nodes_evaluate(state.contract, sets, settings.evaluate, samples)
+        measuring = Measuring(hall, opening.held_out, samples=settings.http is not None)
+        evaluations = run.evaluations if by_nodes else None
+        run.keep_up = Upkeep(hall, run.feed, opening.retention, measuring, settings.evaluate_every, evaluations)
+        return run
+
+    def service(self, run: Any, door: Door, **others: Any) -> StarService:
+        return StarService(run, door, **others)  # type: ignore[abstract]  # other kinds have the rest
+
+    def at_head(self, state: RunState, go_on: GoOn = always) -> Replica:
+        return replica_at_head(state, set_aside=True, go_on=go_on)
+
+    def model_at(self, state: RunState, step: int | None) -> Replica:
+        if step is None:
+            return replica_at_head(state)
+        if not 0 <= step <= state.ledger.step:
+            raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
+        snapshots = state.snapshot_steps()
+        if not snapshots:
+            raise no_snapshot(state)
+        if step < snapshots[0]:
+            raise ConfigError(f"step {step} is no longer kept: the oldest snapshot is that of step {snapshots[0]}")
+        return replica_at_step(state, step)
+
+    def trained(self, contract: Contract, replica: Replica) -> int:
+        return replica.step
+
+    def rows_with_samples(self, replica: Replica) -> int:
+        return replica.step
+
+    def forecast(self, contract: Contract, sealed: Sealed) -> Forecast:
+        return star_forecast(contract, sealed)
+
+    def memory(self, contract: Contract, frozen: int, *, audits: bool) -> OwnMemory:
+        activations = audit_activation_bytes(contract) if audits else 0
+        return star_memory(contract, frozen, audits=audits, activations=activations)
+
+    def verify(self, state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> None:
+        verify_updates(state, say, signatures)
+
+    def in_card(self, contract: Contract, steps: int, contributions: int) -> Sequence[tuple[str, str]]:
+        return [("updates", f"{steps:,}, from {contributions:,} contributions")]
+
+
+KIND = StarKind()

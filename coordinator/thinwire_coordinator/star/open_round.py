@@ -1,0 +1,46 @@
+"""The open round with the parts that need the event loop: the merger of its votes, and the receipts awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from thinwire_coordinator.star.round.contributions import Contribution, Round
+from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_proto.exact.votes import Merges
+
+
+@dataclass
+class OpenRound:
+    """A `Round` with its merger and its receipts. k: components that each contribution may have. is_closed: whether all
+    receipts are given."""
+
+    round: Round
+    k: int
+    merger: Merges
+    is_closed: bool = False
+    _receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)
+
+    def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
+        """Record that a contribution is complete. Its receipt can be awaited from now on."""
+        self.round.arrived(contribution, name, arrived_us)
+        self._receipts[name] = asyncio.get_running_loop().create_future()
+
+    def receipt(self, name: bytes) -> asyncio.Future[Receipt] | None:
+        """The receipt of a complete contribution. Shield it, because several callers may await it."""
+        return self._receipts.get(name)
+
+    def refuse(self, contribution: Contribution, receipt: Receipt) -> None:
+        """Answer a contribution that failed its check."""
+        self.round.refuse(contribution)
+        self._answer(contribution, receipt)
+
+    def close(self, receipt: Receipt) -> None:
+        """End the round: give this receipt to every accepted contribution."""
+        self.is_closed = True
+        for contribution in self.round.accepted:
+            self.round.over(contribution)
+            self._answer(contribution, receipt)
+
+    def _answer(self, contribution: Contribution, receipt: Receipt) -> None:
+        self._receipts[contribution.name].set_result(replace(receipt, arrived_us=contribution.arrived_us))

@@ -1,0 +1,46 @@
+"""Announcements: what the coordinator tells the attending nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.measurement import Part
+
+
+@dataclass(frozen=True)
+class RoundAnnouncement:
+    """An open round that the node may contribute to.
+
+    step: contributions are computed on the parameters of this step. deadline, now: the end of the round and the time of
+    this announcement, in seconds on the coordinator's clock. k: components to keep in each tile. nonces: for
+    fingerprints of the parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: the samples
+    that the node may train on, in order. upcoming: samples that it may train on later, so that it can fetch them now.
+    evaluate: parts of the held-out sets that it measures. evaluating: the step whose parameters it keeps, because it
+    may be given more parts.
+    """
+
+    term: int
+    number: int
+    step: int
+    deadline: float
+    now: float
+    k: int
+    nonces: tuple[int, ...]
+    lease: tuple[SampleRange, ...]
+    upcoming: tuple[SampleRange, ...] = ()
+    evaluate: tuple[Part, ...] = ()
+    evaluating: int | None = None
+
+
+@dataclass(frozen=True)
+class IdleAnnouncement:
+    """The node takes part in no round now. complete: whether the run is complete. text: what the node waits for."""
+
+    term: int
+    step: int
+    text: str
+    complete: bool = False
+
+
+Announcement = RoundAnnouncement | IdleAnnouncement

@@ -1,0 +1,126 @@
+"""Upkeep of a star run: measures the held-out loss, writes snapshots, and deletes old files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from thinwire_common.logs import tell
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
+from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.measurement import MeasureHere
+from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.evaluations import Evaluations, Result
+from thinwire_coordinator.star.feed import Feed
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+class Upkeep:
+    """Does the upkeep after sealed steps.
+
+    evaluate_every: steps between two measurements. evaluations: measure by nodes; None: the coordinator measures.
+    """
+
+    def __init__(
+        self,
+        hall: Hall,
+        feed: Feed,
+        retention: Retention,
+        measuring: Measuring,
+        evaluate_every: int,
+        evaluations: Evaluations | None = None,
+    ) -> None:
+        self._hall = hall
+        self._feed = feed
+        self._state = hall.state
+        self._workers = hall.workers
+        self._retention = retention
+        self._measuring = measuring
+        self._every = evaluate_every
+        self._evaluations = evaluations
+
+    def stop(self) -> None:
+        """Abort the current measurement and any later one."""
+        self._measuring.stop()
+
+    async def run(self) -> None:
+        """Do the upkeep until cancelled."""
+        measured = await self._measuring.newest_step()
+        works = [self._follow(measured)]
+        if self._evaluations is not None:
+            self._evaluations.begin(self._every, self._measuring.samples, measured)
+            works.append(self._collect(self._evaluations))
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _follow(self, measured: int | None) -> None:
+        """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
+        newest = self._state.snapshot_steps()[-1]
+        by_nodes = self._evaluations is not None
+        while True:
+            step = self._feed.step
+            last = step == self._hall.contract.schedule.steps
+            # nodes leave after the last step, so the coordinator measures it in any case
+            due = last or (not by_nodes and (measured is None or step - measured >= self._every))
+            to_measure = due and (measured is None or step > measured)
+            to_save = step > newest and (
+                last or await self._workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest)
+            )
+            if to_measure or to_save:
+                # work on a copy, so that neither a measurement nor a slow disk delays the replica
+                copy = await self._hall.copies.take()
+                if to_measure:
+                    measured = copy.step
+                    await self._measuring.measure_all(copy, copy.step)
+                if to_save:
+                    newest = copy.step
+                    await self._save(copy)
+                del copy  # with its file
+            await self._hall.sealed.wait()
+            self._hall.sealed.clear()
+
+    def _is_due(self, newest: int) -> bool:
+        """Whether the bodies since the newest snapshot are larger than it.
+
+        So a node that catches up never downloads more than about twice a snapshot.
+        """
+        return self._state.upkeep_ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
+
+    async def _save(self, copy: KeptReplica) -> None:
+        path = self._state.snapshot_path(copy.step)
+        await self._workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
+        text = f"step {copy.step}: snapshot written"
+        tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
+        await self._workers.once_unlocked(Job.DELETE_OLD, self._retention.trim)
+
+    async def _collect(self, evaluations: Evaluations) -> None:
+        """Record what nodes measured, and measure the parts that they did not."""
+        while True:
+            await self._take(evaluations, await evaluations.results.get())
+
+    async def _take(self, evaluations: Evaluations, result: Result) -> None:
+        """Take one result or part of a measurement by nodes."""
+        if not evaluations.wants(result):
+            return
+        action, copy, measuring = result.action, await result.copy, self._measuring
+        if isinstance(action, MeasureHere):
+            part = action.part
+            numbers = measuring.spread(part.name, part.spread)[part.start : part.start + part.count]
+            loss = await measuring.measure_part(copy, part.name, numbers)
+            evaluations.measured_here(result.measurement, part, math.nan if loss is None else loss)
+            return
+        if action.name in measuring.damaged and not math.isfinite(action.loss):
+            return  # it is the coordinator's own part
+        await measuring.record(action.step, action.name, action.loss, action.measured_by)
+        if result.measurement.complete and evaluations.results.empty():
+            self._hall.measured_step = max(self._hall.measured_step, action.step)
+            if math.isfinite(action.loss) and action.step:
+                await measuring.sample(copy, copy.step)
