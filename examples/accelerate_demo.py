@@ -30,7 +30,7 @@ from accelerate.utils import set_seed
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from thinwire_node import DeMo
+from thinwire import DeMo
 
 CONTEXT = 64
 

@@ -41,7 +41,7 @@ from transformers import (
     set_seed,
 )
 
-from thinwire_node import DeMo
+from thinwire import DeMo
 
 CONTEXT = 64
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
-from thinwire_node import DeMo
+from thinwire import DeMo
 
 BATCH, CONTEXT = 8, 64
 

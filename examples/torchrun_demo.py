@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire_node import DeMo
+from thinwire import DeMo
 from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000

@@ -22,8 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from thinwire_node import Gossip
-from thinwire_node.decentralized import Muon, muon_groups
+from thinwire import Gossip, Muon, muon_groups
 from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000

@@ -23,11 +23,11 @@ from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
 from bench.convergence.problem import Problem
 from bench.convergence.text import text_of
+from thinwire.compression.momentum import Momentum
 from thinwire_coordinator.star.trust.audit import audited, components_of
 from thinwire_coordinator.star.trust.auditing import Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_coordinator.star.trust.sequential import ALARM, added, audit_step
-from thinwire_node.compression.momentum import Momentum
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
 from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.replica import Replica

@@ -13,7 +13,7 @@ from bench.adversary.attacks import STALE_AFTER
 from bench.adversary.nodes import Nodes, begins, delivers
 from bench.adversary.scene import Scene
 from bench.convergence.arms import ARMS, REFERENCE
-from thinwire_node.compression.published import ChunkCoefficients, PublishedMomentum
+from thinwire.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 

@@ -12,9 +12,9 @@ from bench.adversary.nodes import CPU, Nodes, begins, delivers
 from bench.adversary.scene import Scene
 from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.residual import dropped_part
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.residual import dropped_part
+from thinwire.compression.sent import Sent
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica

@@ -22,8 +22,8 @@ from bench.convergence.compressed import make_contract
 from bench.convergence.method import NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.stacked import StackedLayout
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.sent import Sent
 from thinwire_proto.contract import WEIGHT_SUM_MAX, ScheduleSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate

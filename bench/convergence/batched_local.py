@@ -17,8 +17,8 @@ from bench.convergence.compressed import make_contract
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
 from bench.convergence.stacked import StackedLayout
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.sent import WholeSent
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.sent import WholeSent
 from thinwire_node.training.rules.adam_moments import AdamMoments
 from thinwire_node.training.rules.local_muon import add_outer
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, ScheduleSpec

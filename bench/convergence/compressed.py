@@ -13,10 +13,10 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire_node.compression.compress import Compressor
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
-from thinwire_node.compression.residual import dropped_part
+from thinwire.compression.compress import Compressor
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
+from thinwire.compression.residual import dropped_part
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of

@@ -13,9 +13,8 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire_node.decentralized import AccumAdamW, Muon
-from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
-from thinwire_node.decentralized.param_groups import grouped
+from thinwire import AccumAdamW, Muon, NoiseCorrectedAdamW
+from thinwire.steps.param_groups import grouped
 from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate

@@ -13,12 +13,12 @@ import time
 
 import torch
 
-from thinwire_node.decentralized.compressed import CompressedCodec
-from thinwire_node.decentralized.edge_codec import DenseCodec
-from thinwire_node.decentralized.flat import FlatLayout
-from thinwire_node.decentralized.pending import PendingTurns
-from thinwire_node.decentralized.pushed import PushedTurns
-from thinwire_node.decentralized.turns import TOPOLOGY_NUMBER, Arrived, Turns
+from thinwire.gossip.compressed import CompressedCodec
+from thinwire.gossip.edge_codec import DenseCodec
+from thinwire.gossip.flat import FlatLayout
+from thinwire.gossip.pending import PendingTurns
+from thinwire.gossip.pushed import PushedTurns
+from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Turns
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.pull import pull
 

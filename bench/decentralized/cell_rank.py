@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.decentralized.rank import RESULT
 from bench.decentralized.workload import PacedModel, loss_of, parameters_of
-from thinwire_node import Gossip
+from thinwire import Gossip
 
 ALONE, DDP, DENSE, ONE_BIT = "alone", "all-reduce, DDP", "gossip, dense", "gossip, one bit"
 BARE = "gloo alone"

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.decentralized.workload import PacedModel, loss_of
-from thinwire_node import Gossip
+from thinwire import Gossip
 
 RESULT = "result "
 WARMUP = 2

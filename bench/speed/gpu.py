@@ -25,8 +25,8 @@ from torch import Tensor
 from bench.speed import training_rows
 from bench.speed.row import BenchRow
 from bench.speed.training import ROUND_S
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import PublishedMomentum
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.published import PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout
 

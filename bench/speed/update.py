@@ -1,6 +1,6 @@
 """Work of a node on a matrix in each round besides forward and backward: compress the momentum, and apply the update.
 
-The baseline is the published operations, one by one, with equal threads: `thinwire_node.compression.published`. All
+The baseline is the published operations, one by one, with equal threads: `thinwire.compression.published`. All
 numbers of threads are measured in turns, so they can be compared with each other.
 """
 
@@ -15,8 +15,8 @@ import torch
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.timing import interleaved, threads
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import ChunkCoefficients, PublishedMomentum
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica

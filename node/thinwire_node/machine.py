@@ -11,10 +11,10 @@ from typing import Protocol
 
 import torch
 
+from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.traffic import Traffic
-from thinwire_node.compression.fused import end_trials
 from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange
 from thinwire_node.exchange.peers.direct_lines import open_direct_lines
 from thinwire_node.exchange.peers.lines import PeerLines

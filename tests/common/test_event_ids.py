@@ -11,7 +11,7 @@ import pytest
 from thinwire_common.event_ids import EVENTS, FIELDS, RESERVED
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = [ROOT / "coordinator" / "thinwire_coordinator", ROOT / "node" / "thinwire_node"]
+PACKAGES = [ROOT / "coordinator" / "thinwire_coordinator", ROOT / "node" / "thinwire", ROOT / "node" / "thinwire_node"]
 
 
 def calls_of_tell() -> Iterator[tuple[str, ast.Call]]:

@@ -117,7 +117,7 @@ import sys
 from pathlib import Path
 import torch
 from bench.speed.peaks import status_bytes
-from thinwire_node.compression.momentum import Momentum
+from thinwire.compression.momentum import Momentum
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.wire.codec import encode_votes

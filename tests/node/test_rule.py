@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_trainer
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.sent import Sent
 from thinwire_node.training.rules import Rule, make_rule, shapes_kept
 from thinwire_node.training.rules.local_adamw import LocalAdamW
 from thinwire_node.training.trainer import Trainer

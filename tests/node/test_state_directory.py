@@ -12,8 +12,8 @@ import torch
 
 from support.saved_state import save_momentum
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_node.compression.residual import Pending
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.residual import Pending
+from thinwire.compression.sent import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_proto.errors import MEND_OWNER, ConfigError
 

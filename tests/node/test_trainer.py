@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.small import random_replica, random_votes, small_contract, small_trainer
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.sent import Sent
 from thinwire_node.training.compute import Interrupted, TorchCompute
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.exact.replica import Replica

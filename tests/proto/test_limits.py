@@ -19,7 +19,7 @@ FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| \|", re.MULTILINE)
 USED_ROW = re.compile(r"^\| `(?P<name>\w+)` \|.*\|(?P<files>[^|]*)\|$", re.MULTILINE)
 PACKAGES = (
     *("proto/thinwire_common", "coordinator/thinwire_coordinator", "node/thinwire_node"),
-    "planner/thinwire_planner",
+    *("node/thinwire", "planner/thinwire_planner"),
 )
 FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
 NOT_LIMITS = re.compile(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from simulator.virtual_time import Killed
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.sent import Sent
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot, Written
 from thinwire_node.training.rules import Rule

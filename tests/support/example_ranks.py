@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from thinwire_node.optimizer.optimizer import DeMo
+from thinwire.demo.optimizer import DeMo
 
 RANKS = 2
 

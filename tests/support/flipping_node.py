@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from thinwire.compression.sent import Sent, WholeSent
 from thinwire_node import __main__
-from thinwire_node.compression.sent import Sent, WholeSent
 from thinwire_proto.exact.votes import Votes, WholeVotes
 
 

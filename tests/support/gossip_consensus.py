@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from support.gossip_problem import Network, equal, train, values
 from support.gossip_ranks import RANKS
-from thinwire_node import Gossip
+from thinwire import Gossip
 from thinwire_proto.gossip.consensus import MEASURE_EVERY
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
 from support.one_way_topologies import EACH_TO_ALL, SOON_UNHEARD, UNHEARD_UNTIL, register
-from thinwire_node import Gossip
+from thinwire import Gossip
 from thinwire_proto.errors import RemoteError
 
 HUNG, KILLED = 3, 2

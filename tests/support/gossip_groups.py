@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from support.gossip_problem import Network
 from support.gossip_ranks import RANKS
-from thinwire_node import Gossip
-from thinwire_node.decentralized.ranks import Ranks
+from thinwire import Gossip
+from thinwire.gossip.ranks import Ranks
 from thinwire_proto.errors import RemoteError
 
 PATIENCE_S = 2.0

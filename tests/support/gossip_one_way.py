@@ -15,7 +15,7 @@ from support.gossip_problem import Network, distance, equal, loss_of, scaled_ste
 from support.gossip_ranks import RANKS
 from support.gossip_scenes import run_training
 from support.one_way_topologies import EACH_TO_ALL, EXPONENTIAL, UNEVEN, register
-from thinwire_node import Gossip
+from thinwire import Gossip
 from thinwire_proto.errors import ConfigError
 
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from support.gossip_problem import FEATURES, HIDDEN, Network, distance, loss_of, values
 from support.gossip_ranks import RANKS
-from thinwire_node import Gossip
-from thinwire_node.decentralized import AccumAdamW, DecentralizedDataParallel
-from thinwire_node.decentralized.optimizer_functions import optim_fn_adamw
+from thinwire import AccumAdamW, DecentralizedDataParallel, Gossip
+from thinwire.steps.optimizer_functions import optim_fn_adamw
 from thinwire_proto.gossip.topology import Edges, Layout, make_topology, register_topology
 
 STEPS = 200

@@ -9,7 +9,7 @@ import torch
 
 from support.gossip_problem import Network, equal, loss_of, values
 from support.gossip_scenes import run_training
-from thinwire_node import Gossip
+from thinwire import Gossip
 
 
 def pulled(rank: int) -> Any:

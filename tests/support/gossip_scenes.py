@@ -14,8 +14,8 @@ from torch.distributed import distributed_c10d
 
 from support.gossip_problem import Network, distance, equal, loss_of, scaled_step, train, values
 from support.gossip_ranks import RANKS
-from thinwire_node import Gossip
-from thinwire_node.decentralized.saved_form import STATE_VERSION
+from thinwire import Gossip
+from thinwire.gossip.saved_form import STATE_VERSION
 from thinwire_proto.errors import ConfigError, ThinwireError
 
 CODECS = ("bf16", "int8", "sign", "topk:8")

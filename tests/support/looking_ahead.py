@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.sent import Sent
 from thinwire_proto.exact.tiles import Batch, TileLayout
 
 

@@ -16,8 +16,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from support.small import SHAPES
-from thinwire_node import DeMo
-from thinwire_node.optimizer.all_gather import AllGather
+from thinwire import DeMo
+from thinwire.demo.all_gather import AllGather
 from thinwire_proto.errors import ConfigError
 
 RANKS = 2

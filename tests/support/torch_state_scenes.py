@@ -16,9 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 from support.gossip_problem import Network, equal, loss_of, train, values
 from support.gossip_ranks import RANKS
-from thinwire_node import DeMo, Gossip
-from thinwire_node.decentralized import AccumAdamW, Muon, muon_groups
-from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
+from thinwire import AccumAdamW, DeMo, Gossip, Muon, NoiseCorrectedAdamW, muon_groups
 from thinwire_proto.errors import ConfigError
 
 WIDTH = 64

@@ -32,10 +32,10 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import Tensor
 
+from thinwire.compression.residual import Pending
+from thinwire.compression.sent import sent_from
 from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
-from thinwire_node.compression.residual import Pending
-from thinwire_node.compression.sent import sent_from
 from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.sent import Sent
 from thinwire_node.training.compute import Compute, Interrupted
 from thinwire_node.training.gradient_receiver import NotFinite, check_finite
 from thinwire_node.training.rules import make_rule

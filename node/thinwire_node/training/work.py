@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from thinwire_node.compression.residual import Awaited, Pending
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.residual import Awaited, Pending
+from thinwire.compression.sent import Sent
 from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease

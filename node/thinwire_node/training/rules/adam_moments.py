@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.precondition import SecondMoment
+from thinwire.compression.precondition import SecondMoment
 from thinwire_proto.exact.tiles import TileLayout
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.sent import Sent
-from thinwire_node.compression.zeros import zeros
+from thinwire.compression.sent import Sent
+from thinwire.compression.zeros import zeros
 from thinwire_node.training.gradient_receiver import add_gradient
 from thinwire_node.training.rules.rule import RULES, Compressed, Tensors
 from thinwire_proto.contract import Contract

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.sent import Sent
-from thinwire_node.compression.zeros import zeros
+from thinwire.compression.sent import Sent
+from thinwire.compression.zeros import zeros
 from thinwire_node.training.rules.adam_moments import AdamMoments
 from thinwire_node.training.rules.local_steps import LocalSteps
 from thinwire_node.training.rules.rule import RULES

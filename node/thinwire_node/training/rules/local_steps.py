@@ -17,7 +17,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.sent import Sent
 from thinwire_node.training.rules.rule import Compressed, Tensors
 from thinwire_proto.contract import Contract, LocalStepsSpec
 from thinwire_proto.exact.tiles import TileLayout

@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.sent import Sent
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.sent import Sent
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
 from thinwire_proto.kinds import Kinds

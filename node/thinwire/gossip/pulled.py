@@ -1,0 +1,54 @@
+"""Holds the parameters pulled towards the peers' copies from one step to the next, where gradients are computed.
+
+The rank's own parameters wait meanwhile. They are back before the optimizer steps, and wherever else the rank's own
+count: in messages, averages and measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from thinwire.gossip.compressed import CompressedCodec
+from thinwire.gossip.flat import FlatLayout
+from thinwire_proto.gossip.pull import pull
+
+
+class Pulled:
+    """part: of the way to the mean of the rank and its peers; 0: nothing is pulled, and no memory taken."""
+
+    def __init__(self, layout: FlatLayout, codec: CompressedCodec | None, part: float) -> None:
+        self._layout = layout
+        self._codec = codec
+        self._part = part
+        self._buffers: list[Tensor] = []
+        self.own: Tensor | None = None
+        """The rank's own parameters, uint8 [layout.bytes], while those of the model are pulled."""
+
+    def begin(self, left_out: Sequence[int]) -> None:
+        """Pull the parameters, from the rank's own. left_out: peers whose copies are old."""
+        if not self._part or self._codec is None:
+            return
+        if not self._buffers:
+            self._buffers = [self._layout.empty(), self._layout.empty()]
+        own, at = self._buffers
+        self._layout.read(own)
+        x, out = (self._layout.values(buffer)[0] for buffer in (own, at))
+        pull(x, self._codec.copies_of_peers(left_out), self._part, out)
+        self._layout.write(at)
+        self.own = own
+
+    def end(self) -> None:
+        """Give the model the rank's own parameters, if others are there."""
+        self.show_own()
+        self.own = None
+
+    def show_own(self) -> None:
+        """The same for a moment: the caller puts back what was there."""
+        if self.own is not None:
+            self._layout.write(self.own)
+
+    def load(self, own: Tensor | None) -> None:
+        """Go on from `own` of a saved rank, whose pulled parameters the model has."""
+        self.own = None if own is None else own.to(self._layout.device).clone()

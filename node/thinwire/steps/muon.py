@@ -1,0 +1,131 @@
+"""Muon as one optimizer of a whole model: matrices take its steps, and all other parameters those of AdamW.
+
+`torch.optim.Muon` takes matrices alone, so a model needs a second optimizer beside it, and an exchange without a centre
+follows the steps of one. `thinwire_proto.muon` has the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from thinwire.script import only_asks_for_state
+from thinwire.steps.param_groups import ParamGroup
+from thinwire.steps.steps_of_torch import check_first_step, check_newest_group, evaluated, refuse_sparse
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.muon import muon_step
+
+
+class Muon(Optimizer):
+    """Muon for training without a centre.
+
+        optimizer = Muon(muon_groups(model), lr=0.015)
+
+    is_matrices: whether a group takes steps of Muon. lr: of the matrices; steps of others have `adamw_rate` times that.
+    weight_decay: times lr, of all. Raises ConfigError for settings out of range, and for tensors that are not matrices
+    in a group of them.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.015,
+        momentum: float = 0.9,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        adamw_rate: float = 0.2,
+        *,
+        is_matrices: bool = True,
+    ) -> None:
+        numbers = {"lr": lr, "weight_decay": weight_decay, "adamw_rate": adamw_rate}
+        if not (eps > 0 and all(number >= 0 for number in numbers.values())):
+            raise ConfigError(f"{', '.join(numbers)} must be 0 or more, and eps above 0")
+        if not all(0 <= decay < 1 for decay in (momentum, *betas)):
+            raise ConfigError("momentum and both betas must be in [0, 1)")
+        more = {"momentum": momentum, "betas": betas, "eps": eps, "is_matrices": is_matrices}
+        super().__init__(params, numbers | more)
+
+    def add_param_group(self, param_group: ParamGroup) -> None:
+        """As in torch. Raises ConfigError for parameters that are complex or sharded, and for a group of matrices with
+        others in it."""
+        super().add_param_group(param_group)
+        check_newest_group(self)
+        group = self.param_groups[-1]
+        wrong = [tuple(one.shape) for one in group["params"] if group["is_matrices"] and one.dim() != 2]
+        if wrong:
+            self.param_groups.pop()
+            raise ConfigError(
+                f"Muon takes matrices, and a parameter has the shape {wrong[0]}: put it into a group of its own with "
+                "is_matrices=False, as muon_groups does"
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch. Raises ConfigError for the state of another optimizer, or of other groups."""
+        saved = state_dict["param_groups"]
+        for ours, theirs in zip(self.param_groups, saved, strict=False):  # torch refuses another number of groups
+            if theirs.get("is_matrices") != ours["is_matrices"]:
+                raise ConfigError(
+                    "the state is of another optimizer, or its groups are not those of this one: "
+                    f"is_matrices is {ours['is_matrices']} here, and {theirs.get('is_matrices', 'missing')} there"
+                )
+        super().load_state_dict(state_dict)
+        # torch has rounded the momentum to the type of its parameter
+        here = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, parameter in zip((at for group in saved for at in group["params"]), here, strict=True):
+            if "momentum" in (kept := state_dict["state"].get(number, {})):
+                self.state[parameter]["momentum"] = kept["momentum"].to(parameter.device, copy=True)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step. closure: recomputes the loss and returns it."""
+        if only_asks_for_state(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self._state_of(parameter, group)
+            return None
+        loss = evaluated(closure)
+        check_first_step(self)
+        for group in self.param_groups:
+            step = self._muon if group["is_matrices"] else self._adamw
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    refuse_sparse(self, parameter.grad)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    step(parameter, parameter.grad, group)
+        return loss
+
+    def _state_of(self, parameter: Tensor, group: ParamGroup) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state and group["is_matrices"]:
+            # float32 at least, since a norm of float16 overflows
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            state["momentum"] = torch.zeros_like(parameter, dtype=wide)
+        elif not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state
+
+    def _muon(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        momentum = self._state_of(parameter, group)["momentum"]
+        step = muon_step(momentum, gradient.to(momentum.dtype), group["momentum"])
+        parameter.sub_(step, alpha=group["lr"])
+
+    def _adamw(self, parameter: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        state = self._state_of(parameter, group)
+        beta1, beta2 = group["betas"]
+        adamw(
+            *([parameter], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]),
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"] * group["adamw_rate"],
+            weight_decay=0.0,  # applied already, at the whole rate
+            eps=group["eps"],
+            maximize=False,
+        )
