@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.convergence.problem import Problem
 from bench.convergence.text import text_of
-from thinwire_node.training.own_steps.adamw import AdamW
+from thinwire_node.gossip.rules.adamw import AdamW
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.schedule import learning_rate

@@ -25,7 +25,7 @@ from bench.convergence.arms import ARMS as STUDY_ARMS
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
-from thinwire_node.training.rules.adam_moments import AdamMoments
+from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import TILE_EDGE, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate

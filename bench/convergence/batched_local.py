@@ -19,8 +19,8 @@ from bench.convergence.problem import Problem
 from bench.convergence.stacked import StackedLayout
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import WholeSent
-from thinwire_node.training.rules.adam_moments import AdamMoments
-from thinwire_node.training.rules.local_muon import add_outer
+from thinwire_node.star.rules.local_muon import add_outer
+from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.decode import level_factor
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, gain, rounded

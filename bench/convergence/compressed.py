@@ -17,7 +17,7 @@ from thinwire.compression.compress import Compressor
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire.compression.residual import dropped_part
-from thinwire_node.training.rules import make_rule
+from thinwire_node.star.rules import make_rule
 from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica

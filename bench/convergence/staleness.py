@@ -24,8 +24,8 @@ from bench.convergence.arms import DEFAULT
 from thinwire.compression.residual import dropped_part
 from thinwire.compression.sent import Sent
 from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, CorpusSpec, ScheduleSpec
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.data.stdlib import make_corpus

@@ -34,10 +34,14 @@ import torch
 from bench.speed.synthetic import uniform_votes
 from bench.speed.token_data import token_data
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
+from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
+from thinwire_node.options import NodeOptions
+from thinwire_node.session.record import Record
+from thinwire_node.star.part import StarPart
+from thinwire_node.star.work import Extraction, Work
 from thinwire_node.training.precision import compute_dtype
 from thinwire_node.training.threads import NodeJob
-from thinwire_node.training.work import Extraction, Work
 from thinwire_proto.contract import Contract, ModelSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
@@ -169,11 +173,14 @@ async def measure(model: ModelSpec, micro_batch: int, turns: int, device: str, f
     """Time node and AdamW in turns. folder: for the data and the node's state."""
     contract, source = token_data(model, folder, ROUND_S)
     first = task_of(model).initial_state(1)
-    machine = RealMachine("127.0.0.1:1", folder / "node", device)
+    machine = RealMachine(folder / "node", device)
     with torch.no_grad():
         replica = Replica(contract, {name: tensor.clone() for name, tensor in first.items()}, 0, b"0" * 32)
     state = machine.open_state()
-    work = await machine.make_work(contract, state, source, replica, None)
+    part = StarPart(PartSettings(contract, state, machine, Record(), NodeOptions("a", micro_batch, None), ""))
+    await part.take_up(source, replica)
+    work = part.work
+    assert work is not None
     del replica
     plain = PlainTraining(model, first, source, torch.device(machine.device))
     del first

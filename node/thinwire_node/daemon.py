@@ -8,27 +8,22 @@ import logging
 import random
 import re
 from collections.abc import Callable
-from typing import cast
 
 from thinwire_common.logs import tell
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
-from thinwire_node.exchange.gossip_port import GossipExchange
-from thinwire_node.exchange.kinds import AnyExchange, kind_of
-from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine, SessionReplaced
+from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced
 from thinwire_node.exchange.short_names import short_name
+from thinwire_node.kinds import Surroundings, name_of
 from thinwire_node.machine import Machine, RealMachine
-from thinwire_node.session.gossip.session import GossipSession
-from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.part import ParametersDiffer, Part, Session
 from thinwire_node.session.record import Record, tell_totals
-from thinwire_node.session.session import Session
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.lent_time import LentTime
-from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
     LocalError,
@@ -71,7 +66,7 @@ class Node:
         self.machine = machine
         self._random = randomness or random.Random()
         self.record = Record(lent=LentTime(settings.options.compute_share))
-        self.session: Session | GossipSession | None = None
+        self.session: Session | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
         """Activity outside of a session, in words: starting, connecting, fetching the data or a snapshot, leaving,
@@ -110,14 +105,9 @@ class Node:
         return self._bootstrap.contract if self._bootstrap is not None else None
 
     @property
-    def work(self) -> Work | None:
-        """The node's work, or None until it holds data and parameters."""
-        return self._bootstrap.work if self._bootstrap is not None else None
-
-    @property
-    def training(self) -> GossipTraining | None:
-        """The node's iterations in a swarm without a centre, which has them in place of `work`."""
-        return self._bootstrap.training if self._bootstrap is not None else None
+    def part(self) -> Part | None:
+        """The node's part in the run, or None until it knows the run."""
+        return self._bootstrap.part if self._bootstrap is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, the run is complete or enough rounds are done. Raises ThinwireError."""
@@ -141,13 +131,7 @@ class Node:
     def _startup(self) -> None:
         settings = self.settings
         if self.machine is None:
-            self.machine = RealMachine(
-                settings.address,
-                settings.state_dir,
-                settings.device,
-                settings.options.cache_bytes,
-                settings.invite,
-            )
+            self.machine = RealMachine(settings.state_dir, settings.device, settings.options.cache_bytes)
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
         if self.on_opened is not None:
@@ -171,7 +155,7 @@ class Node:
         """Run one session. Returns whether the node is done; False means that it should connect again."""
         stopped = asyncio.ensure_future(stop.wait())
         session = asyncio.ensure_future(self._session())
-        failed = asyncio.ensure_future(self._iterations_failure())
+        failed = asyncio.ensure_future(self._part_failure())
         try:
             await asyncio.wait({session, stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
@@ -200,10 +184,10 @@ class Node:
             failed.cancel()
         return True
 
-    async def _iterations_failure(self) -> None:
-        """Raise what has ended the iterations of a swarm without a centre, which go on while no session runs."""
-        if self.training is not None:
-            await self.training.failure()
+    async def _part_failure(self) -> None:
+        """Raise what has ended the part outside of a session."""
+        if self.part is not None:
+            await self.part.failure()
         await asyncio.Event().wait()
 
     def _count_replaced(self, error: Exception) -> None:
@@ -257,14 +241,18 @@ class Node:
         """Connect, join and take part until the session ends."""
         assert self.machine is not None
         thin_line = self._lost_while_fetching >= LOST_ON_A_THIN_LINE
-        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic, thin_line=thin_line)
+        settings, machine = self.settings, self.machine
+        surroundings = Surroundings(
+            settings.address, machine.clocks, self.record.traffic, settings.invite, thin_line=thin_line
+        )
+        exchange = machine.kind(name_of(self.contract)).open_exchange(surroundings)
         self._joined = False
         self.doing = "connecting"
         try:
             self._is_fetching = True
             ready, head_step = await self._join(exchange)
             self._is_fetching = False
-            self.session = session = self._make_session(exchange, ready, head_step)
+            self.session = session = ready.part.session(exchange, head_step, ready.data, ready.fetcher)
             try:
                 await session.run()
                 self.leaving = True
@@ -280,27 +268,16 @@ class Node:
                 self.record.sessions_lost += not self.leaving
             await exchange.close()
 
-    def _make_session(self, exchange: AnyExchange, ready: Ready, head_step: int) -> Session | GossipSession:
-        """The session that belongs to the contract's exchange."""
-        assert self.machine is not None
-        clocks, work = self.machine.clocks, ready.work
-        if isinstance(work, GossipTraining):
-            gossip = cast(GossipExchange, exchange)
-            return GossipSession(gossip, work, self.record, clocks, ready.data, ready.fetcher)
-        star = cast(Exchange, exchange)
-        options = self.settings.options
-        return Session(star, work, self.record, options, clocks, head_step, ready.data, ready.fetcher)
-
     async def _join(self, exchange: Entrance) -> tuple[Ready, int]:
         """Join and fetch missing data and parameters. Returns the number of sealed steps too."""
         assert self._bootstrap is not None
         assert self._state is not None
-        kind, name = kind_of(self.contract), self.name
+        kind, name = name_of(self.contract), self.name
         admission = await self._bootstrap.join(exchange, name)
         if self.settings.invite is not None:
             self._state.keep_enrolment(self.settings.invite, self.settings.options.name)
-        if kind_of(admission.contract) != kind:
-            raise OtherKind(f"this run uses the exchange {kind_of(admission.contract)!r}, so the node connects again")
+        if name_of(admission.contract) != kind:
+            raise OtherKind(f"this run uses the exchange {name_of(admission.contract)!r}, so the node connects again")
         self._joined = True
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
@@ -325,8 +302,8 @@ class Node:
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop the running session. Waits up to RECEIPT_WAIT_S for a pending receipt."""
         self.leaving = True
-        if self.work is not None:
-            self.work.interrupt()  # in a swarm without a centre, the iteration ends first, if there is time
+        if self.part is not None:
+            self.part.interrupt()
         if self.session is not None:
             self.session.leave()
             await asyncio.wait({session}, timeout=RECEIPT_WAIT_S)
@@ -335,27 +312,18 @@ class Node:
             await session
 
     async def _shutdown(self, *, told_to_stop: bool) -> None:
-        taken = self.work or self.training
+        part = self.part
         try:
             self.doing = "leaving"
             if self._state is not None:
                 self._state.blobs.close()
-            if self.work is not None:
-                await self._leave(self.work)
-            if self.training is not None:
-                await self.training.stop()
+            if part is not None:
+                await part.stop()
         finally:
-            if taken is not None:
-                taken.close()
+            if part is not None:
+                part.close()
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
             if told_to_stop or self.record.sessions:  # else an error at the start follows, and all totals are 0
-                tell_totals(self.record, without_centre=self.training is not None)
-
-    async def _leave(self, work: Work) -> None:
-        await work.save()
-        if work.replica is not None:
-            step, fingerprint = work.replica.step, f"{work.replica.fingerprint(0):016x}"
-            text = f"left at step {step}, fingerprint {fingerprint}"
-            tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)
+                tell_totals(self.record, part.done_in_words() if part is not None else "nothing")

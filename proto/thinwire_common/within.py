@@ -57,3 +57,15 @@ def _cancellations(task: asyncio.Task[object] | None) -> int:
     """How often a task is being cancelled. Before Python 3.11 nobody can tell."""
     count: int = getattr(task, "cancelling", int)()
     return count
+
+
+async def set_or_after(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but at most `seconds`.
+
+    `asyncio.wait_for` does not fit: before Python 3.12 it swallows a cancellation that arrives together with the
+    event."""
+    timer = asyncio.get_running_loop().call_later(seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()

@@ -13,53 +13,47 @@ ENTRY_POINTS = "thinwire.kinds"
 """The entry-point group in which installed packages name the modules that register their kinds."""
 
 
-def import_home(home: str) -> None:
-    """Import a package and every module in it."""
-    package = importlib.import_module(home)
-    for module in pkgutil.iter_modules(package.__path__):
+def _import_home(home: str) -> None:
+    """Import a module and, if it is a package, every module in it."""
+    found = importlib.import_module(home)
+    for module in pkgutil.iter_modules(getattr(found, "__path__", ())):
         importlib.import_module(f"{home}.{module.name}")
 
 
-class Home:
-    """The package with this project's kinds of one registry. Imported when the registry lacks a kind, or when a kind
-    from elsewhere is registered, which could otherwise take the name of one of the home's."""
+class KindModules:
+    """The modules that may register kinds with one registry.
 
-    def __init__(self, package: str) -> None:
-        self._package = package
-        self._is_imported = False
+    homes: packages or modules with this project's kinds. They are imported when the registry lacks a kind, or before a
+    kind from elsewhere is registered, which could otherwise take the name of one of theirs."""
 
-    def load(self) -> None:
-        if not self._is_imported:
-            import_home(self._package)
-            self._is_imported = True
+    def __init__(self, *homes: str) -> None:
+        self._homes = homes
+        self._are_homes_imported = False
+        self._are_packages_imported = False
 
     def load_before(self, kind: object) -> None:
         """Call this before a class, function or object is registered."""
-        if not f"{kind.__module__}.".startswith(f"{self._package}."):
-            self.load()
-
-
-class KindModules:
-    """The modules that may register kinds with one registry. Imported when the registry lacks a kind.
-
-    home: the package with this project's kinds."""
-
-    def __init__(self, home: str) -> None:
-        self.home = Home(home)
-        self._are_packages_imported = False
+        if not any(f"{kind.__module__}.".startswith(f"{home}.") for home in self._homes):
+            self._load_homes()
 
     def import_for(self, kind: str, known: Container[str]) -> None:
         """Import modules until `known` has the kind or all are imported.
 
-        Installed packages are imported only if the home package lacks the kind, so a broken package does no harm to a
-        run that does not need it. Raises ConfigError if a package is broken and the kind is still unknown."""
+        Installed packages are imported only if no home has the kind, so a broken package does no harm to a run that
+        does not need it. Raises ConfigError if a package is broken and the kind is still unknown."""
         if kind not in known:
-            self.home.load()
+            self._load_homes()
         if kind not in known and not self._are_packages_imported:
             problems = _import_packages()
             if problems and kind not in known:
                 raise ConfigError("; ".join(problems))
             self._are_packages_imported = not problems
+
+    def _load_homes(self) -> None:
+        if not self._are_homes_imported:
+            for home in self._homes:
+                _import_home(home)
+            self._are_homes_imported = True
 
 
 def _import_packages() -> list[str]:

@@ -1,7 +1,8 @@
-"""Registers the code of the kinds that a contract names: a model's task, a data source, a local rule.
+"""Registers the code of the kinds that a contract names: a model's task, a data source, a local rule, an exchange.
 
-Each kind is a file that registers itself. No list names them: a registry imports every module of its home package when
-it is asked for a kind that it does not know yet. Other packages register theirs when they are imported.
+Each kind is a file that registers itself. A registry imports its homes when it is asked for a kind that it does not
+know yet: single modules, or packages with every module in them. If the kind is still unknown, it imports the modules
+that installed packages name in the entry-point group `thinwire.kinds`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from thinwire_proto.errors import ConfigError, ContractError
-from thinwire_proto.kind_modules import Home
+from thinwire_proto.kind_modules import KindModules
 
 Kind = TypeVar("Kind")
 New = TypeVar("New")
 
 
 class Kinds(Generic[Kind]):
-    """section: the contract's key, for errors. home: the package whose modules are this project's kinds."""
+    """section: the contract's section, whose key `kind` names one. homes: where this project's kinds are."""
 
-    def __init__(self, section: str, home: str) -> None:
+    def __init__(self, section: str, *homes: str) -> None:
         self._section = section
-        self._home = Home(home)
+        self._modules = KindModules(*homes)
         self._known: dict[str, Kind] = {}
 
     def register(self, name: str) -> Callable[[New], New]:
@@ -29,7 +30,7 @@ class Kinds(Generic[Kind]):
         ConfigError if the name is taken."""
 
         def put(kind: New) -> New:
-            self._home.load_before(kind)
+            self._modules.load_before(kind)
             if name in self._known:
                 raise ConfigError(f"{self._section}.kind: the name {name!r} is taken; choose another")
             self._known[name] = kind  # type: ignore[assignment]
@@ -37,11 +38,18 @@ class Kinds(Generic[Kind]):
 
         return put
 
+    def names(self) -> tuple[str, ...]:
+        """The names of all kinds, this project's first."""
+        self._modules.import_for("", self._known)
+        return tuple(self._known)
+
     def __getitem__(self, name: str) -> Kind:
-        """Raises ContractError if there is no such kind here."""
-        if name not in self._known:
-            self._home.load()
+        """Raises ContractError if there is no such kind here, or ConfigError if an installed package cannot be
+        imported."""
+        self._modules.import_for(name, self._known)
         if name not in self._known:
             known = ", ".join(sorted(self._known))
-            raise ContractError(f"{self._section}.kind: this thinwire has no {name!r}; it has {known}")
+            raise ContractError(
+                f"{self._section}.kind: this version has {known}, and no {name!r}; install a newer version"
+            )
         return self._known[name]

@@ -10,7 +10,7 @@ import torch
 
 from thinwire_node.__main__ import main
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.training.trainer import Trainer
+from thinwire_node.star.trainer import Trainer
 
 DAWDLES_S = 2.0
 """Length of a round in run.toml, so that every contribution is late. The node misses every second round."""

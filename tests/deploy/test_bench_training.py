@@ -14,7 +14,7 @@ from bench.speed import gpu, report
 from bench.speed.training import MICRO_BATCHES, PlainTraining, Timed, measure
 from bench.speed.training_rows import MEMORY_RUN, training_rows
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_node.training.work import Work
+from thinwire_node.star.work import Work
 from thinwire_proto.contract.models.llama import LlamaSpec
 
 TINY = LlamaSpec(vocabulary=128, width=64, layers=1, heads=1, kv_heads=1, hidden=64, context=16)

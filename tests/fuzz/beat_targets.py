@@ -9,8 +9,8 @@ from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
 from fuzz.target import Target
 from thinwire_coordinator.gossip.judging import address_of
-from thinwire_node.exchange.gossip.messages import beat_answer
-from thinwire_node.exchange.gossip_port import BeatAnswer
+from thinwire_node.gossip.messages import beat_answer
+from thinwire_node.gossip.port import BeatAnswer
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.gossip.consensus import LEVELS, SKETCH_BYTES
 from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines

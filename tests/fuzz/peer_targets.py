@@ -8,8 +8,8 @@ from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
 from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
-from thinwire_node.exchange.peers.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
-from thinwire_node.exchange.peers.framing import Framing
+from thinwire_node.gossip.lines.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
+from thinwire_node.gossip.lines.framing import Framing
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.copies import SNAPSHOT, Message

@@ -25,8 +25,12 @@ from thinwire.compression.fused import TrialEndedError, make_fused, tried, verdi
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
 from thinwire.compression.trial import decide, disagreement, hard_tiles, reference_topk
-from thinwire_node import machine
+from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
+from thinwire_node.options import NodeOptions
+from thinwire_node.session.record import Record
+from thinwire_node.star import part as star_part
+from thinwire_node.star.part import StarPart
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import TileLayout
@@ -294,11 +298,12 @@ async def test_a_node_that_is_told_to_stop_does_not_wait_for_the_trial(
         except TrialEndedError:
             ended.set()
 
-    monkeypatch.setattr(machine, "Trainer", hanging_trainer)
-    here = RealMachine("nowhere:1", tmp_path, "cpu")
+    monkeypatch.setattr(star_part, "Trainer", hanging_trainer)
+    here = RealMachine(tmp_path, "cpu")
     state, contract = here.open_state(), small_contract()
     data = CorpusText(small_corpus(), contract)
-    making = asyncio.ensure_future(here.make_work(contract, state, data, random_replica(contract), None))
+    part = StarPart(PartSettings(contract, state, here, Record(), NodeOptions("a", 1, None), "nowhere:1"))
+    making = asyncio.ensure_future(part.take_up(data, random_replica(contract)))
     while not fused._running:
         await asyncio.sleep(0.01)
     making.cancel()

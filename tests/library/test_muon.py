@@ -14,7 +14,7 @@ from support.gossip_problem import Network
 from support.small import small_contract
 from thinwire import Gossip, Muon, muon_groups
 from thinwire.steps.param_groups import grouped
-from thinwire_node.training.own_steps import make_own_steps
+from thinwire_node.gossip.rules import make_own_steps
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.tiles import layout_of

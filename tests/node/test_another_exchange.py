@@ -16,10 +16,8 @@ from typing import Literal
 import pytest
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_common.traffic import Traffic
 from thinwire_node import bootstrap
 from thinwire_node.daemon import Node
-from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
     Admission,
     AnnouncedRound,
@@ -34,12 +32,14 @@ from thinwire_node.exchange.port import (
     RunComplete,
     SealedUpdate,
 )
+from thinwire_node.kinds import KINDS, Kind, Surroundings
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
+from thinwire_node.star.part import StarPart
 from thinwire_node.storage import blob_cache
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob, blob_of
@@ -202,11 +202,13 @@ SWARMS: dict[str, SwarmOfOne] = {}
 """Swarms by address."""
 
 
-def open_alone(surroundings: Surroundings) -> Alone:
-    return Alone(SWARMS[surroundings.address], surroundings.clocks)
+@KINDS.register("alone")
+class AloneKind:
+    @staticmethod
+    def open_exchange(surroundings: Surroundings) -> Alone:
+        return Alone(SWARMS[surroundings.address], surroundings.clocks)
 
-
-register("alone", open_alone)
+    make_part = staticmethod(StarPart)
 
 
 def settings(folder: Path, address: str) -> NodeSettings:
@@ -237,9 +239,9 @@ async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_pa
         "nothing_trained": 1,
     }
     assert record.samples == (STEPS + 1) * SAMPLES
-    assert node.work is not None
-    assert node.work.replica is not None
-    assert node.work.replica.state_hash() == swarm.replica.state_hash()
+    assert node.part is not None
+    assert node.part.replica is not None
+    assert node.part.replica.state_hash() == swarm.replica.state_hash()
     assert swarm.left == 1
 
 
@@ -256,14 +258,21 @@ class Introduced(RealMachine):
     """A machine that opens the same exchange for every kind. It sends the contract to a node that has none."""
 
     def __init__(self, settings_: NodeSettings) -> None:
-        super().__init__(settings_.address, settings_.state_dir, settings_.device)
+        super().__init__(settings_.state_dir, settings_.device)
         self.kinds: list[str] = []
         self.thin_lines: list[bool] = []
 
-    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> AnyExchange:
-        self.kinds.append(kind)
-        self.thin_lines.append(thin_line)
-        return super().connect("alone", traffic)
+    def kind(self, name: str) -> type[Kind]:
+        machine = self
+
+        class Noted(AloneKind):
+            @staticmethod
+            def open_exchange(surroundings: Surroundings) -> Alone:
+                machine.kinds.append(name)
+                machine.thin_lines.append(surroundings.thin_line)
+                return AloneKind.open_exchange(surroundings)
+
+        return Noted
 
 
 async def test_a_node_without_a_contract_learns_the_kind_and_connects_again_in_silence(
@@ -326,9 +335,9 @@ async def test_a_node_whose_ping_was_not_answered_while_it_fetched_bounds_what_i
 
 
 def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
-    machine = RealMachine("nowhere:1", tmp_path, "cpu")
+    machine = RealMachine(tmp_path, "cpu")
     with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
-        open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
+        machine.kind("pigeons")
 
 
 async def test_a_base_that_does_not_fit_onto_the_disk_ends_the_node(

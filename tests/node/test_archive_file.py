@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_node.storage.gossip_journal import JournalEntry
-from thinwire_node.storage.message_archive import open_archive
+from thinwire_node.gossip.journal import JournalEntry
+from thinwire_node.gossip.message_archive import open_archive
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.archive import ARCHIVE_FILE, ArchiveHeader, pack_mixed, read_archive
 from thinwire_proto.gossip.iteration import Turn

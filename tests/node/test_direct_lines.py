@@ -20,12 +20,12 @@ from support.relayed import (
     pair_of,
     two_keys,
 )
-from thinwire_node.exchange.gossip_port import PeerPlace
-from thinwire_node.exchange.peers.dialler import DialFailed, dial
-from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
-from thinwire_node.exchange.peers.opening import refusal_of
-from thinwire_node.exchange.peers.server import STRANGER
-from thinwire_node.exchange.peers.stream import Wire
+from thinwire_node.gossip.lines.dialler import DialFailed, dial
+from thinwire_node.gossip.lines.line_settings import DirectLines, LineTimes
+from thinwire_node.gossip.lines.opening import refusal_of
+from thinwire_node.gossip.lines.server import STRANGER
+from thinwire_node.gossip.lines.stream import Wire
+from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import PART_BYTES_MAX

@@ -13,7 +13,7 @@ import pytest
 
 from support.gossip_nodes import GossipNodes
 from support.small import small_contract
-from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.gossip.unread import first_sequence
 

@@ -13,7 +13,7 @@ import torch
 from support.gossip_nodes import GossipNodes
 from support.small import small_contract, small_corpus
 from thinwire_node.exchange.port import EvaluationPart
-from thinwire_node.training.gradient import named_views
+from thinwire_node.gossip.gradient import named_views
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.task import Stateless, task_of

@@ -16,12 +16,12 @@ from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
 from thinwire_node.daemon import Node
+from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import lines, one_line
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
-from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.settings import NodeSettings
 from thinwire_node.training.lease import Lease

@@ -11,9 +11,9 @@ import torch
 
 from support.gossip_nodes import LEASE, GossipNodes
 from support.small import small_contract
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal, JournalEntry
+from thinwire_node.gossip.journal import JOURNAL_FILE, GossipJournal, JournalEntry
+from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.storage.state import NodeState
-from thinwire_node.training.own_steps import make_own_steps
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.tiles import layout_of

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from thinwire_node.exchange.coordinator.keeping_up import BAD_WINDOWS, KeepingUp
-from thinwire_node.exchange.coordinator.star import Star
 from thinwire_node.exchange.port import SealedUpdate
 from thinwire_node.runtime import Clocks
+from thinwire_node.star.exchange import Star
+from thinwire_node.star.keeping_up import BAD_WINDOWS, KeepingUp
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import KEEPING_UP_S

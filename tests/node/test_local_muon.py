@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_trainer
-from thinwire_node.training.rules import make_rule
-from thinwire_node.training.rules.local_muon import LocalMuon
+from thinwire_node.star.rules import make_rule
+from thinwire_node.star.rules.local_muon import LocalMuon
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_node.exchange.peers.message_times import KEPT, SHORT_BYTES, MessageTimes
+from thinwire_node.gossip.lines.message_times import KEPT, SHORT_BYTES, MessageTimes
 from thinwire_proto.gossip.seen_lines import MESSAGE_MS_MAX
 from thinwire_proto.wire.parts import FIRST_PART_BYTES
 

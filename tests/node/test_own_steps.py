@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from support.small import CPU, random_replica, small_contract, small_corpus
+from thinwire_node.gossip.gradient import GradientSum, named_views
+from thinwire_node.gossip.rules import make_own_steps
+from thinwire_node.gossip.rules.adamw import AdamW
 from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.gradient import GradientSum, named_views
-from thinwire_node.training.own_steps import make_own_steps
-from thinwire_node.training.own_steps.adamw import AdamW
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.data.text import CorpusText

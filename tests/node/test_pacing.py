@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from thinwire_node.training.lease import Lease
-from thinwire_node.training.pacing import (
+from thinwire_node.star.pacing import (
     Drop,
     Extract,
     Measure,
     PacingView,
     RoundView,
     SayNothing,
-    Speed,
-    Tail,
     Train,
     Wait,
     decide,
     extract_at,
 )
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.speed import Speed, Tail
 from thinwire_proto.contract import RoundSpec
 
 T = 10.0

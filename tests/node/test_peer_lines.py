@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from support.relayed import CONTRACT, Node, message, relay_service, relayed_pair
-from thinwire_node.exchange.peers.framing import Framing
+from thinwire_node.gossip.lines.framing import Framing
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.copies import SNAPSHOT
 from thinwire_proto.identity.keys import SecretKey

@@ -18,9 +18,9 @@ from support.relayed import CONTRACT, HERE
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_node.__main__ import main
-from thinwire_node.exchange.peers.bind_host import check_free
-from thinwire_node.exchange.peers.dialler import METHOD, DialFailed, dial
-from thinwire_node.exchange.peers.direct_handshake import (
+from thinwire_node.gossip.lines.bind_host import check_free
+from thinwire_node.gossip.lines.dialler import METHOD, DialFailed, dial
+from thinwire_node.gossip.lines.direct_handshake import (
     PARCEL_BYTES_MAX,
     PROOF_BYTES_MAX,
     challenge_parcel,
@@ -28,9 +28,9 @@ from thinwire_node.exchange.peers.direct_handshake import (
     proof_parcel,
     proved,
 )
-from thinwire_node.exchange.peers.peer_certificate import PeerCertificate
-from thinwire_node.exchange.peers.server import STRANGER, STRANGERS_MAX, PeerServer
-from thinwire_node.exchange.peers.stream import Wire
+from thinwire_node.gossip.lines.peer_certificate import PeerCertificate
+from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerServer
+from thinwire_node.gossip.lines.stream import Wire
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.identity.authority import PEER
 from thinwire_proto.identity.certificates import RENEW_BEFORE

@@ -9,9 +9,9 @@ import torch
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_trainer
 from thinwire.compression.sent import Sent
-from thinwire_node.training.rules import Rule, make_rule, shapes_kept
-from thinwire_node.training.rules.local_adamw import LocalAdamW
-from thinwire_node.training.trainer import Trainer
+from thinwire_node.star.rules import Rule, make_rule, shapes_kept
+from thinwire_node.star.rules.local_adamw import LocalAdamW
+from thinwire_node.star.trainer import Trainer
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, merger_of
 from thinwire_proto.exact.replica import Replica

@@ -14,11 +14,11 @@ import torch
 
 from support.small import random_replica, small_contract, small_trainer
 from thinwire_node.exchange.port import AnnouncedRound
+from thinwire_node.star.rules import shapes_kept
+from thinwire_node.star.saver import Passing, Saver
+from thinwire_node.star.work import Work
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
-from thinwire_node.training.rules import shapes_kept
-from thinwire_node.training.saver import Passing, Saver
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
-from thinwire_node.training.work import Work
 
 SHAPES = {"momentum": (2,)}
 

@@ -12,10 +12,10 @@ import torch
 
 from support.small import random_replica, random_votes, small_contract, small_trainer
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
+from thinwire_node.star.trainer import Trainer
+from thinwire_node.star.work import Work
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.threads import Threads, WorkerThread
-from thinwire_node.training.trainer import Trainer
-from thinwire_node.training.work import Work
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update

@@ -13,14 +13,14 @@ from simulator.network import Network
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
-from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.exchange.coordinator.star import Star
-from thinwire_node.exchange.port import Exchange
+from thinwire_node.kinds import Kind, PartSettings, Surroundings
 from thinwire_node.runtime import Clocks
+from thinwire_node.star.exchange import Star
+from thinwire_node.star.part import StarPart
+from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.threads import NodeJob, Threads
-from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
@@ -99,7 +99,21 @@ class SimulatedMachine:
     def open_state(self) -> NodeState:
         return self._state
 
-    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> Exchange:
+    def kind(self, name: str) -> type[Kind]:
+        machine = self
+
+        class SimulatedStar:
+            @staticmethod
+            def open_exchange(surroundings: Surroundings) -> Star:
+                return machine.open_exchange()
+
+            @staticmethod
+            def make_part(settings: PartSettings) -> StarPart:
+                return SimulatedPart(settings, machine)
+
+        return SimulatedStar
+
+    def open_exchange(self) -> Star:
         connection = self._network.connect(self._name)
 
         async def close() -> None:
@@ -115,16 +129,20 @@ class SimulatedMachine:
 
         return Star(connected, self.clocks)
 
-    async def make_work(
-        self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
-    ) -> Work:
+    def make_work(self, contract: Contract, replica: Replica, kept: KeptMomentum | None) -> Work:
         self.trainer = SyntheticTrainer(self.place(replica), self._random)
         journal = VirtualThread(lambda job, arguments: 0.0)
         self._threads = Threads(VirtualThread(self._cost_s), VirtualThread(lambda job, arguments: 0.05), journal)
-        return Work(contract, state, self.trainer, self._threads, self.clocks.now, kept)
+        return Work(contract, self._state, self.trainer, self._threads, self.clocks.now, kept)
 
-    async def make_training(self, *arguments: object) -> NoReturn:
-        raise AssertionError("tests/support/member_world.py simulates swarms without a centre")
+    def threads(self) -> NoReturn:
+        raise AssertionError("a part with real threads; tests/support/member_world.py simulates gossip")
+
+    async def choose_apply_device(self, contract: Contract, threads: Threads) -> NoReturn:
+        self.threads()
+
+    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> NoReturn:
+        self.threads()
 
     def place(self, replica: Replica) -> Replica:
         return replica if isinstance(replica, SharedReplica) else SharedReplica(self._shared, replica)
@@ -154,3 +172,14 @@ class SimulatedMachine:
         connection = self._network.connections.get(self._name)
         if connection is not None and self._name not in self._network.blocked:
             connection.die("the node's process is gone")
+
+
+class SimulatedPart(StarPart):
+    """A part whose trainer makes up its votes, on threads of virtual time."""
+
+    def __init__(self, settings: PartSettings, machine: SimulatedMachine) -> None:
+        super().__init__(settings)
+        self._simulated = machine
+
+    async def _make_work(self, data: DataSource, replica: Replica, kept: KeptMomentum | None) -> Work:
+        return self._simulated.make_work(self._settings.contract, replica, kept)

@@ -23,7 +23,7 @@ from simulator.crash import arm
 from simulator.machine import Hardware
 from simulator.network import Line
 from simulator.scenario_numbers import BadScenario, number
-from simulator.world import Broken, Volunteer, World
+from simulator.world import Broken, Volunteer, World, work_of
 
 COMPARE = {"=": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
 
@@ -210,7 +210,7 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
 def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
     """A figure of a node: one of these, a field of its record, or the number of its receipts with a reason."""
     record = volunteer.node.record if volunteer.node else None
-    work = volunteer.node.work if volunteer.node else None
+    work = work_of(volunteer.node) if volunteer.node else None
     figures: dict[str, Callable[[], float]] = {
         "failures": lambda: volunteer.failures,
         "lives": lambda: volunteer.lives,

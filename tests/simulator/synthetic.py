@@ -23,9 +23,9 @@ from torch import Tensor
 
 from simulator.virtual_time import Killed
 from thinwire.compression.sent import Sent
+from thinwire_node.star.rules import Rule
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot, Written
-from thinwire_node.training.rules import Rule
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica
@@ -111,7 +111,7 @@ class SyntheticMomentum:
 
 
 class SyntheticTrainer:
-    """A synthetic `thinwire_node.training.work.Computes`.
+    """A synthetic `thinwire_node.star.work.Computes`.
 
     finite: False makes every micro-batch not finite. raises: True makes the next micro-batch raise."""
 

@@ -29,6 +29,8 @@ from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
+from thinwire_node.star.part import StarPart
+from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
@@ -43,6 +45,12 @@ PATIENCE_S = 100_000.0
 
 class Broken(AssertionError):
     """An invariant or an expectation does not hold. The message says which one."""
+
+
+def work_of(node: Node) -> Work | None:
+    """The node's work; None until it has data and parameters."""
+    assert isinstance(node.part, StarPart | None)
+    return node.part.work if node.part is not None else None
 
 
 @dataclass
@@ -196,8 +204,9 @@ class World:
 
     def flip(self, volunteer: Volunteer) -> None:
         assert volunteer.node is not None
-        assert volunteer.node.work is not None
-        replica = volunteer.node.work.replica
+        work = work_of(volunteer.node)
+        assert work is not None
+        replica = work.replica
         assert isinstance(replica, SharedReplica)
         replica.differ()
 
@@ -260,7 +269,7 @@ class World:
             await asyncio.sleep(0.1)
 
     def _note_sent(self, volunteer: Volunteer) -> None:
-        work = volunteer.node.work if volunteer.node else None
+        work = work_of(volunteer.node) if volunteer.node else None
         pending = work.pending if work else None
         if pending is not None and isinstance(pending.sent, SyntheticSent):
             self.sent[pending.hash] = pending.sent.positions
@@ -298,7 +307,7 @@ class World:
                 continue
             if both := trainer.holds() & settled:
                 raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
-            work = volunteer.node.work if volunteer.node else None
+            work = work_of(volunteer.node) if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
             if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
                 raise Broken(f"{volunteer.name} has lost positions that it trained on: {sorted(neither)[:5]}")
@@ -306,7 +315,7 @@ class World:
     def nowhere(self, volunteer: Volunteer) -> set[int]:
         """Positions that it has sent, but that are neither in an update nor in its momentum."""
         settled = {at for row in self.living_coordinator().state.ledger.rows() for at in self._stands_for(row)}
-        work = volunteer.node.work if volunteer.node else None
+        work = work_of(volunteer.node) if volunteer.node else None
         out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
         return volunteer.sent - settled - self.trainer(volunteer).holds() - out
 
@@ -352,7 +361,7 @@ class World:
         self.put_back_in_part = 0
         for volunteer in self.volunteers.values():
             trainer = volunteer.machine.trainer if volunteer.machine else None
-            work = volunteer.node.work if volunteer.node else None
+            work = work_of(volunteer.node) if volunteer.node else None
             if not volunteer.running or trainer is None or work is None or work.replica is None:
                 continue
             step, synthetic = work.replica.step, trainer.synthetic
@@ -380,7 +389,7 @@ class World:
         step, fingerprint = await sim_coordinator.swarm.fingerprint()
         by_step[step] = fingerprint
         for volunteer in self.volunteers.values():
-            work = volunteer.node.work if volunteer.node and volunteer.running else None
+            work = work_of(volunteer.node) if volunteer.node and volunteer.running else None
             replica = work.replica if work else None
             if replica is not None:
                 equal = by_step.setdefault(replica.step, replica.fingerprint(0))

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_node import __main__
-from thinwire_node.session.gossip.training import GossipTraining
-from thinwire_node.storage import gossip_journal
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal
+from thinwire_node.gossip import journal as gossip_journal
+from thinwire_node.gossip.journal import JOURNAL_FILE, GossipJournal
+from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.gossip.chain import GENESIS, MixChain
 from thinwire_proto.gossip.iteration import Turn

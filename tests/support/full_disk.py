@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_node import __main__
-from thinwire_node.storage.gossip_journal import GossipJournal
-from thinwire_node.storage.message_archive import MessageArchive
+from thinwire_node.gossip.journal import GossipJournal
+from thinwire_node.gossip.message_archive import MessageArchive
 
 WRITES: dict[str, tuple[Any, str]] = {"archive": (MessageArchive, "add"), "journal": (GossipJournal, "write")}
 

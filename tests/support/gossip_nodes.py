@@ -10,17 +10,17 @@ from typing import Any
 
 from support.gossip_lines import KEYS, Hub, HubLines
 from support.small import CPU, random_replica, small_corpus
-from thinwire_node.exchange.gossip_port import BeatAnswer, PeerPlace, Phase
 from thinwire_node.exchange.port import EvaluationPart
+from thinwire_node.gossip.journal import GossipJournal
+from thinwire_node.gossip.opening import open_training
+from thinwire_node.gossip.port import BeatAnswer, PeerPlace, Phase
+from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
-from thinwire_node.session.gossip.opening import open_training
-from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
-from thinwire_node.storage.gossip_journal import GossipJournal
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.threads import Threads, WorkerThread

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from thinwire_node import __main__
-from thinwire_node.training.trainer import Trainer
+from thinwire_node.star.trainer import Trainer
 
 DIES_AT = 8
 

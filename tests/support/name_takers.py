@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from thinwire_node.exchange import kinds as exchange_kinds
+from thinwire_node.kinds import KINDS
 from thinwire_planner.methods.method import register_method
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError
@@ -31,7 +31,7 @@ TRIES: tuple[Callable[[], object], ...] = (
     lambda: register_method("star")(mine),  # type: ignore[arg-type]
     lambda: EXCHANGES.register("0.2.0")(MySpec),
     lambda: TASKS.register("decoder")(mine),
-    lambda: exchange_kinds.register("star", mine),  # type: ignore[arg-type]
+    lambda: KINDS.register("star")(mine),
 )
 
 for take in TRIES:

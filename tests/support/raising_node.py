@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from thinwire_node import __main__
-from thinwire_node.training.trainer import Trainer
+from thinwire_node.star.trainer import Trainer
 
 BATCHES = 20
 

@@ -22,11 +22,11 @@ from thinwire_coordinator.hall.rpc.calls import session_of
 from thinwire_coordinator.hall.rpc.guard import Guard
 from thinwire_coordinator.hall.rpc.server_options import server_options
 from thinwire_node.data_addresses import LOOPBACK
-from thinwire_node.exchange.gossip_port import PeerPlace
-from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
-from thinwire_node.exchange.peers.lines import PeerLines
-from thinwire_node.exchange.peers.opening import refusal_of
-from thinwire_node.exchange.peers.server import PeerServer
+from thinwire_node.gossip.lines.line_settings import DirectLines, LineTimes
+from thinwire_node.gossip.lines.lines import PeerLines
+from thinwire_node.gossip.lines.opening import refusal_of
+from thinwire_node.gossip.lines.server import PeerServer
+from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.data.text import CorpusText

@@ -12,7 +12,7 @@ import msgpack
 import torch
 
 from support.real import RealSwarm
-from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from thinwire_node import __main__
-from thinwire_node.session.gossip.training import GossipTraining
-from thinwire_node.training.gossip_work import Finished
+from thinwire_node.gossip.training import GossipTraining
+from thinwire_node.gossip.work import Finished
 
 ITERATION_S = 0.1
 

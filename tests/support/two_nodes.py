@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.trainer import Trainer
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.magnitudes import merger_of

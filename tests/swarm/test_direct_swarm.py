@@ -11,8 +11,8 @@ from safetensors import safe_open
 from deploy.local_swarm.ports import free_addresses
 from support.prometheus import Series, parsed, read, value
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
+from thinwire_node.gossip.journal import JOURNAL_FILE, MEMBER
 from thinwire_node.observe.status import read as status_of
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers

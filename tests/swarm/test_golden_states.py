@@ -18,8 +18,8 @@ from support.fork_server import run
 from support.real import RealSwarm, last_fingerprint, real_swarm, until
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_node.star.rules import shapes_kept
 from thinwire_node.storage.state import NodeState
-from thinwire_node.training.rules import shapes_kept
 from thinwire_proto.contract import contract_like, differences, parse_run
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica

@@ -17,7 +17,7 @@ from deploy.local_swarm.processes import Process
 from support.dying_member import NEVER, POINTS, Record, kept_chain
 from support.real import RESTING, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import journal_of, rows
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE
+from thinwire_node.gossip.journal import JOURNAL_FILE
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
 
 BEAT_MS = 2000

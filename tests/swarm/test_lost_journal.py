@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import rows
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE
+from thinwire_node.gossip.journal import JOURNAL_FILE
 
 RUN = run_text(100_000, length_ms=500, rounds='pace = "clock"')
 RUN += without_a_centre(3, 2, topology="complete", codec="int8", patience_ms=2000)

@@ -12,7 +12,7 @@ from support.real import RealSwarm, run_text, until
 from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
-from thinwire_node.training.trainer import Trainer
+from thinwire_node.star.trainer import Trainer
 
 
 async def test_one_flipped_bit_is_detected_and_the_node_resyncs(

@@ -1,4 +1,4 @@
-"""The DeMo optimizer for any training script: `from thinwire_node import DeMo`."""
+"""The DeMo optimizer for any training script: `from thinwire import DeMo`."""
 
 from __future__ import annotations
 

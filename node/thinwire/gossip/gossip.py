@@ -1,4 +1,4 @@
-"""`Gossip`: training without a centre beside any optimizer of torch. `from thinwire_node import Gossip`."""
+"""`Gossip`: training without a centre beside any optimizer of torch. `from thinwire import Gossip`."""
 
 from __future__ import annotations
 

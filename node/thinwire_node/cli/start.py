@@ -17,7 +17,7 @@ from thinwire_node import runtime
 from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
 from thinwire_node.daemon import Node
 from thinwire_node.data_addresses import DataAddresses, read_networks
-from thinwire_node.exchange.peers.bind_host import check_free
+from thinwire_node.gossip.lines.bind_host import check_free
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions

@@ -12,8 +12,9 @@ from prometheus_client.registry import Collector
 from thinwire_common.metrics import Definition
 from thinwire_common.traffic import KINDS, PEER_LINES
 from thinwire_node.observe import definitions
-from thinwire_node.observe.report import STATES, Peers, Report
+from thinwire_node.observe.report import STATES, Report
 from thinwire_node.observe.reporter import Reporter
+from thinwire_node.peers import Peers
 from thinwire_node.session.record import BOUNDS_S, Durations, Record
 
 BOUNDS = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")

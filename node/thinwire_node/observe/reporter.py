@@ -8,19 +8,13 @@ from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
-from thinwire_node.exchange.gossip_port import PeerPlace
-from thinwire_node.exchange.port import AnnouncedRound, Waiting
-from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Edge, Given, Peers, Report, RunPosition
-from thinwire_node.session.gossip.session import GossipState, state_of
+from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
+from thinwire_node.part import PartView
 from thinwire_node.session.record import Record
-from thinwire_node.session.session import SessionState
-from thinwire_node.training import pacing
 from thinwire_node.training.device import memory_bytes
-from thinwire_proto.contract.exchanges.gossip import GossipSpec
 
 RATE_OVER_S = 60.0
 RATE_EVERY_S = 0.5
-NOT_TRAINING = GossipState(0, 0, 0, 0, 0, "")
 
 
 class Reporter:
@@ -33,10 +27,8 @@ class Reporter:
     def report(self) -> Report:
         """A report of the node's state now."""
         node = self._node
-        found = node.session.state() if node.session is not None else None
-        gossip = found if isinstance(found, GossipState) else None
-        session = found if isinstance(found, SessionState) else None
-        state, words = _state(node, session, gossip)
+        found = node.part.view() if node.part is not None else PartView("")
+        state, words = _state(node, found)
         context = node.contract.model.context if node.contract is not None else 0
         samples_s, sent_s, received_s = self._rates(node.record)
         return Report(
@@ -46,16 +38,16 @@ class Reporter:
             address=node.settings.address,
             state=state,
             words=words,
-            place=_position(node, session),
-            peers=_peers(node),
+            place=_position(node, found),
+            peers=found.peers,
             given=_given(node.record, samples_s * context),
             clock=Clock(
-                offset_s=session.clock_offset_s if session is not None else None,
-                error_s=session.clock_error_s if session is not None else None,
+                offset_s=found.clock_offset_s,
+                error_s=found.clock_error_s,
                 jumps=node.record.clock_jumps,
             ),
             bytes=_bytes(node.record.traffic, sent_s, received_s, node.record.tail.bytes_s),
-            device=_device(node, session),
+            device=_device(node, found),
         )
 
     def _rates(self, record: Record) -> tuple[float, float, float]:
@@ -85,80 +77,32 @@ class _Totals:
     received_bytes: int
 
 
-def _state(node: Node, session: SessionState | None, gossip: GossipState | None) -> tuple[str, str]:
+def _state(node: Node, found: PartView) -> tuple[str, str]:
     """One of STATES, and a text for people."""
-    words, training = node.doing, node.training
+    words, in_session = node.doing, node.session is not None
     if node.leaving and node.doing != "left":
         words = "leaving"
-    elif gossip is not None:
-        words = gossip.words
-    elif session is not None:
-        words = _in_session(node, session)
-    elif training is not None and training.is_under_way:
-        words = f"{training.doing}; {node.doing}"
-    in_session = session is not None or gossip is not None
-    # without a session, a node does not take part in rounds, whatever it does; iterations go on
+    elif in_session:
+        words = found.words
+    elif found.goes_on:
+        words = f"{found.words}; {node.doing}"
     return next((state for state in STATES if words.startswith(state)), "waiting" if in_session else "starting"), words
 
 
-def _in_session(node: Node, session: SessionState) -> str:
-    replica = node.work.replica if node.work is not None else None
-    announced, doing = session.announcement, session.doing
-    words = "training"
-    if announced is None:
-        behind = replica is not None and replica.step < session.head_step
-        words = f"catching up: step {replica.step} of {session.head_step}" if replica and behind else "waiting"
-    elif isinstance(announced, Waiting):
-        words = announced.text
-    elif isinstance(doing, pacing.Wait):
-        words = "delivering: waiting for the receipt" if session.to_deliver else f"waiting: {doing.why}"
-    return words
-
-
-def _position(node: Node, session: SessionState | None) -> RunPosition:
-    contract, replica = node.contract, node.work.replica if node.work is not None else None
-    announced = session.announcement if session is not None else None
-    current = announced if isinstance(announced, AnnouncedRound) else None
-    step = replica.step if replica is not None else None
-    if node.training is not None:
-        replica, step = node.training.replica, node.training.work.finished
-    taken = node.work or node.training
+def _position(node: Node, found: PartView) -> RunPosition:
+    contract, part = node.contract, node.part
+    replica = part.replica if part is not None else None
     return RunPosition(
-        step=step,
-        head_step=session.head_step if session is not None else None,
+        step=found.step,
+        head_step=found.head_step,
         steps=contract.schedule.steps if contract is not None else None,
         parameters=replica.layout.parameters if replica is not None else None,
-        round=current.number if current is not None else None,
+        round=found.round,
         round_length_s=contract.round.length_s if contract is not None else None,
-        round_left_s=session.round_left_s if session is not None else None,
-        k=current.k if current is not None else None,
-        lease_samples=taken.lease.left if taken is not None else None,
+        round_left_s=found.round_left_s,
+        k=found.k,
+        lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
     )
-
-
-def _peers(node: Node) -> Peers | None:
-    """In a run without a centre, also before the first session and after the last one."""
-    if node.contract is None or not isinstance(node.contract.exchange, GossipSpec):
-        return None
-    training, traffic = node.training, node.record.traffic
-    gossip = state_of(training, training.doing) if training is not None else NOT_TRAINING
-    places = training.places if training is not None else {}
-    return Peers(
-        topology=gossip.topology,
-        present=gossip.present,
-        absent=gossip.peers - gossip.present,
-        sent_bytes=traffic.sent.bytes["parcel"],
-        received_bytes=traffic.received.bytes["parcel"],
-        waited_s=node.record.phases["peers"].sum_s,
-        direct=gossip.direct,
-        sent_bytes_by_line=dict(traffic.peers_sent),
-        received_bytes_by_line=dict(traffic.peers_received),
-        edges=[Edge(edge.member, edge.line, edge.iteration, _id_of(places.get(edge.member))) for edge in gossip.edges],
-    )
-
-
-def _id_of(place: PeerPlace | None) -> str:
-    return place.key.node_id if place is not None else ""
 
 
 def _given(record: Record, tokens_s: float) -> Given:
@@ -204,14 +148,13 @@ def _bytes(traffic: Traffic, sent_s: float, received_s: float, upload_s: float |
     )
 
 
-def _device(node: Node, session: SessionState | None) -> Device:
+def _device(node: Node, found: PartView) -> Device:
     name = node.machine.device if node.machine is not None else ""
     held_bytes, limit_bytes = memory_bytes(name) if name else (None, None)
-    taken = node.work or node.training
     return Device(
         name=name,
         memory_bytes=held_bytes,
         memory_limit_bytes=limit_bytes,
-        jobs=taken.jobs if taken is not None else 0,
-        to_deliver=session.to_deliver if session is not None else 0,
+        jobs=node.part.jobs if node.part is not None else 0,
+        to_deliver=found.to_deliver,
     )

@@ -9,7 +9,8 @@ from rich.text import Text
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.exchange.short_names import short_name
-from thinwire_node.observe.report import Peers, Report
+from thinwire_node.observe.report import Report
+from thinwire_node.peers import Peers
 from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13

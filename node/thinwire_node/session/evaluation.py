@@ -31,7 +31,7 @@ class Measured(Protocol):
     """The parameters that a node can measure."""
 
     def keep(self, step: int | None) -> None:
-        """See `thinwire_node.training.work.Work`."""
+        """See `thinwire_node.star.work.Work`."""
 
     def holds(self, step: int) -> bool:
         """Whether the parameters of a step are here."""

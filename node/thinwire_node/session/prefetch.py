@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from thinwire_common.logs import tell
+from thinwire_common.within import set_or_after
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.record import Record
-from thinwire_node.session.situation import set_or_after
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import Blob, BlobMissing
 from thinwire_proto.errors import PayloadError

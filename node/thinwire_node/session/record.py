@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
-from thinwire_node.training import pacing
 from thinwire_node.training.lent_time import LentTime
-from thinwire_node.training.work import Extraction
+from thinwire_node.training.speed import Speed, Tail
 from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.node")
@@ -78,9 +77,9 @@ class Record:
 
     traffic: Traffic = field(default_factory=Traffic)
     phases: dict[str, Durations] = field(default_factory=lambda: {phase: Durations() for phase in PHASES})
-    tail: pacing.Tail = field(default_factory=pacing.Tail)
-    speed: pacing.Speed = field(default_factory=pacing.Speed)
-    measuring: pacing.Speed = field(default_factory=pacing.Speed)
+    tail: Tail = field(default_factory=Tail)
+    speed: Speed = field(default_factory=Speed)
+    measuring: Speed = field(default_factory=Speed)
     lent: LentTime = field(default_factory=LentTime)
 
     def trained(self, samples: int, seconds: float, compute_s: float, now: float) -> None:
@@ -96,11 +95,11 @@ class Record:
         self.measuring.trained(samples, seconds + self.lent.computed(samples, seconds, now))
         self.phases["evaluate"].add(seconds)
 
-    def encoded(self, contribution: Extraction, seconds: float) -> None:
+    def encoded(self, loss: float, components: int, payload_bytes: int, seconds: float) -> None:
         """Record a contribution that is extracted and ready to send."""
-        self.loss = contribution.claim.loss
-        self.components = contribution.components
-        self.payload_bytes = len(contribution.payload)
+        self.loss = loss
+        self.components = components
+        self.payload_bytes = payload_bytes
         self.tail.encoded(seconds)
         self.phases["encode"].add(seconds)
 
@@ -117,12 +116,9 @@ class Record:
         self.outcomes[outcome.reason.value] += 1
 
 
-def tell_totals(record: Record, *, without_centre: bool = False) -> None:
-    """Log the totals of a process that ends."""
+def tell_totals(record: Record, done: str) -> None:
+    """Log the totals of a process that ends. done: in the run, in words."""
     sent, received = record.traffic.sent.total_bytes, record.traffic.received.total_bytes
-    done = f"{record.counted} iterations"
-    if not without_centre:
-        done = f"counted {record.counted} times, not counted {record.not_counted} times"
     text = (
         f"since this process began: {done}, {record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
         f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"

@@ -17,7 +17,7 @@ from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.max_plus import ITERATIONS_MAX
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.kind_modules import Home
+from thinwire_proto.kind_modules import KindModules
 
 FLOAT32_BYTES = 4
 STAR_UP_BYTES = 0.0231
@@ -180,14 +180,14 @@ class FormulaVariant:
 
 Variants = Callable[[Setting], Iterator[Variant]]
 _kinds: dict[str, Variants] = {}
-_home = Home("thinwire_planner.methods")
+_modules = KindModules("thinwire_planner.methods")
 
 
 def register_method(name: str) -> Callable[[Variants], Variants]:
     """A decorator for a function from a setting to variants. Raises ConfigError if the name is taken."""
 
     def put(variants: Variants) -> Variants:
-        _home.load_before(variants)
+        _modules.load_before(variants)
         if name in _kinds:
             raise ConfigError(f"planner: the name {name!r} is taken; choose another")
         _kinds[name] = variants
@@ -198,5 +198,5 @@ def register_method(name: str) -> Callable[[Variants], Variants]:
 
 def all_variants(setting: Setting) -> Sequence[Variant]:
     """The variants of all methods, each method's together."""
-    _home.load()
+    _modules.import_for("", _kinds)
     return [variant for name in sorted(_kinds) for variant in _kinds[name](setting)]

@@ -76,7 +76,7 @@ class TaggedUnion(Generic[Spec]):
             spec, name = registered, registered.model_fields["kind"].default
             if not issubclass(spec, self._base) or not isinstance(name, str):
                 raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
-            self._modules.home.load_before(spec)
+            self._modules.load_before(spec)
             known = self._kinds.get(name)
             if known is not None and _path(known.spec) != _path(spec):
                 raise TypeError(f"{self.section}.kind {name!r} is defined by {_path(known.spec)} and {_path(spec)}")

@@ -98,7 +98,7 @@ def register_codec(name: str, *, default: int = 0, largest: int = 0) -> Callable
     """A decorator for a class of `Codec`. Raises ConfigError if the name is taken."""
 
     def put(make: type[Codec]) -> type[Codec]:
-        _modules.home.load_before(make)
+        _modules.load_before(make)
         if name in _kinds or ":" in name:
             raise ConfigError(f"codec: the name {name!r} is taken, or has a colon; choose another")
         _kinds[name] = CodecKind(make, default, largest)

@@ -98,7 +98,7 @@ def register_topology(
     taken."""
 
     def put(edges: Callable[[Layout], Edges]) -> Callable[[Layout], Edges]:
-        _modules.home.load_before(edges)
+        _modules.load_before(edges)
         if name == AUTO or name in _kinds:
             raise ConfigError(f"topology: the name {name!r} is taken; choose another")
         _kinds[name] = TopologyKind(edges, directed)

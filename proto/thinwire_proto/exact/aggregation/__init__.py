@@ -18,4 +18,4 @@ Weights: TypeAlias = npt.NDArray[np.int16]
 Rule: TypeAlias = Callable[[Any, Weights, Weights, int], Weights]
 """(the contract's spec, weight for + [n], weight for − [n], total weight of the round) → merged votes [n], int16."""
 
-RULES: Kinds[Rule] = Kinds("aggregation", home=__name__)
+RULES: Kinds[Rule] = Kinds("aggregation", __name__)

@@ -1,0 +1,138 @@
+"""A direct line that is open: parcels in both directions over one call, until either end or the network ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import grpc
+from grpc.aio import AioRpcError
+
+from thinwire_common.traffic import Traffic
+from thinwire_common.within import Within
+from thinwire_node.gossip.lines.direct_handshake import parse
+from thinwire_proto.clean_text import clean_text
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.wire import service_pb2 as pb
+
+DIRECT = "direct"
+"""The label of direct lines in figures."""
+
+
+class Wire(Protocol):
+    """One end of the call."""
+
+    async def read(self) -> bytes | None:
+        """The next message; None after the last one."""
+
+    async def write(self, data: bytes) -> None:
+        """Send a message, once the other end has room for it."""
+
+    def cut(self) -> None:
+        """End the connection, although the other end takes nothing."""
+
+
+class CountedWire:
+    """Counts the messages of a wire."""
+
+    def __init__(self, wire: Wire, traffic: Traffic) -> None:
+        self._wire = wire
+        self._traffic = traffic
+
+    async def read(self) -> bytes | None:
+        data = await self._wire.read()
+        if data is not None:
+            self._traffic.received.add("parcel", len(data))
+            self._traffic.peers_received[DIRECT] += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        await self._wire.write(data)
+        self._traffic.sent.add("parcel", len(data))
+        self._traffic.peers_sent[DIRECT] += len(data)
+
+    def cut(self) -> None:
+        self._wire.cut()
+
+
+class Stream:
+    """next_parcel: what to send now, or None. take: takes a parcel; raises PayloadError if the peer cannot have sent
+    it, which ends the line. accept_s: for the peer to take a parcel."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        next_parcel: Callable[[], pb.Parcel | None],
+        take: Callable[[pb.Parcel], None],
+        accept_s: float,
+    ) -> None:
+        self._wire = wire
+        self._next_parcel = next_parcel
+        self._take = take
+        self._accept_s = accept_s
+        self._changed = asyncio.Event()
+        self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._changed.set()
+
+    def close(self, why: str) -> None:
+        """End the line."""
+        if not self._closed.done():
+            self._closed.set_result(why)
+
+    async def run(self) -> str:
+        """Exchange parcels until the line ends. Returns why it has."""
+        reading, writing = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())
+        waiting: tuple[asyncio.Future[Any], ...] = (self._closed, reading, writing)
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return next(reason_of(one) for one in waiting if one.done())
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _read(self) -> str:
+        while (data := await self._wire.read()) is not None:
+            self._take(parse(data))
+        return "the peer has ended the line"
+
+    async def _write(self) -> str:
+        while True:
+            self._changed.clear()
+            parcel = self._next_parcel()
+            if parcel is None:
+                await self._changed.wait()
+                continue
+            try:
+                async with Within(self._accept_s):
+                    await self._wire.write(parcel.SerializeToString())
+            except asyncio.TimeoutError:
+                self._wire.cut()
+                return "the peer takes its messages too slowly"
+
+
+def reason_of(ended: asyncio.Future[str]) -> str:
+    """The reason for the end of a part of a line. Raises what is a fault of this program."""
+    if ended.cancelled():
+        return "the connection was ended"
+    error = ended.exception()
+    if error is None:
+        return ended.result()
+    if (reason := reason_in(error)) is None:
+        raise error
+    return reason
+
+
+def reason_in(error: BaseException) -> str | None:
+    """An error of a call in words; None if it is a fault of this program."""
+    if isinstance(error, PayloadError):
+        return str(error)
+    if isinstance(error, AioRpcError):
+        return clean_text(error.details() or error.code().name.lower())
+    if isinstance(error, grpc.aio.BaseError | asyncio.InvalidStateError):  # the latter: a write after the end
+        return "the connection broke"
+    return None

@@ -1,0 +1,106 @@
+"""Converts between the wire messages of beats and deposits and the port's types."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from thinwire_node.exchange.coordinator.messages import KEY_BYTES, check_number, evaluation_parts, lease_of
+from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace, Phase
+from thinwire_proto.clean_text import clean_text
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.consensus import Level
+from thinwire_proto.gossip.lines_wire import report_of_lines
+from thinwire_proto.gossip.report_wire import sign_report
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import PublicKey, SecretKey
+from thinwire_proto.wire import service_pb2 as pb
+
+CYCLE_MAX = 1 << 12
+"""Iterations of a topology's cycle."""
+PEERS_MAX = 1 << 12
+"""Peers of one node: in a complete topology, all others."""
+ADDRESS_BYTES_MAX = 255 + 6
+"""A name and a port."""
+PHASES = {
+    pb.BeatReply.STATE_WAITING: Phase.WAITING,
+    pb.BeatReply.STATE_TRAINING: Phase.TRAINING,
+    pb.BeatReply.STATE_DEPOSIT: Phase.DEPOSIT,
+    pb.BeatReply.STATE_COMPLETE: Phase.COMPLETE,
+}
+
+
+def beat_request(report: BeatReport, number: int, key: SecretKey, session: bytes) -> pb.BeatRequest:
+    """A signed report. number: of the reports of this session, from 1."""
+    request = pb.BeatRequest(
+        topology=report.topology,
+        iteration=report.iteration,
+        head=report.head,
+        samples=report.samples,
+        loss=report.loss,
+        compute_ms=report.compute_ms,
+        trained_through=report.trained_through,
+        sketch=report.sketch,
+        sketch_iteration=report.sketch_iteration,
+        missed=report.missed,
+        listens_at=report.listens_at,
+        step_norm=report.step_norm,
+        lines=report_of_lines(report.lines),
+    )
+    sign_report(request, number, key, session)
+    return request
+
+
+def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
+    """Convert a reply. Raises PayloadError if it is beyond what a coordinator may send."""
+    if reply.state not in PHASES:
+        raise PayloadError(f"the coordinator answers a beat with the unknown state {reply.state}")
+    check_number("iteration", reply.measure_at)
+    check_number("iteration", reply.level.start)
+    assignment, places = (None, {}) if not reply.HasField("assignment") else _assignment(reply.assignment)
+    return BeatAnswer(
+        PHASES[reply.state],
+        clean_text(reply.text),
+        reply.next_ms / 1000,
+        lease_of(reply.lease),
+        assignment,
+        places,
+        reply.measure_at,
+        (Level(reply.level.codec, reply.level.every), reply.level.start) if reply.HasField("level") else None,
+        evaluation_parts(reply.evaluate),
+    )
+
+
+def _assignment(message: pb.Assignment) -> tuple[Assignment, dict[int, PeerPlace]]:
+    if not 0 < len(message.cycle) <= CYCLE_MAX or len(message.peers) > PEERS_MAX:
+        raise PayloadError(f"a topology has {len(message.cycle)} iterations and {len(message.peers)} peers")
+    check_number("topology", message.topology, least=1)
+    check_number("iteration", message.start)
+    places, since = {}, {}
+    for peer in message.peers:
+        check_number("topology", peer.since)
+        if len(peer.public_key) not in (0, KEY_BYTES):
+            raise PayloadError(f"member {peer.member} has a key of {len(peer.public_key)} bytes")
+        if len(peer.address.encode()) > ADDRESS_BYTES_MAX:
+            raise PayloadError(f"member {peer.member} has an address that is too long")
+        if peer.public_key:
+            places[peer.member] = PeerPlace(PublicKey(peer.public_key), clean_text(peer.address))
+        since[peer.member] = peer.since
+    cycle = tuple({turn.member: turn.weight for turn in turns.turns} for turns in message.cycle)
+    for turns in cycle:
+        if not turns.keys() <= since.keys() or not all(map(_is_weight, turns.values())) or sum(turns.values()) > 1:
+            raise PayloadError("a topology has turns with unknown members, or weights that are no part of a mean")
+    assignment = Assignment(message.topology, message.start, message.member, cycle, since, message.adopts)
+    return assignment, places
+
+
+def _is_weight(value: float) -> bool:
+    return math.isfinite(value) and 0 < value <= 1
+
+
+def deposit_header(contract: bytes, iteration: int, head: bytes, body: bytes, key: SecretKey) -> pb.DepositHeader:
+    """A signed header. contract: its hash."""
+    body_hash = hashlib.sha256(body).digest()
+    signature = key.sign(statements.deposit(contract, iteration, head, body_hash))
+    return pb.DepositHeader(iteration=iteration, head=head, body_bytes=len(body), hash=body_hash, signature=signature)

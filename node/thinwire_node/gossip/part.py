@@ -1,0 +1,136 @@
+"""A node's part in a gossip run: its iterations, which go on without a session, and its journal."""
+
+from __future__ import annotations
+
+import asyncio
+
+from thinwire_common.reach.hosts import split_address
+from thinwire_node.exchange.port import MomentumClaim
+from thinwire_node.gossip.journal import GossipJournal
+from thinwire_node.gossip.lines.direct_lines import open_direct_lines
+from thinwire_node.gossip.lines.lines import PeerLines
+from thinwire_node.gossip.opening import open_training
+from thinwire_node.gossip.port import GossipExchange
+from thinwire_node.gossip.session import GossipSession
+from thinwire_node.gossip.training import GossipTraining
+from thinwire_node.kinds import PartSettings
+from thinwire_node.part import Part, PartView
+from thinwire_node.peers import Edge, Peers
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.training.lease import Lease
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.gossip.peer_wire import body_bytes_max
+from thinwire_proto.task import DataSource
+
+
+class GossipPart(Part):
+    takes_snapshots = False  # the one that a node begins with is the first state
+
+    def __init__(self, settings: PartSettings) -> None:
+        self._settings = settings
+        self._journal = GossipJournal(settings.state, settings.contract.hash)
+        self._entry = self._journal.read()  # not taken up yet
+        self.training: GossipTraining | None = None
+        """None until there are data and parameters."""
+        self._session: GossipSession | None = None
+
+    @property
+    def replica(self) -> Replica | None:  # type: ignore[override]
+        """The parameters that all nodes begin with."""
+        return self.training.replica if self.training is not None else None
+
+    @property
+    def is_taken_up(self) -> bool:
+        return self.training is not None
+
+    @property
+    def lease(self) -> Lease:
+        return self.training.lease if self.training is not None else Lease()
+
+    @property
+    def jobs(self) -> int:
+        return self.training.jobs if self.training is not None else 0
+
+    def claim(self) -> MomentumClaim | None:
+        if self.training is not None:
+            return MomentumClaim(self.training.work.saved.trained_through)
+        return MomentumClaim(self._entry.trained_through) if self._entry is not None else None
+
+    async def take_up(self, data: DataSource, replica: Replica) -> None:
+        if self.training is not None:
+            return
+        settings, kept = self._settings, self._entry
+        contract, machine, options = settings.contract, settings.machine, settings.options
+        exchange, layout = contract.exchange, layout_of(contract.parameters)
+        assert isinstance(exchange, GossipSpec)
+        threads, key = machine.threads(), settings.state.key
+        compute = await machine.make_compute(contract, settings.state, threads)
+        coordinator, _ = split_address(settings.address)
+        direct = await open_direct_lines(options, coordinator, key, contract.hash, contract.round.nodes_max)
+        bytes_max, traffic = body_bytes_max(layout, exchange.codec), settings.record.traffic
+        self.training = open_training(
+            contract,
+            replica,
+            kept,
+            data,
+            compute,
+            self._journal,
+            threads,
+            lambda listener: PeerLines(key, contract.hash, bytes_max, listener, direct, traffic),
+            settings.record,
+            options,
+            machine.clocks,
+        )
+        self._entry = None
+
+    def session(
+        self, exchange: GossipExchange, head_step: int, data: DataSource, fetcher: BlobFetcher
+    ) -> GossipSession:
+        assert self.training is not None
+        settings = self._settings
+        clocks = settings.machine.clocks
+        self._session = GossipSession(exchange, self.training, settings.record, clocks, data, fetcher)
+        return self._session
+
+    async def failure(self) -> None:
+        """The iterations go on while no session runs, and may fail then."""
+        if self.training is not None:
+            await self.training.failure()
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        if self.training is not None:
+            await self.training.stop()
+
+    def close(self) -> None:
+        if self.training is not None:
+            self.training.close()
+
+    def done_in_words(self) -> str:
+        return f"{self._settings.record.counted} iterations"
+
+    def view(self) -> PartView:
+        training, session = self.training, self._session
+        if training is None:
+            return PartView("", peers=self._peers())
+        words = session.doing if session is not None and session.is_open else training.doing
+        return PartView(words, goes_on=training.is_under_way, step=training.work.finished, peers=self._peers())
+
+    def _peers(self) -> Peers:
+        """Also before the first session and after the last one."""
+        record, training = self._settings.record, self.training
+        traffic, waited_s = record.traffic, record.phases["peers"].sum_s
+        sent_bytes, received_bytes = traffic.sent.bytes["parcel"], traffic.received.bytes["parcel"]
+        by_line = dict(traffic.peers_sent), dict(traffic.peers_received)
+        if training is None:
+            return Peers(0, 0, 0, sent_bytes, received_bytes, waited_s, 0, *by_line)
+        view, lines, places = training.work.view, training.lines, training.places
+        present = len(lines.present)
+        edges = [
+            Edge(one.member, one.line, one.iteration, places[one.member].key.node_id if one.member in places else "")
+            for one in training.seen_lines().edges
+        ]
+        absent, direct = len(view.peers) - present, len(lines.direct)
+        return Peers(view.topology, present, absent, sent_bytes, received_bytes, waited_s, direct, *by_line, edges)

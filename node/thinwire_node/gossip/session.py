@@ -1,0 +1,139 @@
+"""One session with the coordinator of a swarm without a centre: beats, prefetch, and the deposit at the end.
+
+The iterations run in `GossipTraining`, which goes on when the session is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from thinwire_common.logs import tell
+from thinwire_common.within import set_or_after
+from thinwire_node.exchange.port import LinkLost
+from thinwire_node.gossip.port import BeatAnswer, GossipExchange, Phase
+from thinwire_node.gossip.training import GossipTraining
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.evaluation import Evaluation
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.session.record import Record
+from thinwire_proto.limits import BEAT_LEAST_S
+from thinwire_proto.task import DataSource
+
+log = logging.getLogger("thinwire.node")
+
+DEPOSITS_MAX = 3
+"""Times that a session sends the parameters, if they are refused: a line may have stalled."""
+
+
+class GossipSession:
+    """One session. `training` outlives it."""
+
+    def __init__(
+        self,
+        exchange: GossipExchange,
+        training: GossipTraining,
+        record: Record,
+        clocks: Clocks,
+        data: DataSource,
+        fetcher: BlobFetcher,
+    ) -> None:
+        self._exchange = exchange
+        self._training = training
+        self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
+        fetch = self._prefetch.fetch_held_out
+        self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake, own=True)
+        self._beat_s_max = training.work.contract.round.length_s
+        self._answer: BeatAnswer | None = None
+        self._deposits_left = DEPOSITS_MAX
+        self._beat_now = asyncio.Event()
+        self.is_open = True
+        """Until `run` has ended."""
+
+    async def run(self) -> None:
+        """Take part until the run is complete, enough iterations are done, or the node leaves. Raises LinkLost,
+        Refused or PayloadError; the iterations then go on."""
+        training = self._training
+        training.use(self._prefetch, self._evaluation)
+        iterations = training.start()
+        beats = asyncio.ensure_future(self._beats())
+        prefetch = asyncio.ensure_future(self._prefetch.run())
+        lines = asyncio.ensure_future(training.lines.run(self._exchange.relay))
+        waker = asyncio.ensure_future(self._beat_at_the_end())
+        prepare = asyncio.ensure_future(self._evaluation.prepare())
+        measured = asyncio.ensure_future(self._evaluation.report())
+        failure = asyncio.ensure_future(training.errands.failure())
+        own = (beats, prefetch, lines, waker, prepare, measured, failure)
+        try:
+            waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations, prepare, measured, failure}
+            while True:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                training.errands.check()
+                if iterations.cancelled():
+                    raise LinkLost("the iterations were stopped")
+                for task in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
+                    if task.done():
+                        task.result()
+                if lines.done():
+                    raise LinkLost("the coordinator ended the relay")
+                if beats.done() or not training.work.is_done:
+                    return
+                waiting.discard(iterations)
+        finally:
+            self.is_open = False
+            for task in own:
+                task.cancel()
+            await asyncio.gather(*own, return_exceptions=True)
+
+    async def _beat_at_the_end(self) -> None:
+        await self._training.finished_event.wait()
+        self._beat_now.set()
+
+    async def _beats(self) -> None:
+        """Report once a beat, until the run is complete."""
+        training = self._training
+        while True:
+            report = training.report()
+            answer = await self._exchange.beat(report)
+            training.reported(report)
+            await training.take(answer)
+            before, self._answer = self._answer, answer
+            if answer.phase is Phase.COMPLETE:
+                step = training.work.finished
+                tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
+                return
+            if answer.text and (before is None or before.text != answer.text):
+                tell(log, logging.INFO, "node.waiting", answer.text, reason=answer.text)
+            is_wanted = answer.phase is Phase.DEPOSIT and training.work.is_done and self._deposits_left > 0
+            if is_wanted and await self._deposit():
+                continue
+            await set_or_after(self._beat_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
+            self._beat_now.clear()
+
+    async def _deposit(self) -> bool:
+        """Send the parameters. Returns whether they were taken."""
+        work = self._training.work
+        refused = await self._exchange.deposit(work.finished, work.saved.head, await work.parameters())
+        text = f"the parameters were refused: {refused}" if refused else "handed in the parameters"
+        level = logging.WARNING if refused else logging.INFO
+        tell(log, level, "node.deposited", text, iteration=work.finished, refused=refused)
+        self._deposits_left = 0 if not refused else self._deposits_left - 1
+        return not refused
+
+    def leave(self) -> None:
+        """Stop after this iteration. `run` then returns."""
+        self._training.leave()
+
+    @property
+    def trained_through(self) -> int | None:
+        """The last position of the lease in the parameters on disk."""
+        return self._training.work.saved.trained_through
+
+    @property
+    def doing(self) -> str:
+        """What the node does, for people."""
+        words, answer = self._training.doing, self._answer
+        if answer is not None and answer.text and words.startswith("waiting"):
+            return f"waiting: {answer.text}"
+        return words

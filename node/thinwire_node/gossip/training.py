@@ -1,0 +1,430 @@
+"""The iterations of a node in a swarm without a centre. They outlive its sessions with the coordinator.
+
+While the coordinator is away, the node goes on as far as its lease and its topology reach, and then waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping
+
+from thinwire_common.logs import tell
+from thinwire_common.within import set_or_after
+from thinwire_node.gossip.confirmations import Confirmations
+from thinwire_node.gossip.errands import Errands
+from thinwire_node.gossip.lines_port import Lines, MakeLines
+from thinwire_node.gossip.peer_names import names_of
+from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace
+from thinwire_node.gossip.presences import Presences
+from thinwire_node.gossip.reported_lines import seen_lines
+from thinwire_node.gossip.unreported import Unreported
+from thinwire_node.gossip.work import Finished, GossipWork, Saved, Sending, Sketched
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.evaluation import Evaluation
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.session.record import Record
+from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.lease import Lease
+from thinwire_proto.blobs import BlobMissing
+from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
+from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.gossip.reports import MISSED_MAX
+from thinwire_proto.gossip.seen_lines import SeenLines
+from thinwire_proto.limits import LOOK_AGAIN_S
+
+log = logging.getLogger("thinwire.node")
+
+
+class GossipTraining:
+    """first: the parameters that all nodes begin with. make_lines: makes the lines to other nodes; this object takes
+    their events."""
+
+    def __init__(
+        self,
+        work: GossipWork,
+        first: Replica,
+        make_lines: MakeLines,
+        record: Record,
+        options: NodeOptions,
+        clocks: Clocks,
+    ) -> None:
+        self.work = work
+        self.lines: Lines = make_lines(self)
+        self.doing = "waiting: for the coordinator"
+        """The state for people."""
+        self._lost: set[int] = set()  # peers to which there was one
+        self.places: dict[int, PeerPlace] = {}
+        self.replica: Replica | None = first
+        """The parameters that all nodes begin with."""
+        self.finished_event = asyncio.Event()
+        """Set when all iterations are finished, or enough of them for this process."""
+        self._record = record
+        self._clocks = clocks
+        self._options = options
+        self._saved = work.saved
+        self._reached = 0  # the newest topology whose places the lines have
+        self._unreported = Unreported(*work.unreported)
+        self._prefetch: Prefetch | None = None
+        self._evaluation: Evaluation | None = None
+        self._decisions: deque[Mix] = deque()  # in the last iteration, a second one can follow at once
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._iterations_here = 0
+        self._heard: dict[int, int] = {}  # by peer, the iteration of its newest message
+        self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
+        self._running: asyncio.Task[None] | None = None
+        self.errands = Errands(self._stop_iterations)
+        self._confirmations = Confirmations(work.acknowledged)
+        self._presences = Presences(work, self.lines.send, self._note)
+
+    @property
+    def lease(self) -> Lease:
+        return self.work.lease
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of the compute thread that wait or run."""
+        return self.work.jobs
+
+    # sessions
+
+    def start(self) -> asyncio.Task[None]:
+        """Start the iterations, unless they run already. The task ends when they do."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._run())
+            self.errands.watch(self._running)
+        return self._running
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether iterations run, with or without a session."""
+        return self._running is not None and not self._running.done()
+
+    async def failure(self) -> None:
+        """Raise what has ended the iterations, once something has."""
+        await self.errands.failure()
+
+    def use(self, prefetch: Prefetch, evaluation: Evaluation) -> None:
+        """Take data from this prefetch, and parts to measure from this evaluation, from now on."""
+        self._prefetch, self._evaluation = prefetch, evaluation
+        prefetch.renew(self.work.lease)
+        self._changed.set()
+
+    def wake(self) -> None:
+        """The data have changed."""
+        self._changed.set()
+
+    def report(self) -> BeatReport:
+        """The report of the next beat."""
+        saved, new = self._saved, self._unreported
+        sketched = new.sketched or Sketched(0, b"", saved.step_norm)
+        return BeatReport(
+            topology=self._reached,
+            iteration=saved.iteration,
+            head=saved.head,
+            samples=new.samples,
+            loss=new.loss_sum / new.samples if new.samples else 0.0,
+            compute_ms=round(new.compute_s * 1000),
+            trained_through=saved.trained_through,
+            missed=tuple(sorted(self._missed())),
+            listens_at=self.lines.listens_at,
+            step_norm=sketched.step_norm,
+            sketch=sketched.sketch,
+            sketch_iteration=sketched.iteration,
+            lines=self.seen_lines(),
+        )
+
+    def _missed(self) -> list[int]:
+        """Those for which the node has waited before those without a line: these are named again in the next report."""
+        waited_for = self._unreported.missed
+        return [*sorted(waited_for), *sorted((self._lost & self.places.keys()) - waited_for)][:MISSED_MAX]
+
+    def seen_lines(self) -> SeenLines:
+        """The lines to all peers."""
+        return seen_lines(self.lines, self.places, self._heard, self._record.traffic)
+
+    def reported(self, report: BeatReport) -> None:
+        """The coordinator has answered a report."""
+        self._unreported.reported(report)
+
+    async def take(self, answer: BeatAnswer) -> None:
+        """Take lease and topology of an answer."""
+        self.work.lease.renew(answer.lease)
+        self.work.measure_at = answer.measure_at
+        if self._evaluation is not None:
+            self._evaluation.want(answer.evaluate, answer.measure_at)
+        if answer.level is not None:
+            await self.work.take_level(*answer.level)
+        if self._prefetch is not None:
+            self._prefetch.renew(self.work.lease)
+        if answer.assignment is not None:
+            self._note(await self.work.assign(answer.assignment))
+            self._retire(answer.places)
+            self.places |= answer.places
+            self._reached = max(self._reached, answer.assignment.topology)
+            self._open_lines()
+            if not answer.assignment.since.keys() & set(self.work.view.peers) <= self.places.keys():
+                self._reached = 0  # to a node without a topology the coordinator sends all places
+            text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
+            text += f"; peers: {names_of(answer.assignment.since, self.places) or 'none'}"
+            peers = len(answer.assignment.since)
+            tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
+        self._changed.set()
+
+    def _retire(self, places: Mapping[int, PeerPlace]) -> None:
+        """Give up the older numbers of peers that have begun anew: nobody answers under them."""
+        numbers = {place.key: peer for peer, place in places.items()}
+        for peer in [peer for peer, place in self.places.items() if numbers.get(place.key, peer) != peer]:
+            del self.places[peer]
+            self.absent(peer, "it has begun anew, as another member")
+
+    def _open_lines(self) -> None:
+        """Open the lines of all edges, and close those of edges that have ended."""
+        self.places = {peer: place for peer, place in self.places.items() if peer in self.work.view.peers}
+        self._lost &= self.places.keys()
+        self._heard = {peer: iteration for peer, iteration in self._heard.items() if peer in self.places}
+        if self._reached:
+            self.lines.assign(self.places)
+
+    # events of the lines
+
+    def received(self, peer: int, message: Message) -> None:
+        if self._untaken.get(peer, 0) >= UNACKNOWLEDGED_MAX:
+            raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
+        self._untaken[peer] = self._untaken.get(peer, 0) + 1
+        self._heard[peer] = max(message.iteration, self._heard.get(peer, 0))
+        self.errands.begin(self._received(peer, self.work.received(peer, message)))
+
+    async def _received(self, peer: int, taking: asyncio.Future[Mix | None]) -> None:
+        try:
+            self._note(await taking)
+        except PayloadError as error:
+            self._refuse(peer, str(error))
+        finally:
+            self._untaken[peer] -= 1
+
+    def confirmed(self, peer: int, sequence: int) -> None:
+        if self._confirmations.came(peer, sequence):
+            self.errands.begin(self._confirmed(peer))
+
+    async def _confirmed(self, peer: int) -> None:
+        try:
+            await self._confirmations.take_all(peer)
+        except PayloadError as error:
+            self._refuse(peer, str(error))
+
+    def present(self, peer: int) -> None:
+        self._lost.discard(peer)
+        if (errand := self._presences.came(peer, is_present=True)) is not None:
+            self.errands.begin(errand)
+
+    def absent(self, peer: int, why: str) -> None:
+        self._lost.add(peer)
+        if (errand := self._presences.came(peer, is_present=False)) is not None:
+            self.errands.begin(errand)
+
+    def received_from(self, peer: int) -> int:
+        return self._saved.confirmed.get(peer, 0)
+
+    def _refuse(self, peer: int, reason: str) -> None:
+        place = self.places.get(peer)
+        node_id = place.key.node_id if place is not None else None
+        text = f"node {names_of([peer], self.places)} is left out: {reason}"
+        tell(log, logging.WARNING, "node.peer_left_out", text, member=peer, node_id=node_id, reason=reason)
+        self._unreported.missed.add(peer)
+        self.absent(peer, reason)
+
+    def _note(self, mix: Mix | None) -> None:
+        if mix is not None and self.finished_event.is_set() and self.work.is_done:
+            self.errands.begin(self._mix_late(mix))
+        elif mix is not None:
+            self._decisions.append(mix)
+            self._changed.set()
+
+    async def _mix_late(self, mix: Mix) -> None:
+        """Mix a message that has come after the last iteration: the peer has mixed this node's."""
+        self.work.unreported = self._unreported.counted
+        await self.work.mix_late(mix)
+        before, self._saved = self._saved, self.work.saved
+        self._confirm(before)
+
+    def _stop_iterations(self, reason: str) -> None:
+        if self._running is not None:
+            self._running.cancel(reason)
+
+    def _send(self, sending: Sending) -> None:
+        for peer, message in sending:
+            self.lines.send(peer, message)
+
+    def _confirm(self, before: Saved) -> None:
+        """Tell the peers whose messages the newest entry of the journal has."""
+        for peer, sequence in self._saved.confirmed.items():
+            if sequence > before.confirmed.get(peer, 0):
+                self.lines.confirm(peer)
+
+    # iterations
+
+    async def _run(self) -> None:
+        work, rounds = self.work, self._options.rounds
+        if work.view.iteration < 0:
+            while not work.view.may_begin:
+                if self._leaving:
+                    return
+                await self._wait("waiting: for peers", "wait")
+            self._send(await work.begin_first())
+            self._saved = work.saved
+        while not work.is_done and (rounds is None or self._iterations_here < rounds):
+            if self._leaving or not await self._compute():
+                return
+            decision = await self._decided()
+            work.unreported = self._unreported.counted
+            self._took(await work.finish(decision))
+        self.doing = "delivering: all iterations are finished"
+        self.finished_event.set()
+        late, self._decisions = self._decisions, deque()
+        for mix in late:
+            self._note(mix)
+
+    async def _compute(self) -> bool:
+        """Take the gradient of an iteration. False if the node leaves before it has it.
+
+        An iteration that has passed over samples ends with those that the lease has. The coordinator learns of them
+        with the next report alone, which names the samples of whole iterations, and would grant no others before.
+        """
+        work, rule, skipped = self.work, self.work.contract.rule, self._record.samples_skipped
+        await work.begin_gradient()
+        assert isinstance(rule, OwnStepsSpec)
+        left = rule.samples
+        while left:
+            if not await self._rest():
+                return False
+            size = min(left, rule.micro_batch_max(self._options.micro_batch))
+            ready = self._ready(size)
+            if not ready:
+                if self._leaving:
+                    return False
+                if work.lease.left < size and self._record.samples_skipped > skipped:
+                    return True
+                await self._wait_for_data(size)
+                continue
+            try:
+                await self._measure(size)
+                self.doing, began = "training", self._clocks.now()
+                trained = await work.train(ready)
+            except Interrupted:
+                return False
+            except BlobMissing as error:
+                assert self._prefetch is not None
+                self._prefetch.lost(error.blob, ready)
+                continue
+            left -= trained
+            now = self._clocks.now()
+            self._record.trained(trained, now - began, now - began, now)
+        return True
+
+    async def _rest(self) -> bool:
+        """Let the machine rest as long as it owes. False if the node leaves meanwhile."""
+        while (until := self._record.lent.rests_until(self._clocks.now())) > self._clocks.now():
+            if self._leaving:
+                return False
+            await self._wait("waiting: resting, because of --compute-max", "rest", until)
+        return True
+
+    async def _measure(self, size: int) -> None:
+        """Measure the parts of this iteration that are ready. Raises Interrupted."""
+        evaluation = self._evaluation
+        while evaluation is not None and (ready := evaluation.samples_ready):
+            self.doing, began = "measuring the held-out loss", self._clocks.now()
+            samples = min(ready, size)
+            await evaluation.measure(samples)
+            now = self._clocks.now()
+            self._record.measured(samples, now - began, now)
+
+    def _ready(self, size: int) -> int:
+        """The samples of the next micro-batch; 0 while lease or data are missing. Always `size`, so that a node that
+        comes back computes the same sums, unless data cannot be read."""
+        if self._prefetch is None:
+            return 0
+        self._prefetch.pass_over(self.work.lease)
+        ready = self._prefetch.trainable(self.work.lease, size)
+        return ready if ready == size or self._prefetch.skips_within(self.work.lease, size) else 0
+
+    async def _wait_for_data(self, size: int) -> None:
+        if self.work.lease.left >= size:
+            if self._prefetch is not None:
+                self._prefetch.look_again()
+            await self._wait("waiting: for the data of the lease", "data")
+        else:
+            await self._wait("waiting: for a lease from the coordinator", "wait")
+
+    async def _wait(self, doing: str, phase: str, until: float = math.inf) -> None:
+        self.doing, began = doing, self._clocks.now()
+        await set_or_after(self._changed, max(0.0, min(LOOK_AGAIN_S, until - began)))
+        self._changed.clear()
+        self._record.phases[phase].add(self._clocks.now() - began)
+
+    async def _decided(self) -> Mix:
+        """The decision to mix, once all messages are in or the patience is over."""
+        work, now = self.work, self._clocks.now
+        self._note(await work.computed(now()))
+        began = now()
+        while not self._decisions:
+            self.doing = f"waiting: for messages of {names_of(work.view.awaited, self.places) or 'peers'}"
+            deadline = work.view.deadline
+            wait_s = LOOK_AGAIN_S if deadline is None else max(0.0, deadline - now())
+            await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
+            self._changed.clear()
+            if not self._decisions and deadline is not None and now() >= deadline:
+                self._note(await work.tick(now()))
+        self._record.phases["peers"].add(now() - began)
+        return self._decisions.popleft()
+
+    def _took(self, finished: Finished) -> None:
+        """An iteration is in the journal: its messages may leave."""
+        before, self._saved = self._saved, finished.saved
+        gradient = finished.gradient
+        self._send(finished.sending)
+        self._confirm(before)
+        self._unreported.took(finished, self._record.lent.share)
+        for peer, reason in finished.unreadable.items():
+            self._refuse(peer, reason)
+        if gradient.samples:
+            self._record.loss = gradient.loss
+        self._record.dropped += gradient.dropped
+        self._record.counted += 1
+        self._record.tokens += gradient.samples * self.work.contract.model.context
+        self._iterations_here += 1
+        if self.places.keys() - set(self.work.view.peers):
+            self._open_lines()
+
+    # the end
+
+    def leave(self) -> None:
+        """Stop after this iteration."""
+        self._leaving = True
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop now. What is not in the journal yet is dropped."""
+        self.work.interrupt()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self.errands.stop()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.work.drain()
+        await self.lines.close()
+        saved = self.work.saved
+        text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
+        tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())
+
+    def close(self) -> None:
+        self.work.close()

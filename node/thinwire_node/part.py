@@ -1,0 +1,118 @@
+"""The port of what a node does in a run. Each kind of exchange has its own: see `kinds`.
+
+A part outlives the sessions with the coordinator. It owns the replica, the lease, the compute thread and its state on
+disk.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from thinwire_node.exchange.port import MomentumClaim
+from thinwire_node.peers import Peers
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.training.lease import Lease
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import DataSource
+
+
+class ParametersDiffer(ReplicaError):
+    """The replica's bits differ from the swarm's."""
+
+
+class Session(Protocol):
+    """One session with the coordinator."""
+
+    async def run(self) -> None:
+        """Take part until the run is complete or enough is done. Raises LinkLost, Refused, PayloadError, LocalError or
+        ReplicaError."""
+
+    def leave(self) -> None:
+        """Stop training. `run` then returns."""
+
+    @property
+    def trained_through(self) -> int | None:
+        """The last sample position in what the node keeps."""
+
+
+@dataclass(frozen=True)
+class PartView:
+    """What a part shows to observers. words: what it does; goes_on: whether it does so without a session too. step: how
+    far its replica is. Times are in seconds. None: not known yet, or no round is open to the node."""
+
+    words: str
+    goes_on: bool = False
+    step: int | None = None
+    head_step: int | None = None
+    round: int | None = None
+    round_left_s: float | None = None
+    k: int | None = None
+    clock_offset_s: float | None = None
+    clock_error_s: float | None = None
+    to_deliver: int = 0
+    peers: Peers | None = None
+
+
+class Part(ABC):
+    """On construction, a part reads what an earlier process has left on disk."""
+
+    takes_snapshots = True
+    """Whether a newer snapshot may take the place of the replica."""
+    replica: Replica | None = None
+    """The newest replica in memory."""
+
+    @property
+    @abstractmethod
+    def is_taken_up(self) -> bool:
+        """Whether the part has data and parameters."""
+
+    @property
+    @abstractmethod
+    def lease(self) -> Lease: ...
+
+    @property
+    @abstractmethod
+    def jobs(self) -> int:
+        """Jobs of the compute thread that wait or run."""
+
+    @abstractmethod
+    def claim(self) -> MomentumClaim | None:
+        """The claim about what this node keeps, for the coordinator to check."""
+
+    async def drop_momentum(self, why: str) -> None:  # noqa: B027 - a part may have none
+        """Drop the momentum, because the coordinator says so."""
+
+    @abstractmethod
+    async def take_up(self, data: DataSource, replica: Replica) -> None:
+        """Make the work from the data and this replica, or go on with the work there is. Raises ConfigError."""
+
+    @abstractmethod
+    def session(self, exchange: Any, head_step: int, data: DataSource, fetcher: BlobFetcher) -> Session:
+        """A session over an exchange that the part's kind has opened. head_step: steps that are sealed."""
+
+    async def failure(self) -> None:  # noqa: B027 - most end in a session alone
+        """Raise what has ended the part outside of a session; wait for ever if nothing can."""
+
+    def drop_replica(self) -> None:  # noqa: B027
+        """Forget the replica, so that the next session fetches it again."""
+
+    def interrupt(self) -> None:  # noqa: B027
+        """Abort the running micro-batch, because the node is about to leave."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Save what shall last, and stop."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the threads."""
+
+    @abstractmethod
+    def done_in_words(self) -> str:
+        """What this process has done in the run, for the last line."""
+
+    @abstractmethod
+    def view(self) -> PartView: ...

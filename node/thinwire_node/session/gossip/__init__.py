@@ -1,1 +1,0 @@
-"""The node's side of a run whose exchange is `gossip`."""

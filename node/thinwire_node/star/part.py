@@ -1,0 +1,176 @@
+"""A node's part in a star run: its work, its momentum on disk, and its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from thinwire.compression.fused import end_trials
+from thinwire_common.logs import tell
+from thinwire_node.exchange.port import AnnouncedRound, Exchange, MomentumClaim, Waiting
+from thinwire_node.kinds import PartSettings
+from thinwire_node.part import Part, PartView
+from thinwire_node.peer_settings import PeerSettings
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.star import pacing
+from thinwire_node.star.rules import shapes_kept
+from thinwire_node.star.session import Session, SessionState
+from thinwire_node.star.trainer import Trainer
+from thinwire_node.star.work import Work
+from thinwire_node.storage.state import KeptMomentum
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.threads import NodeJob
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import DataSource
+
+log = logging.getLogger("thinwire.node")
+
+NOTHING_TRAINED = MomentumClaim(None)
+"""The claim of a node that has extracted nothing yet, such as one that only waited. To drop its momentum is no loss."""
+
+
+class StarPart(Part):
+    def __init__(self, settings: PartSettings) -> None:
+        self._settings = settings
+        self.work: Work | None = None
+        """None until there are data and parameters."""
+        self._session: Session | None = None
+        self._kept = self._momentum_on_disk()  # not adopted yet
+
+    def _momentum_on_disk(self) -> KeptMomentum | None:
+        state = self._settings.state
+        kept = state.momentum(shapes_kept(self._settings.contract))
+        if kept is None or state.sent() is not None:
+            return kept
+        why = "sent.json is lost or damaged, so contributions that are in this momentum may be in an update already"
+        tell(log, logging.WARNING, "node.momentum_dropped", f"the momentum is dropped: {why}", reason=why)
+        state.drop_momentum()
+        return None
+
+    @property
+    def replica(self) -> Replica | None:  # type: ignore[override]
+        return self.work.replica if self.work is not None else None
+
+    @property
+    def is_taken_up(self) -> bool:
+        return self.work is not None
+
+    @property
+    def lease(self) -> Lease:
+        return self.work.lease if self.work is not None else Lease()
+
+    @property
+    def jobs(self) -> int:
+        return self.work.jobs if self.work is not None else 0
+
+    def claim(self) -> MomentumClaim | None:
+        if self.work is not None:
+            # the next contribution reports the samples in the gradient that is not extracted yet
+            return MomentumClaim(self.work.trained_through_at_extraction)
+        sent = self._settings.state.sent()
+        if self._kept is None or sent is None:  # `_momentum_on_disk` keeps neither without the other
+            return None
+        return MomentumClaim(self._kept.trained_through, tuple(sent))
+
+    async def drop_momentum(self, why: str) -> None:
+        if self.claim() != NOTHING_TRAINED:
+            tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
+        self._kept = None
+        if self.work is not None:
+            await self.work.forget()
+        else:
+            self._settings.state.drop_momentum()
+
+    async def take_up(self, data: DataSource, replica: Replica) -> None:
+        machine = self._settings.machine
+        if self.work is None:
+            self._tell_unused_options()
+            self.work = await self._make_work(data, replica, self._kept)
+            if self._kept is not None:
+                tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
+        elif replica is not self.work.replica:
+            await self.work.adopt(machine.place(replica))
+        self._kept = None
+
+    async def _make_work(self, data: DataSource, replica: Replica, kept: KeptMomentum | None) -> Work:
+        """Load the model onto the device. Raises ConfigError if this machine cannot compute exactly."""
+        contract, state, machine = self._settings.contract, self._settings.state, self._settings.machine
+        threads = machine.threads()
+        await machine.choose_apply_device(contract, threads)
+        placed = machine.place(replica)
+        compute = await machine.make_compute(contract, state, threads)
+        try:
+            trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
+        except asyncio.CancelledError:
+            end_trials()
+            raise
+        await asyncio.sleep(0)
+        return Work(contract, state, trainer, threads, machine.clocks.now, kept)
+
+    def _tell_unused_options(self) -> None:
+        if self._settings.options.peers != PeerSettings():
+            log.warning("--peers has no effect in this run: it is a star run, and nodes send each other nothing")
+
+    def session(self, exchange: Exchange, head_step: int, data: DataSource, fetcher: BlobFetcher) -> Session:
+        assert self.work is not None
+        settings = self._settings
+        clocks = settings.machine.clocks
+        self._session = Session(
+            exchange, self.work, settings.record, settings.options, clocks, head_step, data, fetcher
+        )
+        return self._session
+
+    def drop_replica(self) -> None:
+        if self.work is not None:
+            self.work.replica = None
+
+    def interrupt(self) -> None:
+        if self.work is not None:
+            self.work.interrupt()
+
+    async def stop(self) -> None:
+        if (work := self.work) is None:
+            return
+        await work.save()
+        if work.replica is not None:
+            step, fingerprint = work.replica.step, f"{work.replica.fingerprint(0):016x}"
+            text = f"left at step {step}, fingerprint {fingerprint}"
+            tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)
+
+    def close(self) -> None:
+        if self.work is not None:
+            self.work.close()
+
+    def done_in_words(self) -> str:
+        record = self._settings.record
+        return f"counted {record.counted} times, not counted {record.not_counted} times"
+
+    def view(self) -> PartView:
+        step = self.replica.step if self.replica is not None else None
+        if self._session is None or not self._session.is_open:
+            return PartView("", step=step)
+        found = self._session.state()
+        current = found.announcement if isinstance(found.announcement, AnnouncedRound) else None
+        return PartView(
+            _words(found, step),
+            step=step,
+            head_step=found.head_step,
+            round=current.number if current is not None else None,
+            round_left_s=found.round_left_s,
+            k=current.k if current is not None else None,
+            clock_offset_s=found.clock_offset_s,
+            clock_error_s=found.clock_error_s,
+            to_deliver=found.to_deliver,
+        )
+
+
+def _words(found: SessionState, step: int | None) -> str:
+    announced, doing = found.announcement, found.doing
+    if announced is None:
+        behind = step is not None and step < found.head_step
+        return f"catching up: step {step} of {found.head_step}" if behind else "waiting"
+    if isinstance(announced, Waiting):
+        return announced.text
+    if isinstance(doing, pacing.Wait):
+        return "delivering: waiting for the receipt" if found.to_deliver else f"waiting: {doing.why}"
+    return "training"

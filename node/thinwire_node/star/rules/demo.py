@@ -1,0 +1,52 @@
+"""The rule `demo`: sums gradients and adds their mean to the momentum at the extraction (arXiv 2411.19870)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from thinwire.compression.sent import Sent
+from thinwire.compression.zeros import zeros
+from thinwire_node.star.rules.rule import RULES, Compressed, Tensors
+from thinwire_node.training.gradient_receiver import add_gradient
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+
+
+@RULES.register("demo")
+class DemoRule(Compressed):
+    """Adds the mean gradient of all samples since the last extraction to the momentum.
+
+    sums: see `Rule.sums`."""
+
+    offset = None
+
+    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
+        super().__init__(contract, layout, device)
+        self.sums = {tensor.name: zeros(tensor.shape, device) for tensor in layout.tensors}
+        self._samples = 0
+
+    def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
+        if gradients is not None:
+            add_gradient(self.sums, gradients, samples)
+        self._samples += samples
+
+    def extract(self, k: int, rate: float) -> Sent:
+        sent = self.momentum.accumulate_and_extract(self.sums, rate, self._samples, k)
+        self.clear()
+        return sent
+
+    def clear(self) -> None:
+        for total in self.sums.values():
+            total.zero_()
+        self._samples = 0
+
+    def forget(self) -> None:
+        self.clear()
+        self.momentum.forget()
+
+    def state(self) -> dict[str, Tensor]:
+        return self.momentum.tensors()
+
+    def load(self, state: Tensors) -> None:
+        self.momentum.load(state)

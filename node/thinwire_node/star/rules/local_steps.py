@@ -1,0 +1,84 @@
+"""The base of rules with local steps: each micro-batch is a step on the node's own parameters θ_local.
+
+At the extraction, the difference θ_base − θ_local is added to a buffer e of everything that was not sent yet: the error
+feedback (arXiv 2508.15706, 2510.03371).
+
+    offset = θ_local − θ_base               0 after each extraction
+    offset ← offset − η·(step + λ·θ_local)  each micro-batch
+    e ← β·e − offset                        at the extraction, which then takes the largest components of e
+
+docs/local-rules.md explains the design.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from thinwire.compression.sent import Sent
+from thinwire_node.star.rules.rule import Compressed, Tensors
+from thinwire_proto.contract import Contract, LocalStepsSpec
+from thinwire_proto.exact.tiles import TileLayout
+
+
+class LocalSteps(Compressed):
+    """Steps on the node's own parameters. A rule says what a step is, and which tensors outlast a round."""
+
+    sums = None
+
+    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
+        super().__init__(contract, layout, device)
+        assert isinstance(contract.rule, LocalStepsSpec)
+        self._decay = contract.rule.weight_decay
+        self._offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
+
+    @property
+    def offset(self) -> Tensors:
+        return self._offset
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Start a new gradient. Its tensors follow through `_step`."""
+
+    @abstractmethod
+    def _step(self, name: str, gradient: Tensor) -> Tensor:
+        """Learn from the gradient of one tensor. Returns the step at η = 1, without the decay, as a new tensor."""
+
+    @abstractmethod
+    def _kept(self) -> dict[str, Tensor]:
+        """The tensors that stay from round to round besides the momentum, by name, not copied."""
+
+    @torch.no_grad()
+    def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
+        assert gradients is not None
+        self._begin()
+        for name, offset in self._offset.items():
+            step = self._step(name, gradients[name]).add_(parameters[name], alpha=self._decay)
+            offset.sub_(step, alpha=rate)
+            parameters[name].sub_(step, alpha=rate)
+
+    def extract(self, k: int, rate: float) -> Sent:
+        sent = self.momentum.accumulate_and_extract(self._offset, -1.0, 1, k)
+        self.clear()
+        return sent
+
+    def clear(self) -> None:
+        for offset in self._offset.values():
+            offset.zero_()
+
+    def forget(self) -> None:
+        self.clear()
+        self.momentum.forget()
+        for tensor in self._kept().values():
+            tensor.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        return self.momentum.tensors() | self._kept()
+
+    def load(self, state: Tensors) -> None:
+        kept = self._kept()
+        for name, tensor in kept.items():
+            tensor.copy_(state[name])
+        self.momentum.load({name: tensor for name, tensor in state.items() if name not in kept})

@@ -1,0 +1,177 @@
+"""Trains on the samples of a lease: a `Compute` takes the gradients and the local rule learns from them.
+
+One thread calls the trainer. No method blocks.
+
+A node keeps training while its contribution and the update travel. Its gradients then use parameters that are one step
+old by the time they count, and they repeat part of the node's last contribution. So the trainer can look ahead: it
+trains on the parameters that an update of the node's own votes alone would produce. docs/log/staleness.md has the cost
+of staleness and the savings from looking ahead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.compression.sent import Sent
+from thinwire_node.star.rules import make_rule
+from thinwire_node.training.compute import Compute, Interrupted
+from thinwire_node.training.gradient_receiver import NotFinite, check_finite
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.tiles import Batch
+from thinwire_proto.task import DataSource
+
+
+class Trainer:
+    """Trains a local rule on gradients.
+
+    If the replica is on the compute's device, the compute uses the replica's own tensors. Otherwise it uses copies,
+    made anew after each update. A rule with an offset uses copies too, because it changes them. `look_ahead` allocates
+    one more set of tensors on the replica's device when it is first called, and reuses it while the replica stays
+    there.
+    """
+
+    def __init__(self, contract: Contract, data: DataSource, replica: Replica, compute: Compute) -> None:
+        self.replica = replica
+        self.rule = make_rule(contract, replica.layout, compute.device)
+        self.samples = 0
+        self.dropped = 0
+        """Micro-batches thrown away since the last extraction because their loss or gradient was not finite."""
+        self.compute_s = 0.0
+        """Seconds spent on forward and backward passes since the start."""
+        self.base_step: int | None = None
+        """The oldest step whose parameters contributed to the gradient since the last extraction; None without samples.
+        Looking ahead from θ_s counts as step s."""
+        self._contract = contract
+        self._data = data
+        self._compute = compute
+        self._loss_sum = 0.0
+        self._ahead: dict[str, Tensor] | None = None
+        self._base: Mapping[str, Tensor] = {}  # the compute's parameters, without the rule's offset
+        self.adopt(replica)
+
+    def adopt(self, replica: Replica) -> None:
+        """Train on this replica from now on, and stop looking ahead. The rule keeps what it has learned."""
+        if replica.device != self.replica.device:
+            self._ahead = None
+        self.replica = replica
+        self.refresh()
+
+    def refresh(self, out: Sequence[Sent] = ()) -> None:
+        """Pass the changed replica to the compute.
+
+        Stops looking ahead, whether or not the update held this node's last contribution. With `out`, contributions
+        that are still in flight, looks ahead from the new parameters."""
+        if out:
+            self.look_ahead(out)
+        else:
+            self._stand_on(self.replica.tensors)
+
+    @torch.no_grad()
+    def look_ahead(self, out: Sequence[Sent], share: float = 1.0) -> None:
+        """Until the next `refresh`, train on the parameters that updates with `out` alone would produce.
+
+        out: the node's own contributions that are in flight, one or more, the oldest first. No other node sees these
+        parameters, so the arithmetic need not be exact. share: scales the steps but not the decay. The replica is not
+        changed."""
+        replica = self.replica
+        if self._ahead is None:
+            self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
+        base = replica.tensors
+        for later, sent in enumerate(out):
+            self._step_ahead(base, self._ahead, sent, replica.step + later, share)
+            base = self._ahead
+        self._stand_on(self._ahead)
+
+    def _step_ahead(
+        self, base: Mapping[str, Tensor], into: Mapping[str, Tensor], sent: Sent, step: int, share: float
+    ) -> None:
+        """Put the base after an update with `sent` alone into tensors, which may be the base."""
+        schedule = self._contract.schedule
+        shrink = decay(schedule, step)
+
+        def add(batch: Batch, change: Tensor) -> None:
+            if share != 1:
+                change.mul_(share)
+            tiles = change.to(self.replica.device)
+            for part in batch.parts:
+                name = part.tensor.name
+                theta, ahead = part.pieces(part.band(base[name]), tiles), part.band(into[name])
+                for (of_theta, of_tiles), (of_ahead, _) in zip(theta, part.pieces(ahead, tiles), strict=True):
+                    torch.add(of_tiles, of_theta, alpha=shrink, out=of_ahead)
+
+        self.rule.decode_changes(add, sent, learning_rate(schedule, step))
+
+    def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
+        self._base = tensors
+        self._compute.use(tensors, self.rule.offset)
+
+    def interrupt(self) -> None:
+        """Abort the running micro-batch and every later one. May be called from any thread."""
+        self._compute.interrupt()
+
+    def micro_batch(self, positions: Sequence[int]) -> None:
+        """Train on the samples at these positions. Drops and counts the micro-batch if its loss or gradient is not
+        finite. Raises Interrupted."""
+        began = time.perf_counter()
+        try:
+            self._micro_batch(positions)
+        finally:
+            self.compute_s += time.perf_counter() - began
+
+    def _micro_batch(self, positions: Sequence[int]) -> None:
+        step, count = self.replica.step, len(positions)
+        rate = learning_rate(self._contract.schedule, step)
+        batch, gradients = self._data.batch(positions), None
+        try:
+            if self.rule.sums is not None:
+                loss = self._compute.add_gradients(batch, self.rule.sums, count)
+            else:
+                loss, gradients = self._compute.gradients(batch)
+                check_finite(loss, gradients)
+        except NotFinite as error:
+            dropped = self.dropped + 1
+            if error.spoils:
+                self.clear()
+            self.dropped = dropped
+            return
+        except Interrupted as error:
+            if error.spoils:
+                self.clear()
+            raise
+        self.rule.learn(self._compute.parameters, gradients, count, rate)
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
+        self.samples += count
+        self._loss_sum += loss.item() * count
+
+    def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
+        """The mean loss of these parameters on samples of the held-out set `name`, in float32. Raises Interrupted, and
+        BlobMissing if the data are not here."""
+        return self._compute.loss(tensors, self._data.held_out(name, samples))
+
+    def extract(self, k: int) -> tuple[Sent, int, float]:
+        """Extract the largest components from the rule's momentum. Returns them, the number of samples and their mean
+        loss. Requires at least one sample."""
+        samples, loss = self.samples, self._loss_sum / self.samples
+        sent = self.rule.extract(k, learning_rate(self._contract.schedule, self.replica.step))
+        self._begin_anew()
+        return sent, samples, loss
+
+    def clear(self) -> None:
+        """Discard what the rule has learned since the last extraction."""
+        self.rule.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Reset the counts. The rule's offset is 0 now, so the compute returns to its base parameters."""
+        if self.rule.offset is not None:
+            self._stand_on(self._base)
+        self.samples = 0
+        self.dropped = 0
+        self.base_step = None
+        self._loss_sum = 0.0
