@@ -45,7 +45,7 @@ from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob, blob_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
-from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.errors import ContractError, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -336,7 +336,7 @@ async def test_a_node_whose_ping_was_not_answered_while_it_fetched_bounds_what_i
 
 def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
     machine = RealMachine(tmp_path, "cpu")
-    with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
+    with pytest.raises(ContractError, match=r"exchange\.kind: .* star, .* no 'pigeons'; install a newer version"):
         machine.kind("pigeons")
 
 

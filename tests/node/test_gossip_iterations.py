@@ -16,7 +16,10 @@ from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
 from thinwire_node.daemon import Node
+from thinwire_node.gossip.part import GossipPart
 from thinwire_node.gossip.training import GossipTraining
+from thinwire_node.kinds import PartSettings
+from thinwire_node.machine import RealMachine
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import lines, one_line
 from thinwire_node.options import NodeOptions
@@ -24,6 +27,7 @@ from thinwire_node.runtime import SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage.state import NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract
@@ -102,7 +106,9 @@ async def test_a_report_speaks_of_iterations_with_a_session_and_without(tmp_path
     """Before the first topology, while the coordinator is away, and when the node has left."""
     nodes = GossipNodes(tmp_path, contract_with(60.0), 2)
     node = Node(NodeSettings("127.0.0.1:1", tmp_path, "cpu", NodeOptions("x", 8, None), None))
-    found: Any = SimpleNamespace(contract=CONTRACT, work=None, training=None)
+    state, machine = NodeState(tmp_path / "state"), RealMachine(tmp_path, "cpu")
+    part = GossipPart(PartSettings(CONTRACT, state, machine, node.record, node.settings.options, "127.0.0.1:1"))
+    found: Any = SimpleNamespace(contract=CONTRACT, part=part)
     node._bootstrap, reporter = found, Reporter(node)
 
     def shown() -> str:
@@ -114,7 +120,7 @@ async def test_a_report_speaks_of_iterations_with_a_session_and_without(tmp_path
     node.doing = "connecting"
     assert "connecting" in shown()
     one, other = nodes.open(0), nodes.open(1)
-    found.training = one
+    part.training = one
     assert (reporter.report().words, reporter.report().state) == ("connecting", "connecting")
     assert "iteration 0 of 3" in shown()
     await nodes.start(0, one)
@@ -133,6 +139,7 @@ async def test_a_report_speaks_of_iterations_with_a_session_and_without(tmp_path
     node.doing = "left"
     assert (reporter.report().words, reporter.report().state) == ("left", "left")
     assert "iteration 0 of 3" in shown()
+    state.close()
 
 
 async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_path: Path) -> None:
