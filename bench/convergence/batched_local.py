@@ -72,7 +72,7 @@ def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Con
     unit = contract.rule.outer_rate * UNIT / (levels * level_factor(levels) * nodes)
     found = largest.cpu().numpy()
     for part, is_matrix in ((slice(tiles[1]), True), (slice(tiles[1], None), False)):
-        steps[part] = unit * found[part] / gain(contract.demo.transform, is_matrix=is_matrix)
+        steps[part] = unit * found[part] / gain(is_matrix=is_matrix)
     return Levels(levels, values.cpu().numpy(), np.where(found > 0, rounded(steps), np.float32(0)))
 
 

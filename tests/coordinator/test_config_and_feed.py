@@ -65,7 +65,7 @@ def test_a_run_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
     assert run.model == DecoderSpec(width=128)
-    assert (run.demo.k, run.demo.update_topk, run.demo.beta, run.demo.alpha) == (96, 320, 0.99, 1.0)
+    assert (run.demo.k, run.demo.update_topk, run.demo.beta) == (96, 320, 0.99)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
 from thinwire_coordinator.swarm.joining import OfferedMomentum
 from thinwire_coordinator.swarm.workers import Job
-from thinwire_proto.contract import DemoSpec
 from thinwire_proto.wire.reasons import Reason
 
 
@@ -309,23 +308,6 @@ async def test_a_node_that_joins_during_a_round_takes_part_in_it(tmp_path: Path)
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
     assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     assert len(bench.state.ledger.row(0).counted) == 3
-    await bench.close()
-
-
-async def test_the_nodes_of_a_round_share_its_components(tmp_path: Path) -> None:
-    """Then the update does not grow with the swarm. A node that joins later gets the k of the open round."""
-    bench = Bench(tmp_path, DemoSpec(k=48, k_policy="total"), min_contributions=2, length_ms=60_000)
-    members = [bench.join(letter) for letter in "abc"]
-    streams = [await bench.attend(member) for member in members]
-    for stream in streams:
-        announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
-        assert isinstance(announcement, RoundAnnouncement)
-        assert announcement.k == 24
-    fair = [asyncio.ensure_future(bench.contribute(member, seed, k=24)) for seed, member in enumerate(members[1:])]
-    greedy = await asyncio.wait_for(bench.contribute(members[0], 9, k=25), PATIENCE_S)
-    assert (greedy.reason, "k allows 24" in greedy.text) == (Reason.MALFORMED, True)
-    receipts = await asyncio.wait_for(asyncio.gather(*fair), PATIENCE_S)
-    assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     await bench.close()
 
 

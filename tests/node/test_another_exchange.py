@@ -60,14 +60,14 @@ LARGE = 1 << 34
 """A file that takes longer to hash than a node may take to leave."""
 
 
-@EXCHANGES.register(since="0.2.0")
+@EXCHANGES.register
 class AloneSpec(ExchangeSpec):
     kind: Literal["alone"] = "alone"
 
 
 CONTRACT = small_contract(
     exchange={"kind": "alone"},
-    demo={"k": K, "k_policy": "fixed", "magnitude": "sign"},
+    demo={"k": K, "magnitude": "sign"},
     round={"samples": SAMPLES, "pace": "barrier"},
     schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
 )

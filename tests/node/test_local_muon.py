@@ -9,7 +9,7 @@ from support.small import SHAPES, random_replica, shapes_contract, small_contrac
 from thinwire_node.training.rules import make_rule
 from thinwire_node.training.rules.local_muon import LocalMuon
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
@@ -97,7 +97,7 @@ def test_what_is_sent_and_kept_has_the_outer_momentum() -> None:
         flat = torch.zeros(layout.components)
         for tensor in layout.tensors:
             layout.add_into(flat, tensor, tensors[tensor.name])
-        parts = (forward(layout.matrices(flat), "dct"), forward(layout.vectors(flat), "dct"))
+        parts = (forward(layout.matrices(flat)), forward(layout.vectors(flat)))
         return torch.cat([part.flatten() for part in parts])
 
     momentum = torch.zeros(layout.components)

@@ -25,7 +25,7 @@ def test_each_field_changes_the_hash() -> None:
     contract = small_contract()
     for changed in (
         small_contract(demo={"k": 31}),
-        small_contract(demo={"transform": "hadamard"}),
+        small_contract(demo={"beta": 0.5}),
         small_contract(schedule={"learning_rate": 5e-3}),
         small_contract(round={"length_ms": 1000}),
     ):
@@ -64,7 +64,7 @@ def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:
         ({"optimizer": {}}, "optimizer: there is no such key"),
         ({"demo": {"k": 0}}, "demo.k: input should be greater than or equal to 1 (it is 0)"),
         ({"demo": {"k": "32"}}, "demo.k: input should be a valid integer (it is '32')"),
-        ({"demo": {"transform": "fft"}}, "demo.transform: input should be 'dct' or 'hadamard'"),
+        ({"demo": {"magnitude": "half"}}, "demo.magnitude: input should be 'sign', 'clipped' or 'tile'"),
         ({"schedule": {"steps": 5, "warmup_steps": 5}}, "warmup_steps must be less than steps; 5 is not less than 5"),
         ({"schedule": {"learning_rate": float("nan")}}, "schedule.learning_rate"),
         ({"schedule": {"learning_rate": 0.5, "weight_decay": 2.0}}, "learning_rate · weight_decay must be less than 1"),

@@ -30,7 +30,7 @@ from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Levels, Merged, Signs
 from thinwire_proto.identity.keys import SecretKey
@@ -331,7 +331,7 @@ class World:
                 pairs = [(found.components, due.components), (found.values, due.values)]
             else:
                 assert isinstance(found, Signs)
-                signs = signs_of(due, layout, demo.transform, row.step)
+                signs = signs_of(due, layout, row.step)
                 pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
             if not all(np.array_equal(one, other) for one, other in pairs):
                 raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")

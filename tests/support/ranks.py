@@ -97,7 +97,7 @@ def unequal(rank: int) -> Any:
     optimizer = DeMo(
         [
             {"params": parameters[:3], "lr": 2e-3},
-            {"params": parameters[3:], "weight_decay": 0.01, "compression_topk": 8, "transform": "hadamard"},
+            {"params": parameters[3:], "weight_decay": 0.01, "compression_topk": 8},
         ],
         **VOTE,
     )

@@ -163,7 +163,7 @@ def _memory(plan: AnyPlan) -> Iterator[Advice]:
 def _narrow(plan: Plan) -> Iterator[Advice]:
     """More components than the narrow tiles of an adapter have use for."""
     padding, given = plan.model.padding, plan.run.demo
-    if not plan.model.frozen or padding < NARROW_PADDING_MIN or given.k_policy != "fixed":
+    if not plan.model.frozen or padding < NARROW_PADDING_MIN:
         return
     fitting = budgets(padding)[0]
     if given.k > K_FACTOR_MAX * fitting.k:
@@ -273,13 +273,6 @@ def _nodes(plan: Plan) -> Iterator[Advice]:
         )
     if nodes > run.round.nodes_max:
         yield Advice("round.nodes_max", f"only {run.round.nodes_max} of {nodes} nodes may take part")
-    k = run.demo.k_of_round(nodes)
-    if run.demo.k_policy == "total" and k < COMPONENTS_MIN:
-        yield Advice(
-            "demo.k",
-            f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with the "
-            'defaults k_policy = "fixed", k = 96 and update_topk = 320, each sends 96, however many there are',
-        )
 
 
 def _schedule(plan: AnyPlan) -> Iterator[Advice]:

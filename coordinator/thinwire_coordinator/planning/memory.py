@@ -40,12 +40,7 @@ def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: 
 
 def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     """Peak memory of the coordinator."""
-    each = SUM_BYTES_A_COMPONENT
-    if run.aggregation.kind != "vote":
-        each += TWO_SIDED_BYTES_A_COMPONENT
-    elif run.demo.magnitude == "tile" and getattr(run.aggregation, "sizes", "") == "own":
-        each += TILE_BYTES_A_COMPONENT
-    model = COORDINATOR_BYTES_A_PARAMETER * facts.trained + each * facts.components
+    model = COORDINATOR_BYTES_A_PARAMETER * facts.trained + SUM_BYTES_A_COMPONENT * facts.components
     return PROGRAM_BYTES + model + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 

@@ -27,7 +27,7 @@ from thinwire_coordinator.trust.audit import REFERENCES_MAX
 from thinwire_coordinator.trust.comparison import ENTRIES_MAX
 from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_coordinator.trust.trust import NODES_MAX
-from thinwire_proto.contract import Contract, DemoSpec, VoteSpec
+from thinwire_proto.contract import Contract, DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import CHUNK
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
@@ -235,13 +235,9 @@ def comparing_bytes(nodes: int, noted: int, entries: int) -> int:
 
 def sums_bytes(contract: Contract) -> int:
     """The sums of a round's votes; see `thinwire_proto.exact.magnitudes.merger_of`."""
-    layout, rule = TileLayout(contract.parameters), contract.aggregation
-    each = SUM_BYTES_A_COMPONENT + (TWO_SIDED_BYTES_A_COMPONENT if rule.kind != "vote" else 0)
-    if contract.demo.magnitude != "tile":
-        return each * layout.components
-    if isinstance(rule, VoteSpec) and rule.sizes == "own":
-        return (each + TILE_BYTES_A_COMPONENT) * layout.components
-    return each * layout.components + CODES_BYTES_A_TILE * layout.tiles
+    layout = TileLayout(contract.parameters)
+    sizes = CODES_BYTES_A_TILE * layout.tiles if contract.demo.magnitude == "tile" else 0
+    return SUM_BYTES_A_COMPONENT * layout.components + sizes
 
 
 def audit_bytes(layout: TileLayout, selected: int) -> int:

@@ -56,7 +56,7 @@ from thinwire_proto.clean_text import clean_name
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.negotiation import ABILITIES, choose
+from thinwire_proto.wire.negotiation import choose
 from thinwire_proto.wire.service_pb2_grpc import add_SwarmServicer_to_server
 
 HASH_BYTES = 32
@@ -143,7 +143,6 @@ class Service(GossipCalls):
         member, secret = joined
         self._swarm.places.came(member, group, has_counted=has_counted)
         self._swarm.observer.joined(member.node_id, group)
-        member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await (self._gossip.beats if self._gossip else self._swarm).join(member, momentum, replica_step)
         return messages.join_reply(decision, self._swarm.view.contract.written, secret, protocol)

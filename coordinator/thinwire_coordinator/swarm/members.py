@@ -15,7 +15,6 @@ from thinwire_coordinator.round.announcements import Announcement
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.identity.statements import session_of
-from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 
 
 class NewestAnnouncement:
@@ -77,7 +76,6 @@ class Member:
     since: Moment | None = None  # when one was counted last, or when it came
     heard: int = 0  # sequence number of its last call
     beats: bool = False  # whether its reports come, in a run without a centre
-    abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
     @property
     def active(self) -> bool:

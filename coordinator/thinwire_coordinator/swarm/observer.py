@@ -116,7 +116,7 @@ class Observer:
         self._random, self._wall = settings.randomness, wall
         self._secret = Secret(settings.randomness.getrandbits(64))
         demo = shared.contract.demo
-        self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0 or demo.alpha < 1)
+        self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0)
         self.trust = Trust(shared.contract.round.weight_max, settings.store.load())
         self._notes: _Notes | None = None
         self._waiting = 0

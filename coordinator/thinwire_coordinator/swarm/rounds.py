@@ -24,7 +24,7 @@ from thinwire_coordinator.swarm.sealing import PublishedUpdate, SealedRound, Sea
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.errors import Locked
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.reasons import Reason
 
@@ -83,7 +83,7 @@ class Rounds:
         nonce = self._random.getrandbits(NONCE_BITS)
         fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
         self._registry.fingerprints.know(opened.step, nonce, fingerprint)
-        k = self._contract.demo.k_of_round(len(opened.nodes))
+        k = self._contract.demo.k
         self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
         self._registry.events.tell(
             RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)

@@ -5,12 +5,8 @@ that both ends compare. `reading` parses and checks it. Settings of one process 
 of the contract.
 """
 
-from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
-from thinwire_proto.contract.aggregation.quorum import QuorumSpec
-from thinwire_proto.contract.aggregation.trimmed import TrimmedSpec
-from thinwire_proto.contract.aggregation.vote import VoteSpec
 from thinwire_proto.contract.contract import Contract
-from thinwire_proto.contract.data import DATA, DataSpec, Order
+from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.data.corpus import CorpusSpec
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
@@ -35,13 +31,11 @@ from thinwire_proto.contract.sections import (
     Parameter,
     Section,
     canonical_json,
-    since,
     unit,
 )
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 __all__ = [
-    "AGGREGATIONS",
     "CONTRACT_BYTES_MAX",
     "DATA",
     "EXCHANGES",
@@ -50,7 +44,6 @@ __all__ = [
     "TENSOR_ELEMENTS_MAX",
     "TILE_EDGE",
     "WEIGHT_SUM_MAX",
-    "AggregationSpec",
     "Contract",
     "CorpusSpec",
     "DataSpec",
@@ -64,9 +57,7 @@ __all__ = [
     "LocalStepsSpec",
     "Magnitude",
     "ModelSpec",
-    "Order",
     "Parameter",
-    "QuorumSpec",
     "RoundSpec",
     "RuleSpec",
     "RunSpec",
@@ -74,14 +65,11 @@ __all__ = [
     "Section",
     "StarSpec",
     "TaggedUnion",
-    "TrimmedSpec",
-    "VoteSpec",
     "canonical_json",
     "contract_like",
     "differences",
     "parse_contract",
     "parse_run",
     "run_differences",
-    "since",
     "unit",
 ]

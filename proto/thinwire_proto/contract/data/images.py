@@ -12,7 +12,7 @@ from thinwire_proto.contract.models import ModelSpec
 from thinwire_proto.contract.sections import unit
 
 
-@DATA.register(since="0.3.0")
+@DATA.register
 class ImagesSpec(PreparedSpec):
     """Square images with classes, which `thinwire-coordinator prepare --images` makes. A node fetches the manifest from
     the coordinator, and only the shards that its leases need."""

@@ -54,7 +54,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= NUMBER_MAX)
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class TimmSpec(ModelSpec):
     """An image classifier of the library timm, without BatchNorm."""
 

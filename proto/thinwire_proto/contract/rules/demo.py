@@ -7,7 +7,7 @@ from typing import Literal
 from thinwire_proto.contract.rules import RULES, RuleSpec
 
 
-@RULES.register(since="0.1.0")
+@RULES.register
 class DemoRuleSpec(RuleSpec):
     """Gradients are summed, and their mean is added to the momentum."""
 
