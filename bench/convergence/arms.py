@@ -91,14 +91,14 @@ RATES_MAX = 5
 def _local(steps: int, k: int) -> Arm:
     """Local steps whose difference is compressed. k: components a tile that a node sends."""
     demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
-    rule = LocalAdamWSpec(micro_batch=1 << 20, beta2=0.99)
+    rule = LocalAdamWSpec(micro_batch=1 << 20)
     what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 
 
 def _muon(steps: int, levels: int) -> Arm:
     """Local steps of Muon, whose difference travels with one bit a component. levels: `update_levels`."""
-    rule = LocalMuonSpec(micro_batch=1 << 20, beta2=0.99)
+    rule = LocalMuonSpec(micro_batch=1 << 20)
     what = f"{steps} local Muon steps a round, one bit of their difference a component; an update has {2 * levels + 1} "
     what += "levels"
     demo = _demo(**rule.DEMO_DEFAULTS | {"update_levels": levels})

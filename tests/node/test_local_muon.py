@@ -60,7 +60,7 @@ def test_of_nothing_orthogonal_is_nothing() -> None:
 
 def test_inner_steps_equal_those_of_torch() -> None:
     """Matrices beside torch.optim.Muon, which computes in bfloat16; all others beside torch.optim.AdamW."""
-    contract = shapes_contract(rule={"kind": "local_muon", "beta2": 0.99, "adamw_rate": 0.5, "adamw_for": ["t0"]})
+    contract = shapes_contract(rule={"kind": "local_muon", "adamw_rate": 0.5, "adamw_for": ["t0"]})
     assert isinstance(contract.rule, LocalMuonSpec)
     rule, local = rule_of(contract), tensors_of(7)
     theta = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in local.items()}

@@ -153,10 +153,10 @@ def test_with_magnitudes_each_value_equals_its_tiles_code() -> None:
 
 def test_inner_steps_equal_torch_adamw() -> None:
     """Compares with torch.optim.AdamW across rounds: moments are kept, and each round starts at the base."""
-    contract = shapes_contract(rule={"kind": "local_adamw", "beta2": 0.99, "weight_decay": 0.1})
+    contract = shapes_contract(rule={"kind": "local_adamw"})
     rule = rule_of(contract)
     theta = {name: torch.nn.Parameter(tensor) for name, tensor in tensors_of(7).items()}
-    adamw = torch.optim.AdamW(theta.values(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.1)
+    adamw = torch.optim.AdamW(theta.values(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
     base = {name: tensor.detach().clone() for name, tensor in theta.items()}
     for first in (0, 3):
         local = {name: tensor.clone() for name, tensor in base.items()}

@@ -15,7 +15,7 @@ from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.decoder import DecoderSpec
 from thinwire_proto.contract.reading import contract_like, differences, parse_contract, parse_run, run_differences
 from thinwire_proto.contract.round import RoundSpec
-from thinwire_proto.contract.rules import RULES, RuleSpec
+from thinwire_proto.contract.rules import ADAM_BETAS, RULES, RuleSpec, VotingRuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.rules.local_adamw import LocalAdamWSpec
 from thinwire_proto.contract.rules.local_muon import LocalMuonSpec
@@ -36,6 +36,7 @@ from thinwire_proto.contract.sections import (
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 __all__ = [
+    "ADAM_BETAS",
     "CONTRACT_BYTES_MAX",
     "DATA",
     "EXCHANGES",
@@ -65,6 +66,7 @@ __all__ = [
     "Section",
     "StarSpec",
     "TaggedUnion",
+    "VotingRuleSpec",
     "canonical_json",
     "contract_like",
     "differences",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_proto.contract import WEIGHT_SUM_MAX, RunSpec
+from thinwire_proto.contract import WEIGHT_SUM_MAX, RunSpec, VotingRuleSpec
 from thinwire_proto.exact.decode import VOTE_MAX, level_factor
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, gain, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
@@ -36,6 +36,7 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
     demo, selection = run.demo, topk_selection(run.demo, layout, step)
     if demo.magnitude != "tile":
         return Merger(layout.components, selection)
+    assert isinstance(run.rule, VotingRuleSpec)
     return SizedMerger(layout, run.rule.outer_rate, selection, demo.update_levels)
 
 
