@@ -41,7 +41,7 @@ def can_be_batched(arm: Arm) -> bool:
 
 def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Contract, layout: TileLayout) -> Levels:
     """The update of all nodes' signs and median sizes in levels, on their device, with integers. It equals that of
-    `thinwire_proto.exact.magnitudes.MedianMagnitudeMerger` for votes of weight 1.
+    `thinwire_proto.exact.aggregation.SizedMerger` for votes of weight 1.
 
     signs: int8 [nodes, components]. codes: uint8 [nodes, tiles], of those that has_votes, bool [nodes, tiles].
     """

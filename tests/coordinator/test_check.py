@@ -130,15 +130,6 @@ def test_a_preset_of_a_wrong_type_is_explained_at_a_start_too(tmp_path: Path) ->
         read_run(path)
 
 
-def test_an_old_name_is_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[round]\npace = "quorum"\n')
-    checked = check_file(path)
-    (found,) = checked.problems
-    assert (found.is_error, found.line) == (False, 2)
-    assert checked.run is not None
-
-
 def test_output_that_nobody_reads_ends_the_command_in_silence(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[schedule]\nstep = 1\n")

@@ -37,11 +37,6 @@ def test_a_wrong_codec_is_refused_with_the_choices_in_words(tmp_path: Path) -> N
         read_run(path)
 
 
-def test_a_preset_may_stand_beside_the_old_name_of_the_kind(tmp_path: Path) -> None:
-    run = read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\nfamily = "decoder"\n'))
-    assert run == read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\n'))
-
-
 def test_other_keys_override_a_preset(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
     assert isinstance(run.model, DecoderSpec)

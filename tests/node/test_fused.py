@@ -64,7 +64,7 @@ def assert_same_extraction(coefficients: Tensor, k: int, spec: DemoSpec) -> None
 
 
 @pytest.mark.parametrize("k", [1, 3, 176, 4095, 4096])
-@pytest.mark.parametrize("fields", [{}, {"magnitude": "tile", "alpha": 0.3}])
+@pytest.mark.parametrize("fields", [{}, {"magnitude": "tile"}])
 def test_kernel_selects_as_torch(k: int, fields: dict[str, object]) -> None:
     """With tiles that are hard to select from; see `hard_tiles`."""
     assert_same_extraction(hard_tiles(), k, spec_of(**fields))
@@ -324,7 +324,7 @@ from thinwire_node.compression.triton.kernel import compress
 
 pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", masks="*i32",
                 counts="*i32", magnitudes="*fp32", codes="*u8")
-numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_scale alpha".split()}
+numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_scale".split()}
 constants = dict(FED=True, ADAM=True, ALIGNED=True, CODED=True, PRECISION=sys.argv[1])
 source = ASTSource(compress, pointers | numbers | {name: "constexpr" for name in constants}, constants,
                    {(index,): [["tt.divisibility", 16]] for index in range(len(pointers))})

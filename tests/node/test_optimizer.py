@@ -131,7 +131,7 @@ def test_differences_between_ranks_are_named(ranks: dict[str, list[Any]]) -> Non
     assert first == second
     settings_differ, shapes_differ, rates_differ, parameters_differ, steps_differ = first
     assert "param group 0, compression_topk: 32 on rank 0, 31 on rank 1" in settings_differ
-    assert "alpha: 1.0 on rank 0, 0.5 on rank 1" in settings_differ
+    assert "precondition_beta: 0.5 on rank 0, 0.25 on rank 1" in settings_differ
     assert "shape of parameter 0: [64, 64] on rank 0, [64, 65] on rank 1" in shapes_differ
     assert "the lr of param group 0 is 0.001 on rank 0 and 0.002 on rank 1" in rates_differ
     assert "do not start from the same parameters" in parameters_differ

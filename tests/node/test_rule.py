@@ -28,10 +28,10 @@ NUMBERED = torch.device("cpu:0")
 """The CPU by another name than its tensors report, so that the trainer makes copies as it does for a real device."""
 LOCAL: dict[str, Any] = {"rule": {"kind": "local_adamw"}, "demo": {"beta": 0.9}}
 SECTIONS: dict[str, dict[str, Any]] = {
-    "demo": {"demo": {"alpha": 0.7, "beta": 0.9}},
-    "demo with magnitudes": {"demo": {"alpha": 0.7, "beta": 0.9, "magnitude": "tile"}},
-    "local_adamw": {"rule": {"kind": "local_adamw"}, "demo": {"alpha": 0.7, "beta": 0.9}},
-    "local_muon": {"rule": {"kind": "local_muon"}, "demo": {"alpha": 0.7, "beta": 0.9}},
+    "demo": {"demo": {"beta": 0.9}},
+    "demo with magnitudes": {"demo": {"beta": 0.9, "magnitude": "tile"}},
+    "local_adamw": {"rule": {"kind": "local_adamw"}, "demo": {"beta": 0.9}},
+    "local_muon": {"rule": {"kind": "local_muon"}, "demo": {"beta": 0.9}},
 }
 RATE = 0.01
 

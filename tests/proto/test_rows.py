@@ -70,10 +70,10 @@ def test_each_input_changes_a_hash() -> None:
     "entry", [["n" * 32, b"c" * 32, -3, 8], ["n" * 32, b"c" * 32, "8", 8], [7, b"c" * 32, 8, 8], [[1], b"c" * 32, 8, 8]]
 )
 def test_counted_entries_are_checked_by_type(entry: list[object]) -> None:
-    fields = msgpack.unpackb(PLAIN.canonical())
+    version, fields, extras = msgpack.unpackb(PLAIN.canonical())
     fields[7] = [entry]
     with pytest.raises(PayloadError, match="not a row"):
-        parse_row(msgpack.packb(fields))
+        parse_row(msgpack.packb([version, fields, extras]))
 
 
 @BOTH

@@ -368,7 +368,7 @@ class World:
     def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
         cursor, free, held = sim_coordinator.swarm.registry.leases.plain()
         seen: set[int] = set()
-        for runs in (free, *(part for _, _, granted, trained in held for part in (granted, trained))):
+        for runs in (free, *(part for _, _, granted, trained, _ in held for part in (granted, trained))):
             for start, count in runs:
                 positions = set(range(start, start + count))
                 if positions & seen or start + count > cursor:

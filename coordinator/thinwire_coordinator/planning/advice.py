@@ -29,9 +29,6 @@ VOLUME_MAX = 1e12
 LONG_RUN_SECONDS = 60 * 86_400.0
 BARRIER_NODES_MAX = 8
 WARMUP_PART_MAX = 0.2
-COMPONENTS_MIN = 20
-"""Components of a node below which it chooses mostly by chance: 11 each end 9% above AdamW
-(docs/log/convergence.md)."""
 K_FACTOR_MAX = 2
 """k of an adapter over what fits its rank: beyond it, there is a warning."""
 LEVELS_FACTOR_MAX = 1.2

@@ -42,10 +42,6 @@ MODEL_BYTES_A_PARAMETER = 6
 SUM_BYTES_A_COMPONENT = 2
 """The merged votes. Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than
 parameters."""
-TWO_SIDED_BYTES_A_COMPONENT = 2
-"""More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
-TILE_BYTES_A_COMPONENT = 6
-"""More with magnitudes that are added up, whose sums take 8 bytes (docs/local-rules.md)."""
 CODES_BYTES_A_TILE = 2 * 256 + 4 * 8
 """Magnitudes of which the median counts: the weight of each code of a tile, and what the median takes."""
 FROZEN_BYTES_A_PARAMETER = 4
@@ -234,7 +230,7 @@ def comparing_bytes(nodes: int, noted: int, entries: int) -> int:
 
 
 def sums_bytes(contract: Contract) -> int:
-    """The sums of a round's votes; see `thinwire_proto.exact.magnitudes.merger_of`."""
+    """The sums of a round's votes; see `thinwire_proto.exact.aggregation.merger_of`."""
     layout = TileLayout(contract.parameters)
     sizes = CODES_BYTES_A_TILE * layout.tiles if contract.demo.magnitude == "tile" else 0
     return SUM_BYTES_A_COMPONENT * layout.components + sizes

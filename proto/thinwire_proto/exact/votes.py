@@ -150,7 +150,7 @@ class Selection(Protocol):
 
 
 class Merges(Protocol):
-    """Adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
+    """Adds up the votes of a round; see `thinwire_proto.exact.aggregation.merger_of`."""
 
     def add(self, votes: Votes, weight: int) -> None: ...
     def merged(self) -> Merged | Levels: ...
