@@ -56,12 +56,12 @@ def scratch_folder() -> Path:
 
 
 def _contracts(tokens: Manifest, images: ImageManifest) -> list[bytes]:
-    """Contracts of every kind that needs no other package, and golden ones."""
+    """Contracts of every kind that needs no other package, and those of the golden runs."""
     golden = Path(__file__).parents[1] / "golden"
-    old = [path.read_bytes() for path in sorted(golden.glob("*/coordinator/contract.json"))]
+    kept = [path.read_bytes() for path in sorted(golden.glob("*/coordinator/contract.json"))]
     made = [small_contract(), small_contract(demo={"k": 8, "magnitude": "tile"}, round={"pace": "clock"})]
     made.append(small_contract(rule={"kind": "local_adamw"}))
-    return [one.written for one in made] + old + [_tokens_contract(made[0], tokens).written]
+    return [one.written for one in made] + kept + [_tokens_contract(made[0], tokens).written]
 
 
 def _use_contract(data: bytes) -> None:
