@@ -202,7 +202,7 @@ async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_
         await bench.swarm.join(bench.join("a"), None, None)
     assert (await asyncio.wait_for(sending, PATIENCE_S)).reason is Reason.COUNTED
     _, free, held = bench.swarm.registry.leases.plain()
-    ranges = [*free, *(part for _, _, granted, trained in held for part in (*granted, *trained))]
+    ranges = [*free, *(part for _, _, granted, trained, _ in held for part in (*granted, *trained))]
     assert 0 not in {start for start, _ in ranges}
     await bench.close()
 

@@ -16,6 +16,7 @@ from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_coordinator.ledger.replay import replay, replica_at_head
 from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_node.storage.state import NodeState
 from thinwire_proto.data.text import HELD_OUT
 
 HERE = Path(__file__).parent
@@ -43,7 +44,7 @@ def main() -> None:
             state.mkdir()
             make_state(state, small_contract(model=MODEL, schedule=SCHEDULE, **sections)).close()
             _live_twice(Path(work))
-            facts = _facts_of(state)
+            facts = _facts_of(state) | _facts_of_node(Path(work) / "node-a")
             target = HERE / name
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(state, target / "coordinator", ignore=LEFT_OUT)
@@ -89,6 +90,18 @@ def _facts_of(folder: Path) -> dict[str, Any]:
         with closing(sqlite3.connect(folder / name)) as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return facts
+
+
+def _facts_of_node(folder: Path) -> dict[str, Any]:
+    """It may have left before the newest update arrived."""
+    state = NodeState(folder)
+    contract, head = state.contract(), state.head
+    assert contract is not None
+    assert head is not None
+    replica = state.replica(contract)
+    assert replica is not None
+    state.close()
+    return {"node_step": head.step, "node_head": head.hash.hex(), "node_state": replica.state_hash().hex()}
 
 
 if __name__ == "__main__":

@@ -95,11 +95,11 @@ def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts
     assert contract is not None
     assert contract.hash.hex() == facts["contract"]
     assert state.head is not None
-    assert (state.head.step, state.head.hash.hex()) == (facts["step"], facts["head"])
+    assert (state.head.step, state.head.hash.hex()) == (facts["node_step"], facts["node_head"])
     assert state.data(contract) is not None
     replica = state.replica(contract)
     assert replica is not None
-    assert (replica.step, replica.state_hash().hex()) == (facts["step"], facts["state"])
+    assert (replica.step, replica.state_hash().hex()) == (facts["node_step"], facts["node_state"])
     kept = state.momentum(shapes_kept(contract))
     assert kept is not None
     assert kept.trained_through is not None
@@ -107,7 +107,7 @@ def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts
     state.close()
     shown = run(["thinwire-node", "status", "--state-dir", str(folder)], swarm.folder)
     assert shown.returncode == 0, shown.stderr
-    assert f"step {facts['step']} of 24" in shown.stdout
+    assert f"step {facts['node_step']} of 24" in shown.stdout
 
 
 def test_a_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) -> None:
