@@ -72,7 +72,7 @@ abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness
 
-bench-adversary: $(VENV)/.bench  ## hostile nodes against each aggregation rule, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four without a centre, 5)
+bench-adversary: $(VENV)/.bench  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four without a centre, 5)
 	@$(BIN)/python -m bench.adversary$(if $(filter gossip,$(EXCHANGE)),.without_centre) $(ADVERSARY)
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)

@@ -23,19 +23,20 @@ from thinwire_proto.task import task_of
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "run-file.md"
 OPENING = """# The run file
 
-A run file is a [TOML](https://toml.io) file with up to eight sections. Every key has a default, so an empty file is a
+A run file is a [TOML](https://toml.io) file with up to seven sections. Every key has a default, so an empty file is a
 run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the guide to running one.
 
 Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
 *contract*, which is hashed and cannot change afterwards. What only one process needs, such as addresses and folders, is
 an [option of its command](operating.md#options-and-variables).
 
-Sections with `kind` have several kinds, each with its own keys. An unknown key is an error.
+Sections with `kind` have several kinds, and a key belongs to some of them. An unknown key is an error.
 
 `python -m tools.run_reference` generates this page from the code.
 """
-SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "aggregation", "exchange")
+SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
 POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+HEAD_OF_KINDS = "| key | of kind | values | default | unit | meaning |\n|---|---|---|---|---|---|"
 HEAD = "| key | values | default | unit | meaning |\n|---|---|---|---|---|"
 DEFAULT_KINDS = {union.section: union.kind_of({}) for union in UNIONS}
 
@@ -73,14 +74,14 @@ def keys(spec: type[Section]) -> dict[str, FieldInfo]:
 
 def _section(name: str) -> str:
     spec = type(RunSpec.model_fields[name].default)
-    return "\n".join([f"## [{name}]", "", _summary(spec), "", _table(spec), ""])
+    rows = (_row(key, (), field) for key, field in keys(spec).items())
+    return "\n".join([f"## [{name}]", "", _summary(spec), "", HEAD, *rows, ""])
 
 
 def _union(union: TaggedUnion[Any]) -> str:
     default = DEFAULT_KINDS[union.section]
     assert default is not None
-    names = ", ".join(f"`{kind.name}`" for kind in _kinds_of(union))
-    lines = [f"## [{union.section}]", "", f"`kind` is one of {names}; the default is `{default.name}`.", ""]
+    lines = [f"## [{union.section}]", "", f"The default of `kind` is `{default.name}`.", ""]
     if union.section == "model":
         lines += [
             "`preset` sets the keys of a size that is known by name. Every key that stands beside it overrides it.",
@@ -88,19 +89,33 @@ def _union(union: TaggedUnion[Any]) -> str:
             *_presets(),
             "",
         ]
-    for kind in _kinds_of(union):
-        lines += [f'### {union.section}.kind = "{kind.name}"', "", _summary(kind.spec), ""]
-        if issubclass(kind.spec, RuleSpec) and kind.spec.DEMO_DEFAULTS:
-            changed = ", ".join(f"`demo.{key} = {toml(value)}`" for key, value in kind.spec.DEMO_DEFAULTS.items())
-            lines += [f"With this rule, the defaults are {changed}.", ""]
-        if keys(kind.spec):
-            lines += [_table(kind.spec), ""]
-        else:
-            lines += ["It has no keys of its own.", ""]
-        if local := getattr(kind.spec, "LOCAL", ()):
-            paths = " and ".join(f"`{key}`" for key in local)
-            lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
+    lines += [f"* `{kind.name}`: {_about(kind.spec)}" for kind in _kinds_of(union)]
+    lines += ["", HEAD_OF_KINDS, *_rows_of_kinds(union), ""]
+    if local := sorted({key for kind in _kinds_of(union) for key in getattr(kind.spec, "LOCAL", ())}):
+        paths = " and ".join(f"`{key}`" for key in local)
+        lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
     return "\n".join(lines)
+
+
+def _about(spec: type[Section]) -> str:
+    """A kind in words, with the defaults of `demo` that it changes."""
+    if not issubclass(spec, RuleSpec) or not spec.DEMO_DEFAULTS:
+        return _summary(spec)
+    changed = ", ".join(f"`demo.{key} = {toml(value)}`" for key, value in spec.DEMO_DEFAULTS.items())
+    return f"{_summary(spec)} With it, the defaults are {changed}."
+
+
+def _rows_of_kinds(union: TaggedUnion[Any]) -> Iterator[str]:
+    """The keys of all kinds. A key that is the same in several kinds has one row."""
+    kinds_of: dict[tuple[str, str], list[str]] = {}
+    fields: dict[tuple[str, str], FieldInfo] = {}
+    for kind in _kinds_of(union):
+        for key, field in keys(kind.spec).items():
+            same = (key, _row(key, (), field))
+            kinds_of.setdefault(same, []).append(kind.name)
+            fields[same] = field
+    for (key, row), names in kinds_of.items():
+        yield _row(key, tuple(names), fields[key, row])
 
 
 def _presets() -> Iterator[str]:
@@ -120,16 +135,12 @@ def _parameters(spec: ModelSpec) -> int:
     return count
 
 
-def _table(spec: type[Section]) -> str:
-    return "\n".join([HEAD, *(_row(name, field) for name, field in keys(spec).items())])
-
-
-def _row(name: str, field: FieldInfo) -> str:
+def _row(name: str, kinds_with_it: tuple[str, ...], field: FieldInfo) -> str:
+    """A row of a table. kinds_with_it: the kinds that have the key; empty in a section without kinds."""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    meaning = field.description or ""
-    if "since" in extra:
-        meaning += f" (since {extra['since']})"
-    cells = (f"`{name}`", values(field), f"`{default_of(field)}`", str(extra.get("unit", "")), meaning)
+    of_kinds = (", ".join(f"`{kind}`" for kind in kinds_with_it),) if kinds_with_it else ()
+    unit = str(extra.get("unit", ""))
+    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,1 +1,1 @@
-"""Measures hostile nodes against the aggregation rules and the trust in nodes."""
+"""Measures hostile nodes against the vote and the trust in nodes."""

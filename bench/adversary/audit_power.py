@@ -73,7 +73,7 @@ class Otherwise(Problem):
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
         positions = range(first, first + samples)
-        indices = [sample_at(position, self._seed, len(self._train), "argsort") for position in positions]
+        indices = [sample_at(position, self._seed, len(self._train)) for position in positions]
         threads = torch.get_num_threads()
         torch.set_num_threads(2 if self.arithmetic == "2 threads" else threads)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.arithmetic == "bfloat16"):
@@ -99,8 +99,8 @@ class Measured:
         tensors = {name: tensor.data for name, tensor in self._problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")
         self._problem.put(self._replica.tensors)
-        demo = self._contract.demo.model_copy(update={"k": setting.k, "k_policy": "total", "update_topk": 0})
-        self._k = demo.k_of_round(setting.nodes)
+        self._k = max(1, setting.k // setting.nodes)
+        demo = self._contract.demo.model_copy(update={"k": self._k, "update_topk": 0})
         self._nodes = [Momentum(self._replica.layout, demo, "cpu") for _ in range(setting.nodes)]
         self._older: deque[dict[str, Tensor]] = deque(maxlen=setting.age + 1)
         self._earlier: deque[Ballot] = deque(maxlen=2 * setting.nodes)
@@ -153,8 +153,8 @@ class Measured:
             references = [*others, *list(self._earlier)[-max(0, 16 - len(others)) :]][:32]
             components = components_of([*ballots, *references], self._replica.layout.components)
             recomputed = [self._recomputed(step, number, gradients[number]) for number in (place, place + 1)]
-            layout, transform = self._replica.layout, self._contract.demo.transform
-            found = Difference(components, layout, transform)
+            layout = self._replica.layout
+            found = Difference(components, layout)
             for tensor in layout.tensors:
                 found.take_first(tensor, recomputed[0][tensor.name])
                 found.take_second(tensor, recomputed[1][tensor.name])

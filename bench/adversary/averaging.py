@@ -30,7 +30,7 @@ class AveragingSwarm:
         demo = ARMS[REFERENCE].demo
         nodes.put({name: tensor.data for name, tensor in nodes.problem.parameters.items()})
         present = scene.honest if scene.alone else scene.size.present
-        self._momenta = [PublishedMomentum(shapes, beta=demo.beta, k=demo.k, alpha=demo.alpha) for _ in range(present)]
+        self._momenta = [PublishedMomentum(shapes, beta=demo.beta, k=demo.k) for _ in range(present)]
         self._under_way: dict[int, Sent] = {}
         self._earlier: dict[int, list[Sent]] = {number: [] for number in range(scene.honest, present)}
         self._drawn = torch.Generator().manual_seed(scene.seed)

@@ -11,7 +11,7 @@ from thinwire_proto.contract import DecoderSpec
 NOBODY = "none"
 """The attack of a scene without hostile nodes."""
 MEAN = "mean"
-"""A plain float mean, as the reference does it. All other rules are kinds of `aggregation`."""
+"""A plain float mean, as the reference does it."""
 DEFAULT = "vote"
 
 
@@ -73,7 +73,7 @@ class Scene:
         return Scene(MEAN if self.rule == MEAN else DEFAULT, False, NOBODY, self.hostile, self.seed, self.size)
 
 
-DEFENCES = ((DEFAULT, True), ("quorum", True), ("trimmed", True), (DEFAULT, False), (MEAN, False))
+DEFENCES = ((DEFAULT, True), (DEFAULT, False), (MEAN, False))
 HOSTILE = (2, 4, 6)
 
 
@@ -92,8 +92,7 @@ class Study:
             for rule in (DEFAULT, MEAN):
                 for hostile in (0, *self.hostile):
                     yield Scene(rule, False, NOBODY, hostile, seed, self.size)
-            for rule in (DEFAULT, "quorum", "trimmed"):
-                yield Scene(rule, True, NOBODY, 0, seed, self.size)
+            yield Scene(DEFAULT, True, NOBODY, 0, seed, self.size)
             for rule, trusting in DEFENCES:
                 for attack in ATTACKS:
                     for hostile in self.hostile:

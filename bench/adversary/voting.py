@@ -16,7 +16,7 @@ from thinwire.compression.momentum import Momentum
 from thinwire.compression.residual import dropped_part
 from thinwire.compression.sent import Sent
 from thinwire_proto.contract import ScheduleSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -34,15 +34,13 @@ class VotingSwarm:
     def __init__(self, scene: Scene, nodes: Nodes, schedule: ScheduleSpec) -> None:
         self._scene, self._nodes, self._schedule = scene, nodes, schedule
         contract = make_contract(nodes.problem, ARMS[ARM], schedule)
-        demo = contract.demo.model_copy(
-            update={"k": scene.size.k, "k_policy": "fixed", "update_topk": scene.size.update_topk}
-        )
-        self._contract = contract.model_copy(update={"aggregation": {"kind": scene.rule}, "demo": demo})
+        demo = contract.demo.model_copy(update={"k": scene.size.k, "update_topk": scene.size.update_topk})
+        self._contract = contract.model_copy(update={"demo": demo})
         self._weight_max = self._contract.round.weight_max
         self._replica = Replica(self._contract, {n: t.data for n, t in nodes.problem.parameters.items()}, 0, b"")
         nodes.put(self._replica.tensors)
         present = scene.honest if scene.alone else scene.size.present
-        self._k = self._contract.demo.k_of_round(present)
+        self._k = self._contract.demo.k
         self._momenta = [Momentum(self._replica.layout, self._contract.demo, CPU) for _ in range(present)]
         self._under_way: dict[int, Sent] = {}
         self._earlier: dict[int, list[Votes]] = {number: [] for number in range(scene.honest, present)}

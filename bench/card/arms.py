@@ -26,7 +26,7 @@ from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import TILE_EDGE, Parameter, ScheduleSpec
+from thinwire_proto.contract import ADAM_BETAS, TILE_EDGE, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import layout_of
@@ -122,7 +122,7 @@ class MergedMuon:
                 self._groups[one.shape].append(one.name)
         others = tuple(one for one in of_all if not self._rule.takes(one))
         self._others = [one.name for one in others]
-        self._moments = AdamMoments(layout_of(others), self._rule.beta1, self._rule.beta2, problem.device)
+        self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, problem.device)
         zeros = {shape: torch.zeros(len(names), *shape) for shape, names in self._groups.items()}
         self._momentum = {shape: zero.to(problem.device) for shape, zero in zeros.items()}
         self._unsent = {

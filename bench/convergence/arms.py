@@ -12,7 +12,7 @@ from typing import Literal
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 
-Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip", "push"]
+Kind = Literal["adamw", "signum", "reference", "votes", "local", "diloco", "gossip", "push"]
 WITHOUT_A_CENTRE: tuple[Kind, ...] = ("gossip", "push")
 RATE_FACTOR = 1.5
 
@@ -76,31 +76,29 @@ GOSSIP_ARMS = (
     "gossip-push",
     "gossip-push-int8",
 )
-SHARED = "total-176"
-"""The contract's default until thinwire 0.3: the nodes of a round share 176 components a tile."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 CANDIDATES = ("k128-176", "k128-352", "k176-352")
 """Rules of how many components nodes send and updates keep, for the study of many nodes."""
 REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
 """These arms run on every seed."""
-NODES_MATTER = (REFERENCE, DEFAULT, SHARED, *GOSSIP_ARMS)
+NODES_MATTER = (REFERENCE, DEFAULT, *GOSSIP_ARMS)
 """Repeated arms whose result depends on the number of nodes; with an all-reduce the gradient does not."""
 RATES_MAX = 5
 """Upper bound on the learning rates of an arm."""
 
 
 def _local(steps: int, k: int) -> Arm:
-    """Local steps whose difference is compressed to at most as many bytes a token as the default needs."""
-    demo = _demo(k=k, k_policy="total", beta=0.95, magnitude="tile", precondition="none")
-    rule = LocalAdamWSpec(micro_batch=1 << 20, beta2=0.99)
+    """Local steps whose difference is compressed. k: components a tile that a node sends."""
+    demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
+    rule = LocalAdamWSpec(micro_batch=1 << 20)
     what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 
 
 def _muon(steps: int, levels: int) -> Arm:
     """Local steps of Muon, whose difference travels with one bit a component. levels: `update_levels`."""
-    rule = LocalMuonSpec(micro_batch=1 << 20, beta2=0.99)
+    rule = LocalMuonSpec(micro_batch=1 << 20)
     what = f"{steps} local Muon steps a round, one bit of their difference a component; an update has {2 * levels + 1} "
     what += "levels"
     demo = _demo(**rule.DEMO_DEFAULTS | {"update_levels": levels})
@@ -130,22 +128,15 @@ def _pulled(arm: Arm) -> Arm:
 def _sent_and_kept(sent: int, kept: int) -> Arm:
     """Every node sends so many components a tile, however many nodes there are, and an update keeps the strongest."""
     what = f"every node sends {sent} components a tile, the update keeps the strongest {kept}; the rest is put back"
-    demo = _demo(k=sent, k_policy="fixed", update_topk=kept)
+    demo = _demo(k=sent, update_topk=kept)
     return Arm(f"k{sent}-{kept}", what, "votes", 2e-3, demo)
-
-
-def _shared(k: int, **fields: object) -> DemoSpec:
-    """The nodes of a round share k components a tile, and the update keeps all of them."""
-    return _demo(k=k, k_policy="total", update_topk=0, **fields)
 
 
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
 PUBLISHED: dict[str, object] = {
-    "k_policy": "fixed",
     "update_topk": 0,
     "beta": 0.999,
-    "alpha": 1.0,
     "precondition": "none",
 }
 _SIGN = _gossip("gossip-sign", "sign")
@@ -153,21 +144,14 @@ _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
     Arm(REFERENCE, "DeMo as published, in float: β 0.999, k 32", "reference", 1.5e-3, _demo(**PUBLISHED, k=32)),
     Arm(DEFAULT, "the contract's defaults", "votes", 2e-3),
-    Arm(SHARED, "the nodes share 176 components a tile, and the update keeps all", "votes", 3e-3, _shared(176)),
-    Arm("signs", f"{SHARED}, with steps by the sign alone", "votes", 2e-3, _shared(176, magnitude="sign")),
-    Arm("plain", f"{SHARED}, without preconditioning", "votes", 3e-3, _shared(176, precondition="none")),
-    Arm("total-88", f"{SHARED}, with half as many components", "votes", 3e-3, _shared(88)),
-    Arm("total-352", f"{SHARED}, with twice as many components", "votes", 3e-3, _shared(352)),
     _sent_and_kept(128, 176),
     _sent_and_kept(128, 352),
     _sent_and_kept(176, 352),
-    Arm("hadamard", f"{SHARED}, with the other transform", "votes", 3e-3, _shared(176, transform="hadamard")),
-    Arm("random", f"{SHARED}, with randomly selected components", "random", 3e-3, _shared(176)),
     Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),
     Arm("signum", "sign of the momentum, β 0.9, gradients all-reduced", "signum", 3e-4, beta=0.9),
-    _local(1, 176),
-    _local(4, 704),
-    _local(16, 1408),
+    _local(1, 44),
+    _local(4, 176),
+    _local(16, 352),
     _muon(4, 3),
     _muon(8, 7),
     _muon(16, 7),

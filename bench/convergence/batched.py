@@ -100,7 +100,7 @@ class BatchedVotingMethod:
         if arm.demo.magnitude == "tile" or swarm.nodes > WEIGHT_SUM_MAX:
             raise ValueError(f"votes have no magnitudes here, and there are at most {WEIGHT_SUM_MAX} nodes")
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
-        self._k = arm.demo.k_of_round(swarm.nodes)
+        self._k = arm.demo.k
         contract = make_contract(problem, arm, schedule)
         self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
         problem.put(self._replica.tensors)

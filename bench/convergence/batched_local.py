@@ -21,7 +21,7 @@ from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import WholeSent
 from thinwire_node.star.rules.local_muon import add_outer
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import ADAM_BETAS, Contract, LocalMuonSpec, Parameter, ScheduleSpec, VotingRuleSpec
 from thinwire_proto.exact.decode import level_factor
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, gain, rounded
 from thinwire_proto.exact.replica import Replica
@@ -41,7 +41,7 @@ def can_be_batched(arm: Arm) -> bool:
 
 def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Contract, layout: TileLayout) -> Levels:
     """The update of all nodes' signs and median sizes in levels, on their device, with integers. It equals that of
-    `thinwire_proto.exact.magnitudes.MedianMagnitudeMerger` for votes of weight 1.
+    `thinwire_proto.exact.aggregation.SizedMerger` for votes of weight 1.
 
     signs: int8 [nodes, components]. codes: uint8 [nodes, tiles], of those that has_votes, bool [nodes, tiles].
     """
@@ -69,10 +69,11 @@ def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Con
         values[start:end] = scaled.to(torch.int8).view(-1)
         largest[first:last] = most[:, 0] * sizes[first:last]
     steps = np.zeros(layout.tiles, np.float64)
+    assert isinstance(contract.rule, VotingRuleSpec)
     unit = contract.rule.outer_rate * UNIT / (levels * level_factor(levels) * nodes)
     found = largest.cpu().numpy()
     for part, is_matrix in ((slice(tiles[1]), True), (slice(tiles[1], None), False)):
-        steps[part] = unit * found[part] / gain(contract.demo.transform, is_matrix=is_matrix)
+        steps[part] = unit * found[part] / gain(is_matrix=is_matrix)
     return Levels(levels, values.cpu().numpy(), np.where(found > 0, rounded(steps), np.float32(0)))
 
 
@@ -103,7 +104,7 @@ class BatchedMuonMethod:
         self._inner = {one.name: torch.zeros_like(self._local[one.name]) for one in parameters if arm.rule.takes(one)}
         others = [one for one in parameters if not arm.rule.takes(one)]
         of_all = layout_of(tuple(Parameter(name=one.name, shape=(nodes, *one.shape)) for one in others))
-        self._moments = AdamMoments(of_all, arm.rule.beta1, arm.rule.beta2, device)
+        self._moments = AdamMoments(of_all, *ADAM_BETAS, device)
         self._stacked = StackedLayout(self._replica.layout, nodes, device)
         self._momentum = Momentum(self._stacked.whole, self._contract.demo, device)
         self._traffic = NodeTraffic(0.0, 0.0)
@@ -138,7 +139,6 @@ class BatchedMuonMethod:
                 step = muon_step(self._inner[name], gradient, self._rule.momentum)
             else:
                 step = self._moments.step(name, gradient).mul_(self._rule.adamw_rate)
-            step.add_(self._local[name], alpha=self._rule.weight_decay)
             self._offset[name].sub_(step, alpha=rate)
             self._local[name].sub_(step, alpha=rate)
 

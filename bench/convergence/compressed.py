@@ -8,18 +8,16 @@ sends its own once and receives everybody else's once.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire.compression.compress import Compressor
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire.compression.residual import dropped_part
 from thinwire_node.star.rules import make_rule
-from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, Parameter, ScheduleSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.contract import Contract, CorpusSpec, Parameter, ScheduleSpec
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.topk import topk_selection
@@ -37,8 +35,7 @@ class PublishedMethod:
         shapes = {name: tuple(tensor.shape) for name, tensor in problem.parameters.items()}
         demo = arm.demo
         self._nodes = [
-            PublishedMomentum(shapes, beta=demo.beta, k=demo.k, alpha=demo.alpha, device=problem.device)
-            for _ in range(swarm.nodes)
+            PublishedMomentum(shapes, beta=demo.beta, k=demo.k, device=problem.device) for _ in range(swarm.nodes)
         ]
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
@@ -62,7 +59,7 @@ class VotingMethod:
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
-        self._k = arm.demo.k_of_round(swarm.nodes)
+        self._k = arm.demo.k
         contract = make_contract(problem, arm, schedule)
         self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
         problem.put(self._replica.tensors)
@@ -92,41 +89,12 @@ class VotingMethod:
         )
 
 
-class RandomChoice(Compressor):
-    """A compressor that selects components at random instead of by magnitude.
-
-    The draw depends on the seed and on the magnitudes of the batch, so the order of the batches does not matter.
-    """
-
-    def __init__(self, spec: DemoSpec, device: torch.device | str, seed: int) -> None:
-        super().__init__(spec, device)
-        self._seed = seed
-
-    def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
-        of_batch = int(magnitudes.contiguous().view(torch.int32).sum(dtype=torch.int64))
-        generator = torch.Generator().manual_seed((of_batch + self._seed) & 0x7FFFFFFFFFFFFFFF)
-        drawn = torch.rand(magnitudes.shape, generator=generator)
-        index = drawn.topk(min(k, magnitudes.shape[1]), dim=1, sorted=False).indices.to(magnitudes.device)
-        selected = torch.zeros_like(magnitudes, dtype=torch.bool).scatter_(1, index, True)
-        return (selected & (magnitudes > 0)).view(-1).nonzero().view(-1)
-
-
-class RandomVotingMethod(VotingMethod):
-    """Voting with random components. It measures the value of selecting the largest."""
-
-    def _node(self, contract: Contract, number: int) -> Momentum:
-        momentum = super()._node(contract, number)
-        momentum.compressor = RandomChoice(contract.demo, self._problem.device, number)
-        momentum.fused = None
-        return momentum
-
-
 class LocalStepsMethod:
     """H local AdamW steps a round; their difference is compressed, with magnitudes (docs/local-rules.md)."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
-        self._k = arm.demo.k_of_round(swarm.nodes)
+        self._k = arm.demo.k
         self._contract = make_contract(problem, arm, schedule)
         tensors = {name: tensor.data for name, tensor in problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")

@@ -99,9 +99,7 @@ class Problem:
     def _samples(self, first: int, samples: int) -> Tensor:
         """The training samples from position `first`, int64 [samples, context + 1]."""
         positions = range(first, first + samples)
-        return self._tokens(
-            self._train, [sample_at(position, self._seed, len(self._train), "argsort") for position in positions]
-        )
+        return self._tokens(self._train, [sample_at(position, self._seed, len(self._train)) for position in positions])
 
     def _tokens(self, text: Tokens, indices: Sequence[int]) -> Tensor:
         return torch.from_numpy(text[indices].astype(np.int64)).to(self.device)

@@ -25,7 +25,7 @@ from bench.convergence.arms import ARMS, WITHOUT_A_CENTRE, Arm
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod, can_be_batched
 from bench.convergence.checkpoint import Checkpoint, RunState
-from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
+from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, VotingMethod
 from bench.convergence.decentralized import GossipMethod
 from bench.convergence.method import Method, SwarmSize
 from bench.convergence.one_way import PushMethod
@@ -40,7 +40,6 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = 
     "diloco": DiLoCo,
     "reference": PublishedMethod,
     "votes": VotingMethod,
-    "random": RandomVotingMethod,
     "local": LocalStepsMethod,
     "gossip": GossipMethod,
     "push": PushMethod,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, LOCAL_MUON, SHARED
+from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, LOCAL_MUON
 from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
@@ -43,13 +43,13 @@ class Scaling:
 def _own(nodes: int) -> Scaling:
     size = Size(samples=SAMPLES_A_NODE * nodes)
     tokens = size.samples * size.spec.context
-    arms = (ADAMW, DEFAULT, SHARED, *CANDIDATES, LOCAL_MUON)
+    arms = (ADAMW, DEFAULT, *CANDIDATES, LOCAL_MUON)
     study = Study(arms, size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes)
     return Scaling("own", nodes, study, study)
 
 
 def _fixed(nodes: int) -> Scaling:
-    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1,))
+    with_four = Study((ADAMW, DEFAULT, *CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1,))
     if nodes == with_four.nodes:
         return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
     gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))

@@ -176,7 +176,7 @@ def train_round(
         positions = lease(swarm, round_number, node)[trainer.samples :]
         if positions:
             trainer.micro_batch(positions)
-        extracted.append(trainer.extract(demo.k_of_round(swarm.nodes))[0])
+        extracted.append(trainer.extract(demo.k)[0])
     state.sent.append(extracted)
     if early:  # for the next round, while contributions and updates are in transit
         for node, trainer in enumerate(state.trainers):

@@ -22,7 +22,7 @@ from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.contract import CorpusSpec, RunSpec
 from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.freed_memory import give_back
@@ -63,7 +63,7 @@ def adamw(run: RunSpec) -> int:
 def merge(run: RunSpec) -> int:
     """Peak of decoding and merging, without the payloads."""
     contract = contract_of(model_parameters(run.model), run.demo)
-    layout, k = layout_of(contract.parameters), run.demo.k_of_round(NODES)
+    layout, k = layout_of(contract.parameters), run.demo.k
     payloads = [encode_votes(uniform_votes(layout, k, seed), layout) for seed in range(NODES)]
     before = _reset_peak()
     merger = merger_of(contract, layout, step=0)
@@ -80,7 +80,7 @@ def audit(run: RunSpec) -> int:
     corpus = make_corpus()
     data = CorpusSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     contract = contract_of(model_parameters(run.model), run.demo).model_copy(update={"model": run.model, "data": data})
-    k = run.demo.k_of_round(NODES)
+    k = run.demo.k
     votes = [uniform_votes(layout_of(contract.parameters), k, seed) for seed in range(2 + REFERENCES_MIN)]
     ballots = [Ballot(str(node), found.components, found.positive) for node, found in enumerate(votes)]
     own, other = (Subject(ballots[node], (node,)) for node in (0, 1))

@@ -44,7 +44,6 @@ RUN = """
 context = 16
 [demo]
 k = {k}
-k_policy = "fixed"
 [schedule]
 steps = 100000
 [round]

@@ -17,7 +17,7 @@ from bench.speed.sizes import contribution_bytes, update_bytes
 from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
 from bench.speed.timing import interleaved, threads
 from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import layout_of
@@ -45,7 +45,7 @@ class SignedRound:
         self._contract = contract_of(parameters, DemoSpec())
         self.length_s = self._contract.round.length_s
         self._layout = layout_of(parameters)
-        self._k = self._contract.demo.k_of_round(nodes)
+        self._k = self._contract.demo.k
         self._votes = [uniform_votes(self._layout, self._k, seed) for seed in range(nodes)]
         self.payloads = [encode_votes(votes, self._layout) for votes in self._votes]
         self.body = self.merge()

@@ -15,7 +15,7 @@ from bench.speed.row import BITS, BYTES_BY_DEFAULT, BenchRow
 from bench.speed.synthetic import MATRIX, contract_of, model_parameters, uniform_votes
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import Contract, DemoSpec, Parameter
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout, layout_of
 from thinwire_proto.exact.update import Update
@@ -42,8 +42,8 @@ OTHER_SYSTEMS = (
 """Bits that other systems send for a component: an int64 and a float32; 12 bits and a byte; …"""
 POLICIES = {
     BYTES_BY_DEFAULT: DemoSpec(),
-    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed", update_topk=0),
-    "bytes of a round, k and update_topk fixed": DemoSpec(k=K_FIXED, k_policy="fixed", update_topk=2 * K_FIXED),
+    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, update_topk=0),
+    "bytes of a round, k and update_topk fixed": DemoSpec(k=K_FIXED, update_topk=2 * K_FIXED),
 }
 RING = "fp32 ring all-reduce"
 
@@ -127,7 +127,7 @@ def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
     The nodes' components are drawn independently, which gives the largest updates.
     """
     layout = layout_of(contract.parameters)
-    k = contract.demo.k_of_round(nodes)
+    k = contract.demo.k
     merger = merger_of(contract, layout, STEP)
     sent = 0
     for node in range(nodes):
@@ -145,7 +145,7 @@ def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, 
         contract = contract_of(parameters, demo)
         for nodes in numbers:
             sent, received = round_bytes(contract, nodes)
-            what = f"{nodes} node{'s' if nodes > 1 else ''}, k {demo.k_of_round(nodes)}: ↑{sent:.3g} ↓{received:.3g}"
+            what = f"{nodes} node{'s' if nodes > 1 else ''}, k {demo.k}: ↑{sent:.3g} ↓{received:.3g}"
             yield BenchRow(topic, what, sent + received, ring_bytes(nodes), "B/param", RING, series=topic, x=nodes)
 
 

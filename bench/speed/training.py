@@ -43,7 +43,7 @@ from thinwire_node.star.work import Extraction, Work
 from thinwire_node.training.precision import compute_dtype
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, ModelSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update
@@ -147,7 +147,7 @@ class Coordinator:
     def __init__(self, contract: Contract, replica: Replica) -> None:
         self._contract = contract
         self._layout = replica.layout
-        self._k = contract.demo.k_of_round(NODES)
+        self._k = contract.demo.k
         self._others = [uniform_votes(self._layout, self._k, seed) for seed in range(1, NODES)]
         self._number = 0
 

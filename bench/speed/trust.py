@@ -44,7 +44,7 @@ def _contract() -> tuple[Contract, CorpusText]:
 def rows(full: bool = False) -> Iterator[BenchRow]:
     contract, data = _contract()
     layout, length_s = layout_of(contract.parameters), contract.round.length_s
-    k = contract.demo.k_of_round(NODES)
+    k = contract.demo.k
     votes = [uniform_votes(layout, k, seed) for seed in range(NODES)]
     ballots = [Ballot(str(node), found.components, found.positive) for node, found in enumerate(votes)]
     payloads = [encode_votes(found, layout) for found in votes]

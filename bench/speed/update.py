@@ -18,7 +18,7 @@ from bench.speed.timing import interleaved, threads
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, layout_of
 from thinwire_proto.exact.update import Update
@@ -29,7 +29,7 @@ FASTER_WANTED = 3
 SLOWER_ALLOWED = 1.1
 """Of several threads, relative to one."""
 PUBLISHED, NAME = "published operations", "w"
-AS_PUBLISHED = DemoSpec(k=32, k_policy="fixed", beta=0.999, magnitude="sign", precondition="none")
+AS_PUBLISHED = DemoSpec(k=32, beta=0.999, magnitude="sign", precondition="none")
 """The settings of the published code, except that votes are sent."""
 
 
@@ -39,7 +39,7 @@ class ThinwireStep:
     def __init__(self, shape: tuple[int, int], demo: DemoSpec) -> None:
         contract = contract_of((Parameter(name=NAME, shape=shape),), demo)
         layout = layout_of(contract.parameters)
-        self._k = demo.k_of_round(NODES)
+        self._k = demo.k
         merger = merger_of(contract, layout, step=0)
         for seed in range(NODES):
             merger.add(uniform_votes(layout, self._k, seed), 1)
@@ -87,7 +87,7 @@ def update_rows(numbers: Sequence[int], shape: tuple[int, int] = SHAPE) -> Itera
     """Rows for each number of threads."""
     measured: list[tuple[str, str, Times]] = []
     for what, demo in ((f"k = {AS_PUBLISHED.k}", AS_PUBLISHED), ("by default", DemoSpec())):
-        ours, published = ThinwireStep(shape, demo), PublishedStep(shape, demo.k_of_round(NODES))
+        ours, published = ThinwireStep(shape, demo), PublishedStep(shape, demo.k)
         compress = _times(numbers, ours.compress, published.compress)
         apply = _times(numbers, ours.apply, published.apply)
         both = {number: _sum(compress[number], apply[number]) for number in numbers}

@@ -95,9 +95,6 @@ FIELDS = {
 
 COORDINATOR = {
     "coordinator.run_created": EventType("The state directory is empty, so a new run is being created.", ("folder",)),
-    "coordinator.rows_signed": EventType(
-        "Rows that an older version sealed without a signature were signed.", ("rows",)
-    ),
     "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.invites": EventType("The address that invites hold.", ("address",)),

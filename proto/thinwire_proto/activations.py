@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire_proto.contract import ModelSpec
+from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.freed_memory import give_back
 from thinwire_proto.task import Batch, Model, Task
 
@@ -93,5 +94,5 @@ def _with_memory(model: Model) -> Model:
 def _sample(spec: Any) -> Batch:
     """One sample of the shape that a model of this kind trains on: an image with its class, or a text."""
     if (size := getattr(spec, "image_size", 0)) > 0:
-        return torch.zeros(1, spec.channels, size, size), torch.zeros(1, dtype=torch.int64)
+        return torch.zeros(1, CHANNELS, size, size), torch.zeros(1, dtype=torch.int64)
     return (torch.zeros(1, spec.context + 1, dtype=torch.int64),)

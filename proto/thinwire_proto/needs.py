@@ -88,7 +88,7 @@ def update_bytes(run: RunSpec, trained: Trained) -> int:
     demo = run.demo
     if demo.update_levels:
         return LEVELS_BYTES_A_COMPONENT * trained.components
-    kept = demo.update_topk or demo.k * (run.round.nodes_max if demo.k_policy == "fixed" else 1)
+    kept = demo.update_topk or demo.k * run.round.nodes_max
     return UPDATE_BYTES_A_COMPONENT * trained.chosen(kept)
 
 

@@ -32,9 +32,9 @@ def test_the_difference_at_components_is_that_of_the_whole_transform() -> None:
     for tensor in layout.tensors:
         one, other = first[tensor.name].bfloat16().float(), second[tensor.name]
         layout.add_into(flat, tensor, (one - other) / torch.sqrt(one**2 + other**2))
-    whole = [forward(layout.matrices(flat), "dct").reshape(-1), forward(layout.vectors(flat), "dct").reshape(-1)]
+    whole = [forward(layout.matrices(flat)).reshape(-1), forward(layout.vectors(flat)).reshape(-1)]
     components = np.sort(np.random.default_rng(0).choice(layout.components, 500, replace=False))
-    found = Difference(components, layout, "dct")
+    found = Difference(components, layout)
     for tensor in layout.tensors:
         found.take_first(tensor, first[tensor.name])
     for tensor in reversed(layout.tensors):
@@ -43,7 +43,7 @@ def test_the_difference_at_components_is_that_of_the_whole_transform() -> None:
 
 
 def test_votes_that_come_from_a_lease_are_told_from_those_that_do_not(tmp_path: Path) -> None:
-    contract = small_contract(demo={"k": K, "k_policy": "fixed"})
+    contract = small_contract(demo={"k": K})
     data, replica = CorpusText(small_corpus(), contract), random_replica(contract)
     auditor, trainers = Auditor(contract, data, NO_BLOBS), [small_trainer(contract, replica) for _ in range(NODES)]
     honest, others = [], []

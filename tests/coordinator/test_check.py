@@ -105,7 +105,6 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
         ("[model]\ntied = 1\n", "2: model.tied: input should be a valid boolean (it is 1); write true or false"),
         ("model = 5\n", "1: model: input should be a table"),
         ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
-        ('requires = "9.0"\n', "1: requires: the file needs thinwire 9.0 or newer"),
     ],
 )
 def test_an_error_names_its_line_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
@@ -129,15 +128,6 @@ def test_a_preset_of_a_wrong_type_is_explained_at_a_start_too(tmp_path: Path) ->
     path.write_text("[model]\npreset = {}\n")
     with pytest.raises(ConfigError, match=r"model\.preset: {} does not exist; choose one of"):
         read_run(path)
-
-
-def test_an_old_name_is_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[round]\npace = "quorum"\n')
-    checked = check_file(path)
-    (found,) = checked.problems
-    assert (found.is_error, found.line) == (False, 2)
-    assert checked.run is not None
 
 
 def test_output_that_nobody_reads_ends_the_command_in_silence(tmp_path: Path) -> None:
@@ -264,11 +254,6 @@ def test_a_sensible_run_has_no_warnings() -> None:
             "Choose a smaller model, or more text$",
         ),
         (partial(a_plan, nodes=16), "round.pace", "waits for the slowest of 16 nodes"),
-        (
-            partial(a_plan, RunSpec(schedule=LONG, demo=DemoSpec(k=176, k_policy="total")), nodes=16),
-            "demo.k",
-            "16 nodes share 176 components a tile, 11 each",
-        ),
         (partial(a_plan, RunSpec(schedule=LONG, round=RoundSpec(nodes_max=2))), "round.nodes_max", "only 2 of 4 nodes"),
         (
             partial(a_plan, RunSpec(schedule=LONG, round=RoundSpec(min_contributions=5))),

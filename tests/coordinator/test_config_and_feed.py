@@ -37,11 +37,6 @@ def test_a_wrong_codec_is_refused_with_the_choices_in_words(tmp_path: Path) -> N
         read_run(path)
 
 
-def test_a_preset_may_stand_beside_the_old_name_of_the_kind(tmp_path: Path) -> None:
-    run = read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\nfamily = "decoder"\n'))
-    assert run == read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\n'))
-
-
 def test_other_keys_override_a_preset(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
     assert isinstance(run.model, DecoderSpec)
@@ -65,7 +60,7 @@ def test_a_run_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
     assert run.model == DecoderSpec(width=128)
-    assert (run.demo.k, run.demo.update_topk, run.demo.beta, run.demo.alpha) == (96, 320, 0.99, 1.0)
+    assert (run.demo.k, run.demo.update_topk, run.demo.beta) == (96, 320, 0.99)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_text(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "local_adamw"])
-def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
+def test_a_golden_run_opens(name: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / name / "coordinator", tmp_path / "state")
     state = open_state(tmp_path / "state", read_only=True)
     replica = replica_at_head(state)

@@ -145,11 +145,6 @@ def test_each_of_four_nodes_reads_a_quarter_of_the_blocks() -> None:
     assert sum(map(len, read.values())) == len(set().union(*read.values())) == 144
 
 
-def test_leases_of_older_versions_are_read() -> None:
-    older = [12, [[4, 2]], [["a", 3, [[0, 4]], []]]]
-    assert Leases.from_plain(older).plain() == older
-
-
 @settings(deadline=None, max_examples=200)
 @given(
     st.integers(0, 12),

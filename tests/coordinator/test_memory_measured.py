@@ -42,10 +42,10 @@ from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_coordinator.star.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.exact.magnitudes import MedianMagnitudeMerger, merger_of
+from thinwire_proto.exact.aggregation import SizedMerger, merger_of
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Merger, Votes, WholeVotes
+from thinwire_proto.exact.votes import CHUNK, Merged, Votes, WholeVotes
 from thinwire_proto.task import NO_BLOBS
 from thinwire_proto.wire.codec import (
     contribution_bytes_max,
@@ -211,7 +211,7 @@ def test_encoding_and_decoding_of_whole_tiles(shapes: tuple[tuple[int, ...], ...
     if len(shapes) > 1:
         signs[:4096] = 0
     votes = WholeVotes(signs, np.full(np.count_nonzero(signs[::4096]), 90, np.uint8))
-    merger = MedianMagnitudeMerger(layout, "dct", 1.0, Merger(layout.components), levels=levels)
+    merger = SizedMerger(layout, 1.0, levels=levels)
     sent = encode_votes(votes, layout)
     with measured() as memory:
         again = decode_votes(sent, layout, 4096, "tile", whole=True)
@@ -243,19 +243,8 @@ def tile_votes(layout: TileLayout) -> Votes:
     return Votes(components, np.ones(layout.tiles, np.bool_), np.full(layout.tiles, 40, np.uint8))
 
 
-SIGNS: tuple[dict[str, Any], ...] = (
-    {},
-    {"aggregation": {"kind": "quorum"}},
-    {"aggregation": {"kind": "trimmed"}},
-)
-TILES = ({"aggregation": {"kind": "vote", "sizes": "own"}}, {"aggregation": {"kind": "vote", "sizes": "median"}})
-
-
 @pytest.mark.parametrize("shapes", [((256, 256), (64,)), ((4096, 8), (8, 4096)), ((64,),) * 512])
-@pytest.mark.parametrize(
-    ("sections", "votes"),
-    [*((one, sign_votes) for one in SIGNS), *((one | {"demo": {"magnitude": "tile"}}, tile_votes) for one in TILES)],
-)
+@pytest.mark.parametrize(("sections", "votes"), [({}, sign_votes), ({"demo": {"magnitude": "tile"}}, tile_votes)])
 def test_the_sums_of_a_round(
     shapes: tuple[tuple[int, ...], ...], sections: dict[str, Any], votes: Callable[[TileLayout], Votes]
 ) -> None:

@@ -84,7 +84,7 @@ class Rounds:
 
 
 async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, min_contributions=5)
     rounds = Rounds(bench)
     await rounds.join("f" + HONEST)
     hostile, observer = rounds.members["f"], bench.swarm.observer
@@ -114,7 +114,7 @@ async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_
 
 
 async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, min_contributions=5)
     rounds = Rounds(bench)
     await rounds.join("f" + HONEST)
     while not rounds.judged:
@@ -132,7 +132,7 @@ async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) 
 
 async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_path: Path) -> None:
     """They come while the round is sealed, which a slow disk draws out. Their node puts them back."""
-    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed", update_topk=0), length_ms=60_000, min_contributions=1)
+    bench = Bench(tmp_path, DemoSpec(k=K, update_topk=0), length_ms=60_000, min_contributions=1)
     rounds = Rounds(bench)
     await rounds.join(HONEST)
     slow, go_on, put = rounds.members["e"].node_id, threading.Event(), bench.state.bodies.put
@@ -170,7 +170,7 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
 
 
 async def test_a_newcomer_weighs_less_than_those_that_have_been_counted(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, weight_max=8)
+    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, weight_max=8)
     rounds = Rounds(bench)
     await rounds.join(HONEST)
     for _ in range(16):
@@ -192,7 +192,7 @@ async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can hide behind the votes of those that came first."""
-    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, min_contributions=5)
     rounds = Rounds(bench)
     await rounds.join(HONEST + "f")  # the hostile one comes last
     votes = K * bench.replica.layout.matrix_tiles

@@ -36,7 +36,7 @@ from thinwire_proto import activations
 from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, WholeVotes
@@ -48,12 +48,12 @@ MATRIX = (Parameter(name="matrix", shape=(512, 512)), Parameter(name="vector", s
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 16])
-@pytest.mark.parametrize("demo", [DemoSpec(), DemoSpec(k=44, k_policy="fixed", update_topk=352)], ids=["few", "many"])
+@pytest.mark.parametrize("demo", [DemoSpec(), DemoSpec(k=44, update_topk=352)], ids=["few", "many"])
 def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -> None:
     layout = layout_of(MATRIX)
     facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
     sent, received = round_bytes(contract_of(MATRIX, demo), nodes)
-    assert contribution_bytes(facts, demo, nodes) == pytest.approx(sent * facts.trained, rel=CODEC_TOLERANCE)
+    assert contribution_bytes(facts, demo) == pytest.approx(sent * facts.trained, rel=CODEC_TOLERANCE)
     assert update_bytes(facts, demo, nodes) == pytest.approx(received * facts.trained, rel=CODEC_TOLERANCE)
 
 
@@ -74,7 +74,7 @@ def test_the_foretold_bytes_of_levels_are_those_of_the_codec(k: int, levels: int
             votes = replace(votes, codes=codes)
         merger.add(votes, 1)
     sent, received = encode_votes(votes, layout), encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
-    assert contribution_bytes(facts, demo, nodes) - CALL_BYTES == pytest.approx(len(sent), rel=CODEC_TOLERANCE)
+    assert contribution_bytes(facts, demo) - CALL_BYTES == pytest.approx(len(sent), rel=CODEC_TOLERANCE)
     besides = CALL_BYTES + ROW_BYTES_A_NODE * nodes
     assert update_bytes(facts, demo, nodes) - besides == pytest.approx(len(received), rel=CODEC_TOLERANCE)
 
@@ -227,7 +227,6 @@ def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> 
     assert run.model.vocabulary == 1024
     assert run.model == PRESETS[preset].model_copy(update={"vocabulary": 1024})
     assert Path(getattr(run.data, "folder", "")).resolve() == data
-    assert run.demo.k_policy == "fixed"
 
 
 def test_the_file_says_how_it_was_made_and_what_it_will_take(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 class Served:
-    """A swarm without nodes on a real port, with its answers to `/metrics` and `/healthz`."""
+    """A swarm without nodes on a real port, with its answers to `/metrics` and `/readyz`."""
 
     def __init__(self, folder: Path) -> None:
         state = make_state(folder, small_contract())
@@ -77,7 +77,7 @@ class Served:
         answer = await self.exposition.answer(REQUEST)
         return value(parsed(bytes(answer.body).decode()), f"thinwire_coordinator_{name}", **labels)
 
-    async def healthz(self) -> tuple[int, bool]:
+    async def readyz(self) -> tuple[int, bool]:
         answer = await self.readiness.readyz(REQUEST)
         return answer.status_code, json.loads(bytes(answer.body))["ready"]
 
@@ -127,16 +127,16 @@ async def test_standard_health_and_reflection_services_answer(served: Served) ->
 
 
 async def test_only_a_serving_coordinator_is_ready(served: Served) -> None:
-    assert await served.healthz() == (503, False)
+    assert await served.readyz() == (503, False)
     assert (await served.told("ready"), await served.told("state", state="starting")) == (0, 1)
     await served.start()
-    assert await served.healthz() == (200, True)
+    assert await served.readyz() == (200, True)
     assert (await served.told("ready"), await served.told("state", state="waiting")) == (1, 1)
     served.readiness.ending = True
-    assert await served.healthz() == (503, False)
+    assert await served.readyz() == (503, False)
     served.readiness.ending = False
     served.swarm.tasks.fail(OSError("no space left"))
-    assert await served.healthz() == (503, False)
+    assert await served.readyz() == (503, False)
     assert (await served.told("ready"), await served.told("state", state="failed")) == (0, 1)
     assert isinstance(served.swarm.tasks.failed.exception(), OSError)
 

@@ -66,8 +66,8 @@ def test_colluders_agree_on_half_of_their_votes_and_opponents_contradict_the_maj
     "scene",
     [
         Scene("vote", True, "flip", 2, 1, TINY),
-        Scene("trimmed", True, "collude", 2, 1, TINY),
-        Scene("quorum", False, NOBODY, 2, 1, TINY),
+        Scene("vote", True, "collude", 2, 1, TINY),
+        Scene("vote", False, NOBODY, 2, 1, TINY),
         Scene("mean", False, "random", 2, 1, TINY),
     ],
     ids=lambda scene: scene.name,

@@ -110,7 +110,7 @@ def test_bits_a_component_include_the_whole_message() -> None:
 
 
 def test_bytes_of_a_round_are_those_of_the_codec() -> None:
-    contract, layout = contract_of(SMALL, DemoSpec(k=8, k_policy="fixed")), layout_of(SMALL)
+    contract, layout = contract_of(SMALL, DemoSpec(k=8)), layout_of(SMALL)
     sent, received = sizes.round_bytes(contract, 3)
     all_votes = [uniform_votes(layout, 8, seed) for seed in range(3)]
     assert sent * layout.parameters == sizes.contribution_bytes(encode_votes(all_votes[0], layout))

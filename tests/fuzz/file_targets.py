@@ -56,12 +56,12 @@ def scratch_folder() -> Path:
 
 
 def _contracts(tokens: Manifest, images: ImageManifest) -> list[bytes]:
-    """Contracts of every kind that needs no other package, and a golden one of version 1."""
+    """Contracts of every kind that needs no other package, and those of the golden runs."""
     golden = Path(__file__).parents[1] / "golden"
-    old = [path.read_bytes() for path in sorted(golden.glob("*/coordinator/contract.json"))]
+    kept = [path.read_bytes() for path in sorted(golden.glob("*/coordinator/contract.json"))]
     made = [small_contract(), small_contract(demo={"k": 8, "magnitude": "tile"}, round={"pace": "clock"})]
     made.append(small_contract(rule={"kind": "local_adamw"}))
-    return [one.written for one in made] + old + [_tokens_contract(made[0], tokens).written]
+    return [one.written for one in made] + kept + [_tokens_contract(made[0], tokens).written]
 
 
 def _use_contract(data: bytes) -> None:
@@ -74,7 +74,7 @@ def _use_contract(data: bytes) -> None:
 
 def _tokens_contract(contract: Contract, manifest: Manifest) -> Contract:
     written = manifest.written()
-    return _with_data(contract, written, {"kind": "tokens", "vocabulary": manifest.vocabulary, "order": "feistel"})
+    return _with_data(contract, written, {"kind": "tokens", "vocabulary": manifest.vocabulary})
 
 
 def _with_data(contract: Contract, manifest: bytes, data: dict[str, Any]) -> Contract:
@@ -83,14 +83,13 @@ def _with_data(contract: Contract, manifest: bytes, data: dict[str, Any]) -> Con
     document = json.loads(contract.written)
     document["model"] |= {"vocabulary": max(512, data.get("vocabulary", 0))}
     document["data"] = data | named
-    document["requires"] = "0.3.0"
     return Contract.model_validate(document)
 
 
 def _open_tokens(contract: Contract) -> Any:
     def read(data: bytes) -> None:
         vocabulary = min(max(2, _number_in(data, "vocabulary")), 1 << 20)
-        spec = {"kind": "tokens", "vocabulary": vocabulary, "order": "feistel"}
+        spec = {"kind": "tokens", "vocabulary": vocabulary}
         named = _with_data(contract, data, spec)
         _draw(data_kind_of(named.data).open(data, named, NoBlobs()))
 
@@ -99,7 +98,7 @@ def _open_tokens(contract: Contract) -> Any:
 
 def _open_images(contract: Contract) -> Any:
     def read(data: bytes) -> None:
-        spec = {"kind": "images", "classes": 2, "image_size": 4, "order": "feistel"}
+        spec = {"kind": "images", "classes": 2, "image_size": 4}
         named = _with_data(contract, data, spec)
         _draw(data_kind_of(named.data).open(data, named, NoBlobs()))
 

@@ -15,8 +15,9 @@ from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude, Parameter
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.aggregation import SizedMerger
 from thinwire_proto.exact.decode import VOTE_MAX
-from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, MagnitudeMerger, tiles_with
+from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged, Signs, Votes, WholeVotes, merge, tile_ranges
@@ -57,7 +58,7 @@ def payload_targets() -> list[Target]:
     leveled = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True), LEVELS) for k in (0, K, MATRIX_COMPONENTS)]
     whole = [whole_votes(LAYOUT, absent, rng) for absent in (0.0, 0.5, 1.0)]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
-    signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, "dct", 7)) for one in merged]
+    signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, 7)) for one in merged]
     contribution = (
         BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
     )
@@ -134,7 +135,7 @@ def whole_votes(layout: TileLayout, absent: float, rng: np.random.Generator) -> 
 
 
 def sized_update(votes: Votes, levels: int = 0) -> Update:
-    merger = MagnitudeMerger(UPDATE_LAYOUT, "dct", 1.0, levels)
+    merger = SizedMerger(UPDATE_LAYOUT, 1.0, levels=levels)
     merger.add(votes, 3)
     return Update(7, 0.5, 1.0, merger.merged())
 

@@ -20,18 +20,18 @@ LAYOUT = TileLayout(shapes_contract().parameters)
 K = 16
 
 
-def extraction(alpha: float = 1.0) -> tuple[Momentum, Sent]:
-    spec = DemoSpec(precondition="none", beta=0.5, alpha=alpha)
+def extraction() -> tuple[Momentum, Sent]:
+    spec = DemoSpec(precondition="none", beta=0.5)
     momentum = Momentum(LAYOUT, spec, "cpu")
     generator = torch.Generator().manual_seed(1)
     momentum.accumulate({f"t{n}": torch.randn(shape, generator=generator) for n, shape in enumerate(SHAPES)}, 0.1)
     return momentum, momentum.extract(K)
 
 
-@given(st.integers(1, 24), st.integers(0, 2), st.sampled_from([0.25, 1.0]))
+@given(st.integers(1, 24), st.integers(0, 2))
 @settings(max_examples=15, deadline=None)
-def test_exactly_the_dropped_components_are_put_back(update_topk: int, extractions_between: int, alpha: float) -> None:
-    momentum, sent = extraction(alpha)
+def test_exactly_the_dropped_components_are_put_back(update_topk: int, extractions_between: int) -> None:
+    momentum, sent = extraction()
     other = random_votes(LAYOUT, K, 5)
     merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, TopkSelection(LAYOUT, update_topk, 3))
     zero = {f"t{number}": torch.zeros(shape) for number, shape in enumerate(SHAPES)}
@@ -51,7 +51,7 @@ def test_exactly_the_dropped_components_are_put_back(update_topk: int, extractio
     for component, value in zip(sent.components.tolist(), sent.values.tolist(), strict=True):
         tile = int(LAYOUT.tile_of(np.array([component]))[0])
         if component not in held and in_tile[tile] == update_topk:
-            expected[component] = alpha * 0.5**extractions_between * value
+            expected[component] = 0.5**extractions_between * value
     assert torch.allclose(momentum.buffer - before, expected, atol=1e-6)
     assert update_topk > K or expected.any()
 

@@ -13,8 +13,8 @@ from thinwire.compression import compress
 from thinwire.compression.momentum import Momentum
 from thinwire_proto.contract import DemoSpec, Parameter, RunSpec
 from thinwire_proto.exact import apply, fingerprint
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.apply import apply_votes
-from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 
 LAYOUT = TileLayout(

@@ -23,8 +23,8 @@ LAYOUT = TileLayout(shapes_contract().parameters)
 RATE = 0.1
 
 
-def momentum_of(levels: int, transform: str = "dct", **fields: object) -> Momentum:
-    demo = {"k": MATRIX_COMPONENTS, "magnitude": "tile", "precondition": "none", "transform": transform} | fields
+def momentum_of(levels: int, **fields: object) -> Momentum:
+    demo = {"k": MATRIX_COMPONENTS, "magnitude": "tile", "precondition": "none"} | fields
     return Momentum(LAYOUT, DemoSpec.model_validate(demo | {"update_levels": levels}), "cpu")
 
 
@@ -35,10 +35,8 @@ def gradients_of(seed: int) -> dict[str, Tensor]:
     return found | {"t1": torch.zeros(SHAPES[1])}
 
 
-@pytest.mark.parametrize("transform", ["dct", "hadamard"])
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_whole_tiles_are_what_a_list_of_all_components_is(transform: str, alpha: float) -> None:
-    whole, listed = (momentum_of(levels, transform, alpha=alpha) for levels in (3, 0))
+def test_whole_tiles_are_what_a_list_of_all_components_is() -> None:
+    whole, listed = (momentum_of(levels) for levels in (3, 0))
     for step in range(3):
         one, other = (
             momentum.accumulate_and_extract(gradients_of(step), RATE, 2, MATRIX_COMPONENTS)
@@ -75,9 +73,8 @@ def test_nothing_is_lost_whether_it_is_sent_or_put_back() -> None:
     assert torch.allclose(momentum.buffer, left + 0.9 * flat, atol=1e-6)
 
 
-@pytest.mark.parametrize("transform", ["dct", "hadamard"])
-def test_a_node_looks_ahead_as_from_a_list(transform: str) -> None:
-    momentum = momentum_of(3, transform)
+def test_a_node_looks_ahead_as_from_a_list() -> None:
+    momentum = momentum_of(3)
     momentum.accumulate(gradients_of(1), RATE)
     sent = momentum.extract(MATRIX_COMPONENTS)
     listed = Sent(sent.components, sent.values, sent.extraction)

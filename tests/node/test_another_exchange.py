@@ -32,7 +32,7 @@ from thinwire_node.exchange.port import (
     RunComplete,
     SealedUpdate,
 )
-from thinwire_node.kinds import KINDS, Kind, Surroundings
+from thinwire_node.kinds import KINDS, Kind, PartSettings, Surroundings
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import PeerSettings
@@ -60,14 +60,14 @@ LARGE = 1 << 34
 """A file that takes longer to hash than a node may take to leave."""
 
 
-@EXCHANGES.register(since="0.2.0")
+@EXCHANGES.register
 class AloneSpec(ExchangeSpec):
     kind: Literal["alone"] = "alone"
 
 
 CONTRACT = small_contract(
     exchange={"kind": "alone"},
-    demo={"k": K, "k_policy": "fixed", "magnitude": "sign"},
+    demo={"k": K, "magnitude": "sign"},
     round={"samples": SAMPLES, "pace": "barrier"},
     schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
 )
@@ -208,7 +208,9 @@ class AloneKind:
     def open_exchange(surroundings: Surroundings) -> Alone:
         return Alone(SWARMS[surroundings.address], surroundings.clocks)
 
-    make_part = staticmethod(StarPart)
+    @staticmethod
+    def make_part(settings: PartSettings) -> StarPart:
+        return StarPart(settings)
 
 
 def settings(folder: Path, address: str) -> NodeSettings:

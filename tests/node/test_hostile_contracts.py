@@ -61,7 +61,6 @@ GIANT = {"parameters": [{"name": f"p{number}", "shape": [(1 << 31) - 1]} for num
 TOKENS = {
     "kind": "tokens",
     "seed": 1,
-    "order": "feistel",
     "weights": {},
     "manifest_hash": "0" * 64,
     "manifest_bytes": 1 << 32,

@@ -9,7 +9,7 @@ from support.small import SHAPES, random_replica, shapes_contract, small_contrac
 from thinwire_node.star.rules import make_rule
 from thinwire_node.star.rules.local_muon import LocalMuon
 from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
@@ -60,7 +60,7 @@ def test_of_nothing_orthogonal_is_nothing() -> None:
 
 def test_inner_steps_equal_those_of_torch() -> None:
     """Matrices beside torch.optim.Muon, which computes in bfloat16; all others beside torch.optim.AdamW."""
-    contract = shapes_contract(rule={"kind": "local_muon", "beta2": 0.99, "adamw_rate": 0.5, "adamw_for": ["t0"]})
+    contract = shapes_contract(rule={"kind": "local_muon", "adamw_rate": 0.5, "adamw_for": ["t0"]})
     assert isinstance(contract.rule, LocalMuonSpec)
     rule, local = rule_of(contract), tensors_of(7)
     theta = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in local.items()}
@@ -97,7 +97,7 @@ def test_what_is_sent_and_kept_has_the_outer_momentum() -> None:
         flat = torch.zeros(layout.components)
         for tensor in layout.tensors:
             layout.add_into(flat, tensor, tensors[tensor.name])
-        parts = (forward(layout.matrices(flat), "dct"), forward(layout.vectors(flat), "dct"))
+        parts = (forward(layout.matrices(flat)), forward(layout.vectors(flat)))
         return torch.cat([part.flatten() for part in parts])
 
     momentum = torch.zeros(layout.components)

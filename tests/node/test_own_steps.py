@@ -10,7 +10,7 @@ from thinwire_node.gossip.gradient import GradientSum, named_views
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.gossip.rules.adamw import AdamW
 from thinwire_node.training.compute import TorchCompute
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import layout_of
@@ -63,7 +63,7 @@ def test_matrices_take_the_steps_of_muon_and_all_else_those_of_adamw() -> None:
     )
     # its rate is a fifth, and the decay that of the whole rate
     others = [theirs[name] for name, takes_it in takes.items() if not takes_it]
-    adamw = torch.optim.AdamW(others, 0.002, betas=(rule.beta1, rule.beta2), weight_decay=0.5)
+    adamw = torch.optim.AdamW(others, 0.002, betas=ADAM_BETAS, weight_decay=0.5)
     ours = make_own_steps(contract, layout)
     for number in range(5):
         gradient = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(2 + number))

@@ -112,7 +112,7 @@ MODULES: dict[str, Callable[[], Any]] = {
 }
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class UnusualSpec(ModelSpec):
     LOCAL: ClassVar[tuple[str, ...]] = ()
     kind: Literal["unusual"] = "unusual"

@@ -1,10 +1,7 @@
-"""The aggregation rules: the same integers as plain Python loops find, in any order, within their memory."""
+"""The merge of a round: the same integers as plain Python loops find, in any order."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,28 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.modules import beside_the_tests
 from support.small import random_sized_votes, random_votes, shapes_contract
 from thinwire_proto.contract import (
     WEIGHT_SUM_MAX,
     Contract,
     Parameter,
 )
-from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain, merger_of
+from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.votes import CHUNK, Merged, Votes
 
-RULES: list[dict[str, Any]] = [
-    {"kind": "vote"},
-    *({"kind": "quorum", "percent": percent} for percent in (1, 10, 34, 51, 100)),
-    *({"kind": "trimmed", "percent": percent} for percent in (1, 10, 34, 49)),
-]
 Weighed = list[tuple[Votes, int]]
-
-
-def contract_of(rule: dict[str, Any], **sections: Any) -> Contract:
-    return shapes_contract(aggregation=rule, **sections)
 
 
 def merged_by(contract: Contract, contributions: Weighed, layout: TileLayout | None = None) -> Merged:
@@ -46,103 +34,64 @@ def merged_by(contract: Contract, contributions: Weighed, layout: TileLayout | N
     return merged
 
 
-def reference(rule: dict[str, Any], contributions: Weighed) -> dict[int, int]:
-    """One component after the other: its voters are listed, and the rule removes some of their single units of
-    weight."""
-    voters: dict[int, list[int]] = {}
+def reference(contributions: Weighed) -> dict[int, int]:
+    """One vote after the other. Components whose votes cancel are left out."""
+    total: dict[int, int] = {}
     for votes, weight in contributions:
         for component, positive in zip(votes.components.tolist(), votes.positive.tolist(), strict=True):
-            voters.setdefault(component, []).extend([1 if positive else -1] * weight)
-    total = sum(weight for _, weight in contributions)
-    found = {}
-    for component, all_units in voters.items():
-        units = all_units
-        if rule["kind"] == "quorum":
-            prevailing = max(units.count(1), units.count(-1))
-            units = units if 100 * prevailing >= rule["percent"] * total else []
-        if rule["kind"] == "trimmed":
-            cut = rule["percent"] * total // 100
-            units = sorted(units + [0] * (total - len(units)))[cut : total - cut]
-        if value := sum(units):
-            found[component] = value
-    return found
+            total[component] = total.get(component, 0) + (weight if positive else -weight)
+    return {component: value for component, value in total.items() if value}
 
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
 @given(weights=st.lists(st.integers(1, 20), min_size=1, max_size=6), k=st.sampled_from([8, 300]))
 @settings(max_examples=12, deadline=None)
-def test_each_rule_gives_what_plain_loops_give(rule: dict[str, Any], weights: list[int], k: int) -> None:
+def test_a_merge_gives_what_plain_loops_give(weights: list[int], k: int) -> None:
     contributions = [(random_votes(LAYOUT, k, seed), weight) for seed, weight in enumerate(weights)]
-    merged = merged_by(contract_of(rule, demo={"update_topk": 0}), contributions)
-    expected = reference(rule, contributions)
+    merged = merged_by(shapes_contract(demo={"update_topk": 0}), contributions)
+    expected = reference(contributions)
     assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == expected
     assert (np.diff(merged.components) > 0).all()
     assert merged.values.dtype == np.int16
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
 @given(weights=st.lists(st.integers(1, 4000), min_size=2, max_size=6), random=st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
-def test_any_order_gives_the_same(rule: dict[str, Any], weights: list[int], random: Random) -> None:
+def test_any_order_gives_the_same(weights: list[int], random: Random) -> None:
     contributions = [(random_votes(LAYOUT, 64, seed), weight) for seed, weight in enumerate(weights)]
-    expected = merged_by(contract_of(rule), contributions)
+    expected = merged_by(shapes_contract(), contributions)
     random.shuffle(contributions)
-    found = merged_by(contract_of(rule), contributions)
+    found = merged_by(shapes_contract(), contributions)
     assert np.array_equal(found.components, expected.components)
     assert np.array_equal(found.values, expected.values)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_weights_up_to_the_bound_do_not_overflow(rule: dict[str, Any]) -> None:
+def test_weights_up_to_the_bound_do_not_overflow() -> None:
     some, others = Votes(np.array([0, 5]), np.array([True, False])), Votes(np.array([0, 7]), np.array([True, True]))
-    merger = merger_of(contract_of(rule), LAYOUT, 0)
+    merger = merger_of(shapes_contract(), LAYOUT, 0)
     merger.add(some, WEIGHT_SUM_MAX - 1)
     merger.add(others, 1)
     with pytest.raises(ValueError, match="32767"):
         merger.add(some, 1)
     merged = merger.merged()
     assert isinstance(merged, Merged)
-    trimmed = 2 * (rule["percent"] * WEIGHT_SUM_MAX // 100) if rule["kind"] == "trimmed" else 0
-    assert merged.values[0] == WEIGHT_SUM_MAX - trimmed
+    assert merged.values[0] == WEIGHT_SUM_MAX
     assert merged.components[0] == 0
     with pytest.raises(ValueError, match="1 or more"):
         merger.add(some, 0)
 
 
 def test_a_round_without_contributions_merges_to_nothing() -> None:
-    for rule in RULES:
-        assert len(merged_by(contract_of(rule), [])) == 0
+    assert len(merged_by(shapes_contract(), [])) == 0
 
 
-def test_a_quorum_stops_a_minority_and_not_the_prevailing_sign() -> None:
-    """Sixteen equal nodes, and a quorum of 30%, which is five of them."""
-    contributions = []
-    for node in range(16):
-        chosen = [component for component, voters in ((1, 4), (2, 5), (3, 16)) if node < voters]
-        positive = [component != 3 or node < 9 for component in chosen]
-        contributions.append((Votes(np.array(chosen), np.array(positive)), 8))
-    merged = merged_by(contract_of({"kind": "quorum", "percent": 30}), contributions)
-    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == {2: 40, 3: 16}
-
-
-def test_trimming_takes_colluders_their_lead() -> None:
-    """Two of ten nodes vote for a component that nobody else knows; eight agree on another, against those two."""
-    colluders = Votes(np.array([1, 2]), np.array([True, False]))
-    honest = Votes(np.array([2]), np.array([True]))
-    contributions = [(colluders, 8)] * 2 + [(honest, 8)] * 8
-    merged = merged_by(contract_of({"kind": "trimmed", "percent": 20}), contributions)
-    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == {2: 48}
-
-
-@pytest.mark.parametrize("rule", RULES[1:], ids=str)
 @pytest.mark.parametrize("update_topk", [1, 20, 64, 300])
-def test_update_topk_selects_the_strongest_of_what_the_rule_left(rule: dict[str, Any], update_topk: int) -> None:
+def test_update_topk_selects_the_strongest(update_topk: int) -> None:
     contributions = [(random_votes(LAYOUT, 300, seed), seed + 1) for seed in range(4)]
-    whole = merged_by(contract_of(rule), contributions)
-    chosen = merged_by(contract_of(rule, demo={"update_topk": update_topk}), contributions)
+    whole = merged_by(shapes_contract(demo={"update_topk": 0}), contributions)
+    chosen = merged_by(shapes_contract(demo={"update_topk": update_topk}), contributions)
     check_update_topk(chosen, LAYOUT, update_topk)
     value_of = dict(zip(whole.components.tolist(), whole.values.tolist(), strict=True))
     assert [value_of[component] for component in chosen.components.tolist()] == chosen.values.tolist()
@@ -157,21 +106,20 @@ LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name
 
 
 @pytest.mark.parametrize("update_topk", [0, MATRIX_COMPONENTS])
-@pytest.mark.parametrize("rule", [RULES[2], RULES[7]], ids=str)
-def test_chunks_do_not_change_the_result(rule: dict[str, Any], update_topk: int) -> None:
+def test_chunks_do_not_change_the_result(update_topk: int) -> None:
     assert LONG.matrix_components > 2 * CHUNK
     contributions = [(random_votes(LONG, 300, seed), seed + 1) for seed in range(4)]
-    merged = merged_by(contract_of(rule, demo={"update_topk": update_topk}), contributions, LONG)
-    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == reference(rule, contributions)
+    merged = merged_by(shapes_contract(demo={"update_topk": update_topk}), contributions, LONG)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == reference(contributions)
 
 
 # with magnitudes
 
 
-def sized_reference(rule: dict[str, Any], contributions: Weighed) -> tuple[dict[int, int], dict[int, int]]:
+def sized_reference(contributions: Weighed) -> tuple[dict[int, int], dict[int, int]]:
     """Returns V' by component, and by tile the median size times the largest |V|. Where less than half of the weight
     has votes, the median size is at most the largest of the other tiles."""
-    votes_of = reference(rule, contributions)
+    votes_of = reference(contributions)
     units: dict[int, list[int]] = {}
     for votes, weight in contributions:
         assert votes.codes is not None
@@ -196,18 +144,17 @@ def sized_reference(rule: dict[str, Any], contributions: Weighed) -> tuple[dict[
     return scaled, sizes
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
 @given(weights=st.lists(st.integers(1, 9), min_size=1, max_size=5), random=st.randoms(use_true_random=False))
 @settings(max_examples=8, deadline=None)
-def test_with_magnitudes_a_tile_has_the_median_size(rule: dict[str, Any], weights: list[int], random: Random) -> None:
-    contract = contract_of(rule, demo={"magnitude": "tile"})
+def test_with_magnitudes_a_tile_has_the_median_size(weights: list[int], random: Random) -> None:
+    contract = shapes_contract(demo={"magnitude": "tile"})
     contributions = [(random_sized_votes(LAYOUT, 16, seed), weight) for seed, weight in enumerate(weights)]
     merged = merged_by(contract, contributions)
-    expected, sizes = sized_reference(rule, contributions)
+    expected, sizes = sized_reference(contributions)
     assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == dict(sorted(expected.items()))
     assert merged.scales is not None
     for tile, scale in zip(sorted(sizes), merged.scales.tolist(), strict=True):
-        unit = UNIT / (127 * sum(weights)) / gain("dct", is_matrix=tile < LAYOUT.matrix_tiles)
+        unit = UNIT / (127 * sum(weights)) / gain(is_matrix=tile < LAYOUT.matrix_tiles)
         assert scale == pytest.approx(max(SCALE_MIN, min(1.0, sizes[tile] * unit)), rel=2**-8)
     random.shuffle(contributions)
     again = merged_by(contract, contributions)
@@ -216,20 +163,15 @@ def test_with_magnitudes_a_tile_has_the_median_size(rule: dict[str, Any], weight
     assert again.scales.tobytes() == merged.scales.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["quorum", "trimmed", "vote"])
-def test_who_shouts_changes_no_scale(kind: str) -> None:
-    """One node of five sends the largest code in all tiles. Only sizes of each node's own let it be heard more."""
+def test_who_shouts_changes_no_scale() -> None:
+    """One node of five sends the largest code in all tiles."""
     quiet = Votes(np.array([0, 5]), np.array([True, False]), np.array([100], np.uint8))
     loud = Votes(np.array([0, 5]), np.array([True, False]), np.array([255], np.uint8))
-    scales = {}
-    for name, last in (("quiet", quiet), ("loud", loud)):
-        for rule in ({"kind": kind}, {"kind": "vote", "sizes": "own"}):
-            contract = contract_of(rule, demo={"magnitude": "tile"})
-            found = merged_by(contract, [(quiet, 8)] * 4 + [(last, 8)]).scales
-            assert found is not None
-            scales["sizes" in rule, name] = float(found[0])
-    assert scales[False, "loud"] == scales[False, "quiet"]
-    assert scales[True, "loud"] > 1000 * scales[True, "quiet"]
+    contract = shapes_contract(demo={"magnitude": "tile"})
+    scales = [merged_by(contract, [(quiet, 8)] * 4 + [(last, 8)]).scales for last in (quiet, loud)]
+    assert scales[0] is not None
+    assert scales[1] is not None
+    assert np.array_equal(scales[0], scales[1])
 
 
 def everywhere(code: int, tiles: int | None = None, *, positive: bool = True) -> Votes:
@@ -242,7 +184,7 @@ def everywhere(code: int, tiles: int | None = None, *, positive: bool = True) ->
 
 def moved(contributions: Weighed, **sections: Any) -> dict[int, float]:
     """The step of each component: its V' times its tile's scale."""
-    merged = merged_by(contract_of({"kind": "vote"}, demo={"magnitude": "tile"}, **sections), contributions)
+    merged = merged_by(shapes_contract(demo={"magnitude": "tile"}, **sections), contributions)
     _, counts = np.unique(LAYOUT.tile_of(merged.components), return_counts=True)
     assert merged.scales is not None
     steps = merged.values * np.repeat(merged.scales, counts)
@@ -270,7 +212,7 @@ def test_where_few_vote_no_size_is_larger_than_the_largest_that_a_majority_sent(
     alone = LAYOUT.tiles - 1
     assert alone > 3
     last = max(loud)
-    assert 0 < loud[last] <= 0.25 * TABLE[112] * UNIT / gain("dct", is_matrix=False) / 127 * 127 * (1 + 2**-7)
+    assert 0 < loud[last] <= 0.25 * TABLE[112] * UNIT / gain(is_matrix=False) / 127 * 127 * (1 + 2**-7)
     quiet = moved([*honest, (everywhere(40), 8)])
     assert quiet[last] < loud[last] / 100  # smaller sizes stay as they are
 
@@ -282,52 +224,3 @@ def test_without_a_majority_anywhere_nothing_steps() -> None:
         contributions.append((Votes(np.array([tile]), np.array([True]), np.array([255], np.uint8)), 8))
     assert moved(contributions) == {}
     assert len(moved(contributions[:2])) == 2  # half of the weight is enough: two nodes can work on different tiles
-
-
-def test_votes_with_missing_codes_are_refused() -> None:
-    votes = random_sized_votes(LAYOUT, 8, 1)
-    merger = merger_of(contract_of({"kind": "quorum"}, demo={"magnitude": "tile"}), LAYOUT, 0)
-    with pytest.raises(ValueError, match="one code for each"):
-        merger.add(replace(votes, codes=None), 1)
-
-
-MERGE_MUCH = """
-import pathlib
-import numpy as np
-from support.small import shapes_contract
-from thinwire_proto.contract import Parameter
-from thinwire_proto.exact.magnitudes import merger_of
-from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.votes import Votes
-
-def peak():
-    status = pathlib.Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
-
-tiles, k, nodes = 64 * 64, 32, 6
-contract = shapes_contract(aggregation={"kind": "quorum", "percent": 1})
-layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 64))])
-rng = np.random.default_rng(1)
-contributions = []
-for _ in range(nodes):
-    components = np.arange(0, layout.components, 4096 // k) + rng.integers(0, 4096 // k, tiles * k)
-    contributions.append(Votes(components, rng.random(tiles * k) < 0.5))
-small = TileLayout([Parameter(name="m", shape=(64 * 4, 64 * 4))])
-few = merger_of(contract, small, 0)
-few.add(Votes(contributions[0].components[:99], contributions[0].positive[:99]), 1)
-few.merged()  # load and cache everything once
-before = peak()
-merger = merger_of(contract, layout, 0)
-for votes in contributions:
-    merger.add(votes, 8)
-merged = merger.merged()
-print((peak() - before) / layout.components)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from Linux's /proc")
-def test_a_rule_of_two_sides_takes_less_than_six_bytes_a_parameter() -> None:
-    """Runs in its own process with 17 million parameters; counts both sums, the working memory and the merged votes."""
-    command = [sys.executable, "-c", MERGE_MUCH]
-    bytes_a_parameter = float(subprocess.check_output(command, text=True, env=beside_the_tests()))
-    assert 4 < bytes_a_parameter < 6

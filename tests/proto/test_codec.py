@@ -18,7 +18,8 @@ from thinwire_proto.contract import Magnitude, Parameter, ScheduleSpec
 from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import schedule as rates
-from thinwire_proto.exact.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
+from thinwire_proto.exact.aggregation import SizedMerger
+from thinwire_proto.exact.magnitudes import SCALE_MIN, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes, merge
@@ -67,7 +68,7 @@ def test_updates_round_trip(k: int, weights: list[int], seed: int) -> None:
 
 
 def sized_update(step: int, *votes: Votes) -> Update:
-    merger = MagnitudeMerger(LAYOUT, "dct", 1.0)
+    merger = SizedMerger(LAYOUT, 1.0)
     for weight, one in enumerate(votes, 1):
         merger.add(one, weight)
     return Update(step, RATE, 1.0, merger.merged())
@@ -145,7 +146,7 @@ def test_damaged_payload_with_magnitudes_decodes_to_valid_votes_or_raises(data: 
         for _ in range(data.draw(st.integers(1, 4))):
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
         with suppress(PayloadError):
-            MagnitudeMerger(LAYOUT, "dct", 1.0).add(decode_votes(bytes(damaged), LAYOUT, 32, "tile"), 1)
+            SizedMerger(LAYOUT, 1.0).add(decode_votes(bytes(damaged), LAYOUT, 32, "tile"), 1)
         try:
             merged = decode_update(bytes(damaged), LAYOUT, "tile").merged
         except PayloadError:
@@ -280,7 +281,7 @@ def test_merged_votes_outside_their_bounds_are_refused() -> None:
 def test_signs_round_trip_only_if_the_contract_steps_by_signs() -> None:
     update = Update(3, RATE, 1.0, merge([(random_votes(LAYOUT, 2000, 1), 1)], LAYOUT.components))
     assert isinstance(update.merged, Merged)
-    signs = signs_of(update.merged, LAYOUT, "dct", 3)
+    signs = signs_of(update.merged, LAYOUT, 3)
     data = encode_update(replace(update, merged=signs), LAYOUT)
     again = decode_update(data, LAYOUT).merged
     assert isinstance(again, Signs)

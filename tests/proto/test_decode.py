@@ -19,7 +19,6 @@ from thinwire_proto.exact.transform import integer_basis, inverse
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 
-TRANSFORMS = ["dct", "hadamard"]
 CPU = torch.device("cpu")
 
 
@@ -32,70 +31,66 @@ def restored() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def decode(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def decode(merged: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode int16 [n, 64, 64] or [n, 64] to (whether each sign is +, whether each tile steps), with the functions of
     `apply`."""
     tile, position = merged.flatten(1).nonzero(as_tuple=True)
     votes, stepped = scale_votes(merged.flatten(1)[tile, position], tile, len(merged))
     scaled = torch.zeros(merged.flatten(1).shape)
     scaled[tile, position] = votes
-    found = directions(scaled.view(merged.shape), transform, step)
+    found = directions(scaled.view(merged.shape), step)
     assert bool((found.abs() % 1 == 0.5).all())  # never 0, and nothing was rounded away
     return found > 0, stepped
 
 
-def scaled_tiles(transform: str) -> torch.Tensor:
+def scaled_tiles() -> torch.Tensor:
     """V' of the extreme tiles, float32 [n, 64, 64]."""
-    merged = tiles_of(transform).flatten(1)
+    merged = tiles_of().flatten(1)
     tile, position = merged.nonzero(as_tuple=True)
     scaled = torch.zeros(merged.shape)
     scaled[tile, position] = scale_votes(merged[tile, position], tile, len(merged))[0]
     return scaled.view(-1, 64, 64)
 
 
-def tiles_of(transform: str) -> torch.Tensor:
-    return torch.from_numpy(extreme_tiles(transform).astype(np.int16))
+def tiles_of() -> torch.Tensor:
+    return torch.from_numpy(extreme_tiles().astype(np.int16))
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_float32_equals_int64_on_tiles_at_the_bounds(transform: str, step: int, dimensions: int) -> None:
-    merged = extreme_tiles(transform)
+def test_float32_equals_int64_on_tiles_at_the_bounds(step: int, dimensions: int) -> None:
+    merged = extreme_tiles()
     merged = merged if dimensions == 2 else merged[:, :, 0]
-    positive, stepped = decode(torch.from_numpy(merged.astype(np.int16)), transform, step)
-    expected, expected_stepped = reference_signs(merged, transform, step)
+    positive, stepped = decode(torch.from_numpy(merged.astype(np.int16)), step)
+    expected, expected_stepped = reference_signs(merged, step)
     assert np.array_equal(positive.numpy(), expected)
     assert np.array_equal(stepped.numpy(), expected_stepped)
     assert not stepped[0]  # the tile without votes
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_python_integers_give_the_same_signs(transform: str) -> None:
+def test_python_integers_give_the_same_signs() -> None:
     """A deliberately simple reference: no matrices, no numpy, a few positions of a few tiles."""
-    table = [[int(v) for v in row] for row in integer_basis(transform, CPU).numpy()]
-    merged = extreme_tiles(transform)[[1, 2, 20, 30, 40]]
-    positive, _ = decode(torch.from_numpy(merged.astype(np.int16)), transform, 0)
+    table = [[int(v) for v in row] for row in integer_basis(CPU).numpy()]
+    merged = extreme_tiles()[[1, 2, 20, 30, 40]]
+    positive, _ = decode(torch.from_numpy(merged.astype(np.int16)), 0)
     for tile, votes in enumerate(merged.tolist()):
         largest = max(abs(v) for row in votes for v in row)
         scaled = [[((v > 0) - (v < 0)) * ((254 * abs(v) + largest) // (2 * largest)) for v in row] for row in votes]
         for i, j in ((0, 0), (0, 1), (13, 57), (63, 63)):
             passes = [sum(table[k][i] * scaled[k][c] for k in range(64)) for c in range(64)]
-            if transform == "dct":
-                passes = [(value + 256) // 512 for value in passes]
+            passes = [(value + 256) // 512 for value in passes]
             x = sum(passes[c] * table[c][j] for c in range(64))
             assert bool(positive[tile, i, j]) == (x > 0 or (x == 0 and (64 * i + j) % 2 == 0))
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.usefixtures("restored")
-def test_threads_and_global_precision_do_not_change_the_result(transform: str, threads: int, precision: str) -> None:
-    expected, _ = reference_signs(extreme_tiles(transform), transform, 3)
+def test_threads_and_global_precision_do_not_change_the_result(threads: int, precision: str) -> None:
+    expected, _ = reference_signs(extreme_tiles(), 3)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
-    positive, _ = decode(tiles_of(transform), transform, 3)
+    positive, _ = decode(tiles_of(), 3)
     assert np.array_equal(positive.numpy(), expected)
     assert torch.get_float32_matmul_precision() == precision  # and the program's setting is left as it was
 
@@ -113,41 +108,35 @@ def test_batch_size_does_not_change_the_result(batch: int, monkeypatch: pytest.M
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_order_of_summation_does_not_change_the_result(transform: str) -> None:
-    tiles = scaled_tiles(transform)
-    basis = integer_basis(transform, CPU)
+def test_order_of_summation_does_not_change_the_result() -> None:
+    tiles = scaled_tiles()
+    basis = integer_basis(CPU)
     with pinned_precision():
-        expected = inverse_exact(tiles.clone(), transform, torch.empty_like(tiles))
+        expected = inverse_exact(tiles.clone(), torch.empty_like(tiles))
     for seed in range(5):
         order = torch.randperm(64, generator=torch.Generator().manual_seed(seed))
         with pinned_precision():
             first = basis[order].T @ tiles[:, order]
-            if transform == "dct":
-                first = torch.floor(first / decode_module.SHIFT + 0.5)
+            first = torch.floor(first / decode_module.SHIFT + 0.5)
             second = first[:, :, order] @ basis[order]
         assert torch.equal(second, expected)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_float_decode_differs(transform: str) -> None:
+def test_float_decode_differs() -> None:
     """The negative control: the published inverse in floating point (arXiv 2411.19870) does not give these signs."""
-    merged = extreme_tiles(transform)
-    x = inverse(torch.from_numpy(merged.astype(np.float32)), transform)
-    expected, stepped = reference_signs(merged, transform, 0)
+    merged = extreme_tiles()
+    x = inverse(torch.from_numpy(merged.astype(np.float32)))
+    expected, stepped = reference_signs(merged, 0)
     assert bool(((x.numpy() > 0) != expected)[stepped & (x != 0).flatten(1).all(1).numpy()].any())
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("magnitude", ["sign", "clipped"])
-def test_self_test_passes_and_detects_a_float_decode(
-    transform: str, magnitude: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    demo = DemoSpec.model_validate({"transform": transform, "magnitude": magnitude})
+def test_self_test_passes_and_detects_a_float_decode(magnitude: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = DemoSpec.model_validate({"magnitude": magnitude})
     assert run_selftest(demo, "cpu").passed
 
-    def in_float(scaled: torch.Tensor, transform: str, buffer: torch.Tensor) -> torch.Tensor:
-        return inverse(scaled, transform) * (1 + 1e-7)
+    def in_float(scaled: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        return inverse(scaled) * (1 + 1e-7)
 
     monkeypatch.setattr(decode_module, "inverse_exact", in_float)
     found = run_selftest(demo, "cpu")
@@ -158,7 +147,7 @@ def test_self_test_passes_and_detects_a_float_decode(
 
 def test_autocast_is_refused() -> None:
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(LocalError, match="autocast"):
-        decode(tiles_of("dct"), "dct", 0)
+        decode(tiles_of(), 0)
 
 
 def test_scaling_keeps_order_and_reaches_127() -> None:
@@ -179,20 +168,19 @@ def test_scaling_equals_integer_division_where_rounding_could_show() -> None:
     assert np.array_equal(found.numpy().reshape(votes.shape), expected)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_clipped_step_equals_its_formula(transform: str, dimensions: int) -> None:
+def test_clipped_step_equals_its_formula(dimensions: int) -> None:
     """Compared with the formula in float64; batches and their order do not change the bits."""
-    tiles = scaled_tiles(transform).to(torch.int8)
+    tiles = scaled_tiles().to(torch.int8)
     tiles = tiles if dimensions == 2 else tiles[:, :, 0].contiguous()
-    step = clipped(tiles, transform, 0.5)
+    step = clipped(tiles, 0.5)
     with pinned_precision():
-        x = inverse_exact(tiles.float(), transform, torch.empty(tiles.shape)).double()
+        x = inverse_exact(tiles.float(), torch.empty(tiles.shape)).double()
     mean = x.abs().flatten(1).mean(1).view(-1, *[1] * dimensions)
     plain = 0.5 * (x / (decode_module.CLIP * mean)).clamp(-1, 1)
     assert torch.allclose(step.double(), plain.nan_to_num(), atol=1e-7)
     assert bool((step[0] == 0).all())  # the tile without votes
     assert 0.1 < (step.abs() == 0.5).float().mean() < 0.9  # some are clipped, and some are not
     order = torch.randperm(len(tiles), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(clipped(tiles[order], transform, 0.5), step[order])
-    assert torch.equal(torch.cat([clipped(one[None], transform, 0.5) for one in tiles]), step)
+    assert torch.equal(clipped(tiles[order], 0.5), step[order])
+    assert torch.equal(torch.cat([clipped(one[None], 0.5) for one in tiles]), step)

@@ -9,58 +9,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire_proto.contract import Order
-from thinwire_proto.data.order import ORDERS, SAMPLES_MAX, sample_at
-from thinwire_proto.exact.mix64 import GOLDEN, mix64
+from thinwire_proto.data.order import SAMPLES_MAX, sample_at
 
 TEN = [7, 6, 9, 2, 8, 0, 1, 5, 4, 3, 5, 6, 8, 4, 3, 9, 0, 2, 1, 7]
 MILLION = [986842, 29140, 187597, 838208, 551063]
 MOST = [1126039084750912200, 7428550627782120873, 461800214197432314]
 
-BOTH = pytest.mark.parametrize("order", list(ORDERS))
 
-
-@BOTH
 @given(st.integers(0, 2**63 - 1), st.integers(1, 300), st.integers(0, 5))
-def test_each_pass_has_every_sample_once(order: Order, seed: int, samples: int, pass_number: int) -> None:
+def test_each_pass_has_every_sample_once(seed: int, samples: int, pass_number: int) -> None:
     positions = range(pass_number * samples, (pass_number + 1) * samples)
-    assert sorted(sample_at(position, seed, samples, order) for position in positions) == list(range(samples))
+    assert sorted(sample_at(position, seed, samples) for position in positions) == list(range(samples))
 
 
-@BOTH
-def test_each_pass_and_each_seed_has_its_own_order(order: Order) -> None:
+def test_each_pass_and_each_seed_has_its_own_order() -> None:
     starts = ((1, 0), (1, 50), (2, 0))
-    assert len({tuple(sample_at(p, seed, 50, order) for p in range(start, start + 50)) for seed, start in starts}) == 3
+    assert len({tuple(sample_at(p, seed, 50) for p in range(start, start + 50)) for seed, start in starts}) == 3
 
 
-def test_argsort_is_a_sort_by_mix64_on_any_machine() -> None:
-    """Compares with a simple reference in Python integers."""
-    seed, pass_number, samples = 7, 3, 40
-    key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
-    expected = sorted(range(samples), key=lambda sample: mix64(key + sample))
-    assert [sample_at(pass_number * samples + place, seed, samples, "argsort") for place in range(samples)] == expected
-
-
-def test_feistel_gives_the_known_order() -> None:
+def test_the_order_is_the_known_one() -> None:
     """A changed number changes the meaning of the contract: nodes would train on each other's samples."""
-    assert [sample_at(place, 1, 10, "feistel") for place in range(20)] == TEN
-    assert [sample_at(place, 2**63 - 1, 1_000_003, "feistel") for place in (0, 1, 2, 1_000_002, 5_000_015)] == MILLION
-    assert [sample_at(place, 7, SAMPLES_MAX, "feistel") for place in (0, SAMPLES_MAX - 1, SAMPLES_MAX)] == MOST
+    assert [sample_at(place, 1, 10) for place in range(20)] == TEN
+    assert [sample_at(place, 2**63 - 1, 1_000_003) for place in (0, 1, 2, 1_000_002, 5_000_015)] == MILLION
+    assert [sample_at(place, 7, SAMPLES_MAX) for place in (0, SAMPLES_MAX - 1, SAMPLES_MAX)] == MOST
 
 
 def test_adjacent_samples_of_a_text_are_not_adjacent_in_the_order() -> None:
     """The mean distance of adjacent samples is that of a random order, (n² − 1) / 3n."""
     samples = 1 << 14
-    order = [sample_at(place, 3, samples, "feistel") for place in range(samples)]
+    order = [sample_at(place, 3, samples) for place in range(samples)]
     mean = sum(abs(after - before) for before, after in pairwise(order)) / samples
     assert 0.98 < mean / (samples / 3) < 1.02
     assert sum(index == sample for index, sample in enumerate(order)) < 8  # one on average
 
 
-def test_feistel_needs_no_memory_per_sample() -> None:
-    sample_at(0, 5, 1 << 40, "feistel")
+def test_the_order_needs_no_memory_per_sample() -> None:
+    sample_at(0, 5, 1 << 40)
     tracemalloc.start()
-    assert len({sample_at(place, 5, 1 << 40, "feistel") for place in range(0, 1 << 40, 1 << 32)}) == 256
+    assert len({sample_at(place, 5, 1 << 40) for place in range(0, 1 << 40, 1 << 32)}) == 256
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 16
@@ -69,4 +55,4 @@ def test_feistel_needs_no_memory_per_sample() -> None:
 @pytest.mark.parametrize("samples", [0, SAMPLES_MAX + 1])
 def test_an_impossible_number_of_samples_is_refused(samples: int) -> None:
     with pytest.raises(ValueError, match="there must be 1 to"):
-        sample_at(0, 1, samples, "feistel")
+        sample_at(0, 1, samples)

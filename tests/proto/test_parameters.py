@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.small import SHAPES, random_sized_votes, random_votes
 from thinwire_proto.contract import DemoSpec, Magnitude, Parameter
 from thinwire_proto.errors import ReplicaError
-from thinwire_proto.exact.magnitudes import MagnitudeMerger
+from thinwire_proto.exact.aggregation import SizedMerger
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.parameters import Parameters, load_parameters, shard_shapes
 from thinwire_proto.exact.tiles import TileLayout
@@ -57,7 +57,7 @@ def update_of(layout: TileLayout, magnitude: Magnitude, levels: int = 0) -> Merg
     votes = [(votes_of(layout, 9, seed), seed + 1) for seed in range(3)]
     if magnitude != "tile":
         return merge(votes, layout.components)
-    merger = MagnitudeMerger(layout, "dct", 1.0, levels)
+    merger = SizedMerger(layout, 1.0, levels=levels)
     for one, weight in votes:
         merger.add(one, weight)
     return merger.merged()

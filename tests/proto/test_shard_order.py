@@ -20,18 +20,18 @@ SHARDS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 def test_the_order_never_changes() -> None:
     """Nodes of other versions must read the same samples."""
-    order = ShardOrder([[3, 5, 2]], 1, "feistel")
+    order = ShardOrder([[3, 5, 2]], 1)
     assert [tuple(order.place(position))[1:] for position in range(10)] == ONE_SOURCE
-    mixed = ShardOrder([[3, 5, 2], [4, 4]], 7, "feistel", [0.7, 0.3])
+    mixed = ShardOrder([[3, 5, 2], [4, 4]], 7, [0.7, 0.3])
     assert [tuple(mixed.place(position))[:2] for position in range(10)] == MIXED
-    far = ShardOrder([[100_000] * 50, [90_000] * 9], 7, "feistel", [0.9, 0.1])
+    far = ShardOrder([[100_000] * 50, [90_000] * 9], 7, [0.9, 0.1])
     assert [tuple(far.place(10**15 + step)) for step in range(3)] == FAR
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(SHARDS, min_size=1, max_size=4), st.integers(0, 2**63 - 1), st.integers(0, 3))
 def test_without_weights_each_pass_has_every_sample_once(samples: list[list[int]], seed: int, number: int) -> None:
-    order = ShardOrder(samples, seed, "feistel")
+    order = ShardOrder(samples, seed)
     total = sum(map(sum, samples))
     found = [tuple(order.place(position)) for position in range(number * total, (number + 1) * total)]
     due = [(s, j, i) for s, shards in enumerate(samples) for j, size in enumerate(shards) for i in range(size)]
@@ -44,7 +44,7 @@ def test_weights_are_met_exactly_and_each_source_has_its_own_passes(
     samples: list[list[int]], seed: int, data: st.DataObject
 ) -> None:
     weights = [data.draw(st.sampled_from([0.1, 0.25, 0.5, 1.0, 3.0])) for _ in samples]
-    order = ShardOrder(samples, seed, "feistel", weights)
+    order = ShardOrder(samples, seed, weights)
     places = [order.place(position) for position in range(12 * order.cycle)]
     drawn = Counter(place.source for place in places)
     for source, shards in enumerate(samples):
@@ -70,7 +70,7 @@ def test_ratios_are_those_of_the_decimals() -> None:
 def test_blocks_divide_the_stream_and_read_one_shard_of_the_main_source(
     samples: list[list[int]], seed: int, position: int, weighted: bool
 ) -> None:
-    order = ShardOrder(samples, seed, "feistel", [0.5, 0.3, 0.2][: len(samples)] if weighted else None)
+    order = ShardOrder(samples, seed, [0.5, 0.3, 0.2][: len(samples)] if weighted else None)
     block = order.block(position)
     assert position in block
     assert {order.block(one) for one in block} == {block}
@@ -88,13 +88,13 @@ def test_blocks_divide_the_stream_and_read_one_shard_of_the_main_source(
 
 def test_few_shards_are_divided_so_that_nodes_share_a_pass() -> None:
     for shards, blocks in (([800], 8), ([400] * 3, 9), ([100] * 20, 20)):
-        order = ShardOrder([shards], 1, "feistel")
+        order = ShardOrder([shards], 1)
         starts = {order.block(position).start for position in range(sum(shards))}
         assert len(starts) == blocks >= BLOCKS_MIN
 
 
 def test_neighbours_in_a_pass_lie_in_one_shard() -> None:
-    order = ShardOrder([[50] * 40], 3, "feistel")
+    order = ShardOrder([[50] * 40], 3)
     places = [order.place(position) for position in range(2000)]
     assert sum(one.shard != next_.shard for one, next_ in pairwise(places)) == 39
     assert [place.shard for place in places[::50]] != sorted(range(40))
@@ -102,7 +102,7 @@ def test_neighbours_in_a_pass_lie_in_one_shard() -> None:
 
 def test_a_last_source_without_samples_is_never_drawn() -> None:
     """A fuzzer's find: the share of the last source was divided by a width of zero."""
-    order, without = ShardOrder([[7, 4], []], 3, "feistel"), ShardOrder([[7, 4]], 3, "feistel")
+    order, without = ShardOrder([[7, 4], []], 3), ShardOrder([[7, 4]], 3)
     for position in (0, 10, 11, 10**12):
         assert order.place(position) == without.place(position)
         assert order.block(position) == without.block(position)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import TwoNodes
 from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.contract.models.timm import TimmSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.timm import TimmTask
@@ -31,7 +32,7 @@ needs_timm = pytest.mark.skipif(timm is None, reason=f"timm does not import: {WH
 
 SPECS = {
     "convolutions": TimmSpec(name="test_convnext", classes=3, image_size=32),
-    "attention": TimmSpec(name="test_vit", classes=3, image_size=32, channels=1, options='{"patch_size":8}'),
+    "attention": TimmSpec(name="test_vit", classes=3, image_size=32, options='{"patch_size":8}'),
     "GroupNorm in place of BatchNorm": TimmSpec(
         name="resnet18", classes=3, image_size=96, options='{"channels":[32,32,32,64],"norm_layer":"groupnorm"}'
     ),
@@ -47,7 +48,7 @@ class Stripes(DataSource):
     def batch(self, positions: Sequence[int]) -> Batch:
         side = self._spec.image_size
         generator = torch.Generator().manual_seed(positions[0])
-        images = 0.1 * torch.randn(len(positions), self._spec.channels, side, side, generator=generator)
+        images = 0.1 * torch.randn(len(positions), CHANNELS, side, side, generator=generator)
         labels = torch.tensor(list(positions)) % 3
         for image, label in zip(images, labels.tolist(), strict=True):
             stripes = image if label == 0 else image.transpose(1, 2)

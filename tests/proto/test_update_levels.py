@@ -15,7 +15,8 @@ from support.small import random_replica, random_sized_votes, shapes_contract
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.contract.reading import parse_run
 from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.exact.magnitudes import gain, merger_of
+from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.magnitudes import gain
 from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.transform import inverse
@@ -37,8 +38,8 @@ BODY = (
 Weighed = list[tuple[Votes, int]]
 
 
-def contract_of(levels: int, **aggregation: Any) -> Contract:
-    return shapes_contract(demo={"magnitude": "tile", "update_levels": levels}, aggregation=aggregation or {})
+def contract_of(levels: int) -> Contract:
+    return shapes_contract(demo={"magnitude": "tile", "update_levels": levels})
 
 
 def merged_by(contract: Contract, contributions: Weighed) -> Merged | Levels:
@@ -96,14 +97,12 @@ def test_tiles_without_votes_do_not_travel() -> None:
     assert len(decode_update(nothing, LAYOUT, "tile", 3).merged) == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sizes", ["median", "own"])
 @pytest.mark.parametrize("levels", LEVELS)
-def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero(levels: int, sizes: str) -> None:
+def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero(levels: int) -> None:
     """Compared with 127 levels, whose values are off by half a level at most."""
     contributions = [(random_sized_votes(LAYOUT, 900, seed), seed + 1) for seed in range(5)]
-    aggregation = {"kind": "vote", "sizes": sizes}
-    found = merged_by(contract_of(levels, **aggregation), contributions)
-    whole = merged_by(contract_of(0, **aggregation), contributions)
+    found = merged_by(contract_of(levels), contributions)
+    whole = merged_by(contract_of(0), contributions)
     assert isinstance(found, Levels)
     assert isinstance(whole, Merged)
     fine, scales = dense(whole)
@@ -131,12 +130,11 @@ def test_one_python_integer_at_a_time_gives_the_same() -> None:
         assert merged.values[:4].tolist() == due
 
 
-@pytest.mark.parametrize("transform", ["dct", "hadamard"])
-def test_with_127_levels_a_replica_takes_the_same_step(transform: str) -> None:
+def test_with_127_levels_a_replica_takes_the_same_step() -> None:
     contributions = [(random_sized_votes(LAYOUT, 700, seed), seed + 1) for seed in range(3)]
     states = []
     for levels in (0, 127):
-        contract = shapes_contract(demo={"magnitude": "tile", "transform": transform, "update_levels": levels})
+        contract = shapes_contract(demo={"magnitude": "tile", "update_levels": levels})
         replica = random_replica(contract)
         merged = merged_by(contract, contributions)
         body, form = encode_smaller(Update(0, RATE, 1 - 2.0**-20, merged), LAYOUT, contract.demo)
@@ -146,11 +144,10 @@ def test_with_127_levels_a_replica_takes_the_same_step(transform: str) -> None:
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("transform", ["dct", "hadamard"])
 @pytest.mark.parametrize("levels", LEVELS)
-def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int, transform: str) -> None:
+def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int) -> None:
     """Compared with the inverse transform in floating point."""
-    demo = {"magnitude": "tile", "transform": transform, "update_levels": levels}
+    demo = {"magnitude": "tile", "update_levels": levels}
     contract = shapes_contract(demo=demo)
     merged = merged_by(contract, [(random_sized_votes(LAYOUT, 900, seed), seed + 1) for seed in range(5)])
     assert isinstance(merged, Levels)
@@ -160,8 +157,8 @@ def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int, tra
     values = torch.from_numpy(merged.values).float()
     expected = torch.cat(
         [
-            inverse(LAYOUT.matrices(values), transform).flatten() * gain(transform, is_matrix=True),
-            inverse(LAYOUT.vectors(values), transform).flatten() * gain(transform, is_matrix=False),
+            inverse(LAYOUT.matrices(values)).flatten() * gain(is_matrix=True),
+            inverse(LAYOUT.vectors(values)).flatten() * gain(is_matrix=False),
         ]
     )
     sizes = np.array([4096] * LAYOUT.matrix_tiles + [64] * LAYOUT.vector_tiles)

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_votes, shapes_contract
-from thinwire_proto.contract import WEIGHT_SUM_MAX, parse_run
-from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.exact.magnitudes import merger_of, tiles_with
+from thinwire_proto.contract import WEIGHT_SUM_MAX
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.topk import TopkSelection, check_update_topk, dropped_by_update
 from thinwire_proto.exact.votes import Merged, Merger, Votes, merge
@@ -133,9 +134,3 @@ def test_sized_votes_are_chosen_by_their_sum_of_signs() -> None:
     check_update_topk(with_sizes, LAYOUT, 40)
     with pytest.raises(PayloadError, match="allows 39"):
         check_update_topk(with_sizes, LAYOUT, 39)
-
-
-def test_own_sizes_and_update_topk_exclude_each_other() -> None:
-    sections = {"demo": {"update_topk": 8, "magnitude": "tile"}, "aggregation": {"kind": "vote", "sizes": "own"}}
-    with pytest.raises(ConfigError, match=r'aggregation\.sizes must be "median" if demo.update_topk is not 0'):
-        parse_run(sections, "RUN.toml")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from support.small import random_sized_votes, shapes_contract
 from thinwire_coordinator.star.trust.ballots import Secret
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import votes as votes_module
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Levels, Merged, Votes, WholeVotes, tile_ranges
 from thinwire_proto.wire.codec import contribution_bytes_max, decode_votes, encode_votes
@@ -21,12 +19,6 @@ from thinwire_proto.wire.packing import pack_array, unpack_array
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 ALL = MATRIX_COMPONENTS
-RULES: list[dict[str, Any]] = [
-    {"kind": "vote", "sizes": "median"},
-    {"kind": "vote", "sizes": "own"},
-    {"kind": "quorum", "percent": 60},
-    {"kind": "trimmed", "percent": 20},
-]
 
 
 def whole_votes(seed: int, absent: float = 0.2) -> WholeVotes:
@@ -46,9 +38,8 @@ def listed(votes: Votes) -> Votes:
 
 
 @pytest.mark.parametrize("levels", [0, 3])
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map(str, rule.values())))
-def test_both_forms_merge_to_the_same_bits(rule: dict[str, Any], levels: int) -> None:
-    contract = shapes_contract(demo={"magnitude": "tile", "update_levels": levels}, aggregation=rule)
+def test_both_forms_merge_to_the_same_bits(levels: int) -> None:
+    contract = shapes_contract(demo={"magnitude": "tile", "update_levels": levels})
     contributions: list[tuple[Votes, int]] = [(whole_votes(seed), seed + 1) for seed in range(4)]
     contributions.append((random_sized_votes(LAYOUT, 300, 9), 2))
     found = []

@@ -45,7 +45,7 @@ COST_S |= dict.fromkeys([Job.READ_UPDATE, *JOBS["replica"]], 0.001)
 """Virtual seconds of each kind of job. Other jobs take no time, because their payloads are tiny."""
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 """The smallest possible model. The simulation does not depend on the model."""
-DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
+DEMO = {"k": VOTES, "magnitude": "sign"}
 """Synthetic votes need this k. The other fields are explicit, so that golden histories do not depend on defaults."""
 
 
@@ -57,9 +57,7 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     """Create a state directory with an initial state and no sealed update."""
     text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
-    data = CorpusSpec(
-        seed=seed, order="argsort", corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train)
-    )
+    data = CorpusSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     demo = DEMO | spec.get("demo", {})
     run = RunSpec.model_validate({"model": MODEL, "data": data} | spec | {"demo": demo})
     sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}

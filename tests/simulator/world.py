@@ -32,7 +32,7 @@ from thinwire_node.settings import NodeSettings
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Levels, Merged, Signs
 from thinwire_proto.identity.keys import SecretKey
@@ -340,7 +340,7 @@ class World:
                 pairs = [(found.components, due.components), (found.values, due.values)]
             else:
                 assert isinstance(found, Signs)
-                signs = signs_of(due, layout, demo.transform, row.step)
+                signs = signs_of(due, layout, row.step)
                 pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
             if not all(np.array_equal(one, other) for one, other in pairs):
                 raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")
@@ -377,7 +377,7 @@ class World:
     def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
         cursor, free, held = sim_coordinator.swarm.hall.leases.plain()
         seen: set[int] = set()
-        for runs in (free, *(part for _, _, granted, trained in held for part in (granted, trained))):
+        for runs in (free, *(part for _, _, granted, trained, _ in held for part in (granted, trained))):
             for start, count in runs:
                 positions = set(range(start, start + count))
                 if positions & seen or start + count > cursor:

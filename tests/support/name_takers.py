@@ -29,7 +29,7 @@ TRIES: tuple[Callable[[], object], ...] = (
     lambda: register_topology("ring")(mine),  # type: ignore[arg-type]
     lambda: register_codec("sign")(Codec),  # type: ignore[type-abstract]
     lambda: register_method("star")(mine),  # type: ignore[arg-type]
-    lambda: EXCHANGES.register("0.2.0")(MySpec),
+    lambda: EXCHANGES.register(MySpec),
     lambda: TASKS.register("decoder")(mine),
     lambda: KINDS.register("star")(mine),
 )

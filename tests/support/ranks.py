@@ -97,7 +97,7 @@ def unequal(rank: int) -> Any:
     optimizer = DeMo(
         [
             {"params": parameters[:3], "lr": 2e-3},
-            {"params": parameters[3:], "weight_decay": 0.01, "compression_topk": 8, "transform": "hadamard"},
+            {"params": parameters[3:], "weight_decay": 0.01, "compression_topk": 8},
         ],
         **VOTE,
     )
@@ -135,7 +135,7 @@ def at_odds(rank: int) -> Any:
     """The errors when the ranks' settings, shapes, steps, rates or parameters differ."""
     alone = [dist.new_group([number]) for number in range(RANKS)][rank]
     return [
-        refusal([(64, 64)], {"compression_topk": 32 - rank, "alpha": 1 - rank / 2}),
+        refusal([(64, 64)], {"compression_topk": 32 - rank, "precondition_beta": 0.5 - rank / 4}),
         refusal([(64, 64 + rank)], {}),
         refusal([(64, 64)], {"lr": 1e-3 * (1 + rank)}),
         refusal([(64, 64)], {}, seed=rank),
@@ -183,7 +183,7 @@ def after_errors(rank: int) -> Any:
 def odd_settings(rank: int) -> Any:
     """Steps with numbers of numpy, and with a first param group that is empty."""
     parameters = parameters_of(SHAPES)
-    groups = [{"params": []}, {"params": parameters, "compression_topk": np.int64(8), "alpha": 1}]
+    groups = [{"params": []}, {"params": parameters, "compression_topk": np.int64(8)}]
     optimizer = DeMo(groups, lr=np.float32(RATE), compression_decay=np.float32(0.9))
     give(parameters, gradients_of(SHAPES, 0, rank))
     return step_error(optimizer), optimizer.fingerprint()

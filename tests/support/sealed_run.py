@@ -25,7 +25,7 @@ from thinwire_proto.wire.rows import Counted, genesis
 
 COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
-    *("version", "extras"),
+    "extras",
 )
 
 

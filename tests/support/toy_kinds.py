@@ -17,7 +17,7 @@ from thinwire_proto.contract import DATA, MODELS, Contract, DataSpec, ModelSpec,
 from thinwire_proto.task import DATA_KINDS, NO_BLOBS, TASKS, Batch, DataKind, DataSource, HeldOutSet, Made, Task
 
 
-@MODELS.register(since="0.2.0")
+@MODELS.register
 class LineSpec(ModelSpec):
     kind: Literal["line"] = "line"
     vocabulary: int = 2
@@ -25,7 +25,7 @@ class LineSpec(ModelSpec):
     width: int = 8
 
 
-@DATA.register(since="0.2.0")
+@DATA.register
 class SlopesSpec(DataSpec):
     kind: Literal["slopes"] = "slopes"
 

@@ -12,7 +12,7 @@ from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import TorchCompute
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update

@@ -73,7 +73,7 @@ def initial(tmp_path: Path) -> Path:
     folder = tmp_path / "initial"
     folder.mkdir()
     rounds = {"pace": "barrier", "length_ms": 20_000, "samples": SAMPLES, "min_contributions": 2, "nodes_max": 4}
-    make_state(folder, small_contract(round=rounds, demo={"k": K, "k_policy": "fixed", "magnitude": "sign"})).close()
+    make_state(folder, small_contract(round=rounds, demo={"k": K, "magnitude": "sign"})).close()
     return folder
 
 

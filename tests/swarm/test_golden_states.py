@@ -1,4 +1,4 @@
-"""Tests that state directories of thinwire 0.1.0 (commit dbf738d) can be opened, verified, exported and continued.
+"""Tests that the golden state directories can be opened, verified, exported and continued.
 
 See tests/golden/README.md. Each test works on a copy.
 """
@@ -23,6 +23,7 @@ from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import contract_like, differences, parse_run
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica
+from thinwire_proto.identity.keys import KEY_FILE
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STEP = 5
@@ -46,24 +47,25 @@ def swarm(name: str, tmp_path: Path) -> Iterator[RealSwarm]:
     with real_swarm(tmp_path) as swarm:
         shutil.copytree(GOLDEN / name / "coordinator", swarm.state)
         shutil.copytree(GOLDEN / name / "node", swarm.folder / "node-a")
+        for private in (swarm.state / KEY_FILE, swarm.state / "organizer.secret", swarm.folder / "node-a" / KEY_FILE):
+            private.chmod(0o600)  # git keeps no such mode
         yield swarm
 
 
-def test_an_old_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_a_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     state = open_state(swarm.state)
     replica = replica_at_head(state)
     assert state.contract.hash.hex() == facts["contract"]
-    assert state.contract.version == 1
     assert (replica.step, replica.head.hex()) == (facts["step"], facts["head"])
     assert (replica.state_hash().hex(), f"{replica.fingerprint(0):016x}") == (facts["state"], facts["fingerprint"])
     assert [list(pair) for pair in state.ledger.losses(HELD_OUT)] == facts["losses"]
     assert state.ledger.rounds_void == facts["rounds_void"]
-    assert state.ledger.begin_term().number == facts["epochs"] + 1
+    assert state.ledger.begin_term().number == facts["terms"] + 1
     assert sorted(state.ledger.names(10).values()) == facts["names"]
     state.close()
 
 
-def test_an_old_run_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_a_run_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     before = (swarm.state / "ledger.sqlite").read_bytes()
     assert f"step {facts['step']}: head {facts['head']}, fingerprint {facts['fingerprint']}" in swarm.verify()
     contract = open_state(swarm.state, read_only=True).contract
@@ -75,8 +77,7 @@ def test_an_old_run_is_verified_and_exported_at_the_head_and_before(swarm: RealS
     assert (swarm.state / "ledger.sqlite").read_bytes() == before, "reading must not change the ledger"
 
 
-def test_the_run_file_of_an_old_run_still_matches_it(swarm: RealSwarm, name: str) -> None:
-    """The run file has the keys of 0.1.0 and does not name the order of samples."""
+def test_the_run_file_of_a_run_matches_it(swarm: RealSwarm) -> None:
     document = json.loads((swarm.state / "contract.json").read_text())
     for key in ("parameters", "version"):
         del document[key]
@@ -84,24 +85,21 @@ def test_the_run_file_of_an_old_run_still_matches_it(swarm: RealSwarm, name: str
     state = open_state(swarm.state)
     run = parse_run(document, "RUN.toml")
     assert differences(state.contract, contract_like(state.contract, run)) == []
-    document["data"]["order"] = "feistel"
-    other = contract_like(state.contract, parse_run(document, "RUN.toml"))
-    assert differences(state.contract, other) == ["data.order: argsort here, feistel there"]
     state.close()
 
 
-def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     folder = swarm.folder / "node-a"
     state = NodeState(folder)
     contract = state.contract()
     assert contract is not None
     assert contract.hash.hex() == facts["contract"]
     assert state.head is not None
-    assert (state.head.step, state.head.hash.hex()) == (facts["step"], facts["head"])
+    assert (state.head.step, state.head.hash.hex()) == (facts["node_step"], facts["node_head"])
     assert state.data(contract) is not None
     replica = state.replica(contract)
     assert replica is not None
-    assert (replica.step, replica.state_hash().hex()) == (facts["step"], facts["state"])
+    assert (replica.step, replica.state_hash().hex()) == (facts["node_step"], facts["node_state"])
     kept = state.momentum(shapes_kept(contract))
     assert kept is not None
     assert kept.trained_through is not None
@@ -109,11 +107,11 @@ def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, 
     state.close()
     shown = run(["thinwire-node", "status", "--state-dir", str(folder)], swarm.folder)
     assert shown.returncode == 0, shown.stderr
-    assert f"step {facts['step']} of 24" in shown.stdout
+    assert f"step {facts['node_step']} of 24" in shown.stdout
 
 
-def test_an_old_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) -> None:
-    """The node proves who it is from now on. The coordinator does not know it again, so its momentum is dropped."""
+def test_a_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    """The coordinator knows the node again, which keeps its momentum and its parameters."""
     goal = facts["step"] + MORE
     coordinator, node = swarm.coordinator(), swarm.node("node-a")
     swarm.reached(goal)
@@ -122,7 +120,7 @@ def test_an_old_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, A
     assert status.fingerprints_different == 0
     node.tell(signal.SIGTERM)
     until(lambda: not node.running, "the node leaves", node)
-    assert node.events("node.momentum_dropped")
+    assert not node.events("node.momentum_dropped")
     assert not node.events("node.fetching_snapshot"), "it keeps its parameters"
     left_at = last_fingerprint(node)
     head = swarm.status(fingerprint=True)
@@ -134,6 +132,5 @@ def test_an_old_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, A
     state = open_state(swarm.state)
     rows = list(state.ledger.rows())
     assert len(rows) >= goal
-    assert {row.version for row in rows} == {1}, "old nodes read only rows of version 1"
-    assert {row.term for row in rows[facts["step"] :]} == {facts["epochs"] + 1}
+    assert {row.term for row in rows[facts["step"] :]} == {facts["terms"] + 1}
     state.close()

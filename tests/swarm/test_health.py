@@ -42,8 +42,8 @@ def test_a_replaying_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> Non
     coordinator = serve(swarm, http)
     until(lambda: answers(http, "/livez") == 200, "the coordinator answers", coordinator)
     until(lambda: b"replaying" in _read(http, "/api/status"), "the coordinator replays", coordinator)
-    codes = [answers(http, path) for path in ("/livez", "/readyz", "/healthz")]
-    assert codes == [200, 503, 503]
+    codes = [answers(http, path) for path in ("/livez", "/readyz")]
+    assert codes == [200, 503]
     assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_ready") == 0
     coordinator.popen.kill()
     coordinator.popen.wait()
@@ -51,7 +51,7 @@ def test_a_replaying_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> Non
     body.with_suffix(".whole").replace(body)
     coordinator = serve(swarm, http)
     until(lambda: answers(http, "/readyz") == 200, "nodes can join", coordinator)
-    assert [answers(http, path) for path in ("/livez", "/healthz")] == [200, 200]
+    assert [answers(http, path) for path in ("/livez", "/readyz")] == [200, 200]
     coordinator.tell(signal.SIGTERM)
     assert ended(coordinator) == 0
 
@@ -78,6 +78,6 @@ def test_a_node_without_a_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -
     swarm.address = unused
     node = swarm.node("alone", "--metrics", http)
     until(lambda: answers(http, "/livez") == 200, "the node answers", node)
-    assert [answers(http, path) for path in ("/readyz", "/healthz", "/nothing")] == [503, 200, 404]
+    assert [answers(http, path) for path in ("/readyz", "/nothing")] == [503, 404]
     node.tell(signal.SIGTERM)
     assert ended(node) == 0

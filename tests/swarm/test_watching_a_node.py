@@ -92,7 +92,7 @@ def test_log_metrics_terminal_and_status_agree_with_the_coordinator(swarm: RealS
         assert found["thinwire_node_step"][()] == swarm.status().step
         trained = found["thinwire_node_phase_seconds_count"]
         assert trained[("compute",)] == trained[("encode",)] == trained[("upload",)] + 1
-        for path in ("/healthz", "/livez", "/readyz"):
+        for path in ("/livez", "/readyz"):
             with urllib.request.urlopen(address.replace("/metrics", path), timeout=10) as answer:
                 assert json.load(answer) == {"state": "delivering", "words": "delivering: waiting for the receipt"}
         with pytest.raises(urllib.error.HTTPError, match="404"):

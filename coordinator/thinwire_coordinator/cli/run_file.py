@@ -44,12 +44,11 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
-    key = "family" if "family" in model else "kind"  # its name in thinwire 0.1.0
-    if model.get(key, preset.kind) != preset.kind:
+    if (kind := model.get("kind", preset.kind)) != preset.kind:
         raise ConfigError(
-            f"{source}: model.preset: {name} is of kind {preset.kind!r}, and model.{key} is {model[key]!r}; remove it"
+            f"{source}: model.preset: {name} is of kind {preset.kind!r}, and model.kind is {kind!r}; remove it"
         )
-    document["model"] = preset.model_dump(exclude={"kind", *preset.LOCAL}) | {key: preset.kind} | model
+    document["model"] = preset.model_dump(exclude=set(preset.LOCAL)) | model
 
 
 def _check_keys(section: dict[str, Any], spec: type[ModelSpec | DataSpec], name: str, folder: Path) -> None:

@@ -75,7 +75,7 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
-    known = status.HasField("whole")  # the earlier terms are being read, or the coordinator is older
+    known = status.HasField("whole")  # the earlier terms are being read
     facts.add_row("tokens", f"{status.whole.tokens:,}" if known else f"{status.tokens:,} since its start", *rate)
     up, down = human_bytes(status.bytes_up), human_bytes(status.bytes_down)
     facts.add_row("bytes up", up + _since(status), "bytes down", down + _since(status))

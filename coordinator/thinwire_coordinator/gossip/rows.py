@@ -21,7 +21,7 @@ from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.reports import encode_reports
 from thinwire_proto.identity import statements
-from thinwire_proto.wire.rows import Counted, Row, version_for
+from thinwire_proto.wire.rows import Counted, Row
 
 NONCE_BITS = 64
 
@@ -108,7 +108,6 @@ class RowSealer:
             body_bytes=len(body),
             counted=counted,
             previous=self._head,
-            version=version_for(state.contract),
             extras={KIND: kind, **extras},
         )
 

@@ -53,8 +53,7 @@ class _Held:
     packed: bytes = b""  # cached msgpack of `plain`; empty after a change
 
     def plain(self, node: str) -> list[Any]:
-        reserved = [_plain(self.reserved)] if self.reserved else []  # without blocks, as older versions wrote it
-        return [node, self.seen_step, _plain(self.granted), _plain(self.trained), *reserved]
+        return [node, self.seen_step, _plain(self.granted), _plain(self.trained), _plain(self.reserved)]
 
 
 class Leases:
@@ -225,8 +224,7 @@ class Leases:
         try:
             leases.cursor, free, held = plain
             leases._free.extend(SampleRange(*run) for run in free)
-            for node, seen_step, granted, trained, *others in held:
-                (reserved,) = others or ([],)
+            for node, seen_step, granted, trained, reserved in held:
                 leases._held[node] = _Held(_ranges(granted), _ranges(trained), _ranges(reserved), seen_step)
         except (TypeError, ValueError) as error:
             raise Damaged(f"cannot read the leases on disk: {error}") from None

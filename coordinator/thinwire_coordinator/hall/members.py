@@ -15,7 +15,6 @@ from thinwire_coordinator.hall.access.refusals import Denied
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.identity.statements import session_of
-from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 
 Message = TypeVar("Message")
 
@@ -79,7 +78,6 @@ class Member:
     since: Moment | None = None  # when one was counted last, or when it came
     heard: int = 0  # sequence number of its last call
     reports: bool = False  # whether its reports come, in a gossip run
-    abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
     @property
     def active(self) -> bool:

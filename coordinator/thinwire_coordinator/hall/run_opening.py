@@ -20,7 +20,6 @@ from thinwire_coordinator.hall.kind import Kind
 from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
 from thinwire_coordinator.hall.ledger.disk_forecast import Need, needs_of
 from thinwire_coordinator.hall.ledger.retention import Retention
-from thinwire_coordinator.hall.ledger.signing import sign_older_rows
 from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
     StartInterrupted,
@@ -111,7 +110,7 @@ async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness
 async def replay_run(
     kind: Kind, state: RunState, settings: CoordinatorSettings, worker: StartWorker, readiness: Readiness
 ) -> ReplayedRun:
-    """Replay the ledger of an open run, sign its older rows, and delete old files.
+    """Replay the ledger of an open run, and delete old files.
 
     Raises ConfigError if the settings do not fit the run, LedgerError if the run is damaged.
     """
@@ -121,9 +120,6 @@ async def replay_run(
     if replica.step:
         text = f"replayed the ledger: step {replica.step}, all fingerprints match"
         tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
-    if signed := await worker.run(lambda: sign_older_rows(state, worker.go_on)):
-        text = f"signed {signed:,} rows that an older version sealed"
-        tell(log, logging.INFO, "coordinator.rows_signed", text, rows=signed)
     retention = Retention(state, settings.keep, kind.bodies_named_by)
     await worker.run(retention.sweep)
     needs = await worker.run(check_disks, state, settings.keep, kind.forecast)

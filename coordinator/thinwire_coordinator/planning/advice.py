@@ -29,9 +29,6 @@ VOLUME_MAX = 1e12
 LONG_RUN_SECONDS = 60 * 86_400.0
 BARRIER_NODES_MAX = 8
 WARMUP_PART_MAX = 0.2
-COMPONENTS_MIN = 20
-"""Components of a node below which it chooses mostly by chance: 11 each end 9% above AdamW
-(docs/log/convergence.md)."""
 K_FACTOR_MAX = 2
 """k of an adapter over what fits its rank: beyond it, there is a warning."""
 LEVELS_FACTOR_MAX = 1.2
@@ -163,7 +160,7 @@ def _memory(plan: AnyPlan) -> Iterator[Advice]:
 def _narrow(plan: Plan) -> Iterator[Advice]:
     """More components than the narrow tiles of an adapter have use for."""
     padding, given = plan.model.padding, plan.run.demo
-    if not plan.model.frozen or padding < NARROW_PADDING_MIN or given.k_policy != "fixed":
+    if not plan.model.frozen or padding < NARROW_PADDING_MIN:
         return
     fitting = budgets(padding)[0]
     if given.k > K_FACTOR_MAX * fitting.k:
@@ -273,13 +270,6 @@ def _nodes(plan: Plan) -> Iterator[Advice]:
         )
     if nodes > run.round.nodes_max:
         yield Advice("round.nodes_max", f"only {run.round.nodes_max} of {nodes} nodes may take part")
-    k = run.demo.k_of_round(nodes)
-    if run.demo.k_policy == "total" and k < COMPONENTS_MIN:
-        yield Advice(
-            "demo.k",
-            f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with the "
-            'defaults k_policy = "fixed", k = 96 and update_topk = 320, each sends 96, however many there are',
-        )
 
 
 def _schedule(plan: AnyPlan) -> Iterator[Advice]:

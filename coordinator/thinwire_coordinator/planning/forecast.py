@@ -60,7 +60,7 @@ class Forecast:
 
 def forecast(run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Forecast:
     """Foretell a run with `swarm.nodes` equal nodes that are there all the time."""
-    up = traffic.contribution_bytes(facts, run.demo, swarm.nodes) + traffic.OTHER_BYTES_A_ROUND
+    up = traffic.contribution_bytes(facts, run.demo) + traffic.OTHER_BYTES_A_ROUND
     update = traffic.update_bytes(facts, run.demo, swarm.nodes)
     down = update + traffic.OTHER_BYTES_A_ROUND
     upload_s, download_s = 8 * up / swarm.up_bits_s, 8 * down / swarm.down_bits_s

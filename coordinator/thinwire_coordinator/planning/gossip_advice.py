@@ -20,7 +20,6 @@ SMALL_CODEC_BYTES = 0.2
 """Bytes a parameter of a message up to which no other codec of full strength is much smaller."""
 WITHOUT_EFFECT = {
     "demo": "no votes are sent: exchange.codec says what a message carries",
-    "aggregation": "no votes are merged",
     "round.base_age_max": "exchange.slack says how many iterations a message may be late",
     "round.samples": "rule.samples says how many samples an iteration has",
     "round.weight_max": "no votes are weighed",

@@ -18,10 +18,6 @@ COORDINATOR_BYTES_A_PARAMETER = 16
 """Measured peak (docs/performance.md), without the sums: replica, copy, the model that measures."""
 SUM_BYTES_A_COMPONENT = 2
 """The merged votes, padding included."""
-TILE_BYTES_A_COMPONENT = 6
-"""More if each node's votes have sizes of their own, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
-TWO_SIDED_BYTES_A_COMPONENT = 2
-"""More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
 
 
 def node_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
@@ -40,12 +36,7 @@ def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: 
 
 def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     """Peak memory of the coordinator."""
-    each = SUM_BYTES_A_COMPONENT
-    if run.aggregation.kind != "vote":
-        each += TWO_SIDED_BYTES_A_COMPONENT
-    elif run.demo.magnitude == "tile" and getattr(run.aggregation, "sizes", "") == "own":
-        each += TILE_BYTES_A_COMPONENT
-    model = COORDINATOR_BYTES_A_PARAMETER * facts.trained + each * facts.components
+    model = COORDINATOR_BYTES_A_PARAMETER * facts.trained + SUM_BYTES_A_COMPONENT * facts.components
     return PROGRAM_BYTES + model + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 

@@ -15,11 +15,8 @@ from pydantic import BaseModel, ValidationError
 from thinwire_coordinator.planning.toml_lines import key_lines, line_of
 from thinwire_proto.contract import DATA, MODELS, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.models.presets import PRESETS
-from thinwire_proto.contract.reading import is_too_old
 from thinwire_proto.contract.run import UNIONS
 from thinwire_proto.contract.unions import UNKNOWN_KIND
-from thinwire_proto.contract.version_1 import with_new_names
-from thinwire_proto.version import VERSION
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,22 +93,12 @@ class _Check:
     """The check of one file."""
 
     def __init__(self, document: Document, lines: dict[KeyPath, int], folder: Path) -> None:
-        renamed, hints = with_new_names(document)
-        self._document = renamed
+        self._document = dict(document)
         self._lines = lines
         self._folder = folder
         self._found: list[Problem] = []
-        for hint in hints:
-            key = hint.split(" ", 1)[0]
-            self._found.append(Problem(line_of(lines, tuple(key.split("."))), "", hint, is_error=False))
 
     def result(self) -> CheckedFile:
-        if is_too_old(self._document):
-            wanted = self._document["requires"]
-            self._add(
-                ("requires",), f"the file needs thinwire {wanted} or newer, and this is {VERSION}; update thinwire"
-            )
-        self._document.pop("requires", None)
         self._expand_preset()
         self._own_keys()
         run: RunSpec | None = None

@@ -100,11 +100,7 @@ def _local_muon(plan: Plan, rule: LocalMuonSpec) -> list[Key]:
 
 
 def _demo(run: RunSpec) -> list[Key]:
-    shared = "shared by the nodes of a round" if run.demo.k_policy == "total" else "sent by each node"
-    found: list[Key] = [
-        ("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"),
-        ("k_policy", run.demo.k_policy, shared),
-    ]
+    found: list[Key] = [("k", run.demo.k, "components of each tile of 4,096 that a node sends; fewer are fewer bytes")]
     if run.demo.update_topk:
         found.append(("update_topk", run.demo.update_topk, "the strongest that an update keeps"))
     return found

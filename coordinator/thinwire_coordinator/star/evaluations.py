@@ -68,7 +68,7 @@ class Evaluations:
         self._measured: int | None = None
         self._current: Measurement | None = None
         self._copy: asyncio.Future[KeptReplica] | None = None
-        self._silent: set[str] = set()  # sessions that did not answer in time; an older thinwire never does
+        self._silent: set[str] = set()  # sessions that did not answer in time
         self._alone = False
         self._timer: asyncio.TimerHandle | None = None
 

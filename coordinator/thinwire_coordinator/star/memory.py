@@ -13,7 +13,7 @@ from thinwire_coordinator.star.trust.earlier_votes import DIGESTS_KEPT, NODES_KE
 from thinwire_coordinator.star.trust.observer import NOTED_VOTES_MAX, ROUNDS_WAITING_MAX
 from thinwire_coordinator.star.trust.trust import NODES_MAX
 from thinwire_proto.activations import activation_bytes
-from thinwire_proto.contract import Contract, DemoSpec, VoteSpec
+from thinwire_proto.contract import Contract, DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import CHUNK
 from thinwire_proto.task import task_of
@@ -24,10 +24,6 @@ from thinwire_proto.wire.parts import PART_BYTES_MAX
 SUM_BYTES_A_COMPONENT = 2
 """The merged votes. Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than
 parameters."""
-TWO_SIDED_BYTES_A_COMPONENT = 2
-"""More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
-TILE_BYTES_A_COMPONENT = 6
-"""More with magnitudes that are added up, whose sums take 8 bytes (docs/local-rules.md)."""
 CODES_BYTES_A_TILE = 2 * 256 + 4 * 8
 """Magnitudes of which the median counts: the weight of each code of a tile, and what the median takes."""
 MERGED_BYTES, MERGED_RANKED_BYTES = 28, 54
@@ -144,14 +140,10 @@ def comparing_bytes(nodes: int, noted: int, entries: int) -> int:
 
 
 def sums_bytes(contract: Contract) -> int:
-    """The sums of a round's votes; see `thinwire_proto.exact.magnitudes.merger_of`."""
-    layout, rule = TileLayout(contract.parameters), contract.aggregation
-    each = SUM_BYTES_A_COMPONENT + (TWO_SIDED_BYTES_A_COMPONENT if rule.kind != "vote" else 0)
-    if contract.demo.magnitude != "tile":
-        return each * layout.components
-    if isinstance(rule, VoteSpec) and rule.sizes == "own":
-        return (each + TILE_BYTES_A_COMPONENT) * layout.components
-    return each * layout.components + CODES_BYTES_A_TILE * layout.tiles
+    """The sums of a round's votes; see `thinwire_proto.exact.aggregation.merger_of`."""
+    layout = TileLayout(contract.parameters)
+    sizes = CODES_BYTES_A_TILE * layout.tiles if contract.demo.magnitude == "tile" else 0
+    return SUM_BYTES_A_COMPONENT * layout.components + sizes
 
 
 def audit_bytes(layout: TileLayout, selected: int) -> int:

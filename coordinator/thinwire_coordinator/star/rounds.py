@@ -25,7 +25,7 @@ from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.coordinator")
@@ -83,7 +83,7 @@ class Rounds:
         nonce = self._random.getrandbits(NONCE_BITS)
         fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
         self._fingerprints.know(opened.step, nonce, fingerprint)
-        k = self._contract.demo.k_of_round(len(opened.nodes))
+        k = self._contract.demo.k
         self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
         self._hall.events.tell(
             RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)

@@ -21,7 +21,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
 from thinwire_proto.identity import statements
 from thinwire_proto.limits import FILE_WAIT_S
-from thinwire_proto.wire.rows import Counted, Row, version_for
+from thinwire_proto.wire.rows import Counted, Row
 from thinwire_proto.wire.sign_form import encode_smaller
 
 
@@ -137,7 +137,6 @@ class Sealer:
             body_bytes=len(encoded),
             counted=counted,
             previous=self._head,
-            version=version_for(self._state.contract),
         )
         signature = self._state.key.sign(statements.row(row.hash))
         try:

@@ -244,7 +244,7 @@ def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpd
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.fetch_ledger.row(step)
     try:
-        signature = state.fetch_ledger.signatures.of_row(step) or b""
+        signature = state.fetch_ledger.signatures.of_row(step)
         return encode(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes), signature)
     except LedgerError:
         oldest = state.snapshot_steps()[0]

@@ -2,7 +2,7 @@
 
     C ← β·C + η·T(g)          accumulate: C are the momentum's coefficients, T the transform of a tile, in float
     select the k largest |C| of each tile, never zeros
-    C ← C − α·selected        what was sent leaves the momentum, the rest stays
+    C ← C − selected        what was sent leaves the momentum, the rest stays
 
 The problem: each line is a pass over the whole momentum, and each pass costs as much as a copy. Executed operation by
 operation, as published (arXiv 2411.19870), the algorithm costs two dozen copies; the selection of 32 among 4,096 alone
@@ -79,7 +79,7 @@ class Compressor:
 
         gradient: tiles in the shape of the coefficients; may be the first of `buffers`.
         """
-        b, beta = float_basis(self._spec.transform, self._device), self._spec.beta
+        b, beta = float_basis(self._device), self._spec.beta
         if coefficients.dim() == 2:
             coefficients.addmm_(gradient, b.T, beta=beta, alpha=rate)
             return
@@ -97,7 +97,7 @@ class Compressor:
         if self._spec.magnitude == "tile":  # a magnitude too small for any code has value 0
             voted = values != 0
             index, values = index[voted], values[voted]
-        flat.index_add_(0, index, values, alpha=-self._spec.alpha)
+        flat.index_add_(0, index, values, alpha=-1)
         return Extracted(index, values, codes)
 
     def extract_whole(self, coefficients: Tensor, signs: Tensor, sizes: Tensor, codes: Tensor, slot: int = 0) -> None:
@@ -113,7 +113,7 @@ class Compressor:
         torch.ge(coefficients, 0, out=magnitudes).mul_(2).sub_(1)
         each = values.view(-1, *[1] * (coefficients.dim() - 1))
         signs.copy_(magnitudes.mul_(each > 0))
-        coefficients.sub_(magnitudes.mul_(each), alpha=self._spec.alpha)
+        coefficients.sub_(magnitudes.mul_(each))
 
     def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
         """Select the largest magnitudes: at most k in each row of [n, c], never zeros. Returns int64, flat,
@@ -134,7 +134,7 @@ class Compressor:
 
     def expand(self, fill: Fill, shape: torch.Size, slot: int = 0) -> Tensor:
         """T⁻¹ of what `fill` writes, as tiles of `shape` in the first of `buffers`."""
-        b = float_basis(self._spec.transform, self._device)
+        b = float_basis(self._device)
         tiles, half = self.buffers(shape, slot)
         if tiles.dim() == 2:
             fill(half)

@@ -43,7 +43,7 @@ def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
     decision once."""
     if device.type != "cuda":  # ROCm devices also have the type "cuda"
         return None
-    plain = spec.model_copy(update={"k": 1, "k_policy": "fixed"})  # the kernel does not depend on k
+    plain = spec.model_copy(update={"k": 1})  # the kernel does not depend on k
     launch = _launch_once(plain.model_dump_json(), device)
     if launch is None:
         return None

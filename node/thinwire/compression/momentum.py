@@ -3,7 +3,7 @@
     m ← β·m + η·P(g)          accumulate; g is the mean gradient since the last extraction, P its preconditioning
     C = T(m)                  transform of each tile, in float
     select the k largest |C| of each tile, never zeros
-    m ← m − α·T⁻¹(selected)   what was sent leaves the momentum, the rest stays
+    m ← m − T⁻¹(selected)     what was sent leaves the momentum, the rest stays
 
 The module stores C instead of m, which is equivalent because T is linear (see `compress`). Only the sign of a selected
 component travels, so its value is the sign times the tile's mean selected magnitude. With magnitudes, the value is the
@@ -177,9 +177,9 @@ class Momentum:
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:
-        """Undo an extraction that was not counted: m ← m + βʲ·α·q after j further extractions. So no gradient
+        """Undo an extraction that was not counted: m ← m + βʲ·q after j further extractions. So no gradient
         is lost."""
-        share = self._spec.alpha * self._spec.beta ** (self._extractions - sent.extraction)
+        share = self._spec.beta ** (self._extractions - sent.extraction)
         with one_torch_thread():
             sent.add_to(self.buffer, share)
 

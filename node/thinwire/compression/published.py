@@ -33,8 +33,7 @@ class PublishedMomentum:
     """The momentum ("delta") of one node.
 
     shapes: of the parameters, by name. A parameter with more than two dimensions counts as a matrix (first, the rest);
-    the published code knows only one and two dimensions. chunk: the desired edge. alpha: the fraction of what was sent
-    that leaves the momentum; 1 in the published code.
+    the published code knows only one and two dimensions. chunk: the desired edge.
     """
 
     def __init__(
@@ -44,12 +43,11 @@ class PublishedMomentum:
         beta: float = 0.999,
         k: int = 32,
         chunk: int = 64,
-        alpha: float = 1.0,
         device: torch.device | str = "cpu",
     ) -> None:
         self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self._chunks = {name: _chunks_of(shape, chunk) for name, shape in self._shapes.items()}
-        self._beta, self._k, self._alpha = beta, k, alpha
+        self._beta, self._k = beta, k
         self.delta = {name: torch.zeros(shape, device=device) for name, shape in self._shapes.items()}
 
     @torch.no_grad()
@@ -66,14 +64,14 @@ class PublishedMomentum:
             flat = self._encode(name, delta)
             indices = flat.abs().topk(min(self._k, flat.shape[1]), dim=1, largest=True, sorted=False).indices
             sent[name] = ChunkCoefficients(indices, flat.gather(1, indices))
-            delta.sub_(self._own(name, sent[name]), alpha=self._alpha)
+            delta.sub_(self._own(name, sent[name]))
         return sent
 
     @torch.no_grad()
     def put_back(self, sent: Mapping[str, ChunkCoefficients]) -> None:
         """Undo the last extraction."""
         for name, delta in self.delta.items():
-            delta.add_(self._own(name, sent[name]), alpha=self._alpha)
+            delta.add_(self._own(name, sent[name]))
 
     @torch.no_grad()
     def step_of(self, contributions: Sequence[Mapping[str, ChunkCoefficients]]) -> dict[str, Tensor]:

@@ -131,7 +131,7 @@ def _selection_differs(
     votes = selected * coefficients.sign() * mean.view(-1, 1, 1)
     if not torch.allclose(values, votes.view(-1)[components].to(torch.float32), rtol=1e-5, atol=0):
         return "votes have other values"
-    rest = (coefficients - spec.alpha * votes).to(torch.float32)
+    rest = (coefficients - votes).to(torch.float32)
     scale = coefficients.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
     return "" if ((after.cpu() - rest).abs() / scale).amax() < 1e-5 else "the remaining momentum differs"
 
@@ -152,7 +152,7 @@ def _accumulation_differs(compressor: FusedCompressor, spec: DemoSpec, device: t
         if spec.precondition == "adam":
             preconditioned = preconditioned / ((v / weight).sqrt() + 1e-8)
         TESTED_LAYOUT.add_into(expected.view(-1), tensor, preconditioned.view(tensor.shape), rate)
-    b = float_basis(spec.transform, torch.device("cpu"))
+    b = float_basis(torch.device("cpu"))
     expected = spec.beta * coefficients + b @ expected @ b.T
     second_moments = [v.to(device) for v in seconds] if spec.precondition == "adam" else []
     remaining = coefficients.to(device)
@@ -161,7 +161,7 @@ def _accumulation_differs(compressor: FusedCompressor, spec: DemoSpec, device: t
     )
     components, values, _ = _on_cpu(compressor.extract(remaining, 8, inputs))
     restored = remaining.cpu()
-    restored.view(-1)[components] += spec.alpha * values
+    restored.view(-1)[components] += values
     if not (restored - expected).abs().amax() < GRADIENT_TOLERANCE * expected.abs().amax():
         return "accumulated gradients differ"
     same = all(torch.allclose(v.cpu(), ideal, rtol=1e-5) for v, ideal in zip(second_moments, after, strict=False))

@@ -55,9 +55,7 @@ class DeMo(Optimizer):
         lr                   a scheduler may change it between steps; all ranks use the value of the first rank
         update_topk          with votes: number of components that a step applies in each chunk, the strongest of all
                              ranks together; dropped components return to the momentum of their senders. 0: no limit
-        alpha                fraction of what was sent that leaves the momentum
         values               "vote" or "float", see above
-        transform            "dct", or with votes "hadamard"
         magnitude            of a parameter's step: "sign", or with votes "clipped", see `thinwire_proto.exact.decode`
         precondition         "adam" divides the gradient by the root of its second moment, which stays local
         precondition_beta    decay of that second moment
@@ -88,9 +86,7 @@ class DeMo(Optimizer):
         *,
         lr: float = 1e-3,
         update_topk: int = 0,
-        alpha: float = 1.0,
         values: Literal["vote", "float"] = "vote",
-        transform: Literal["dct", "hadamard"] = "dct",
         magnitude: Literal["sign", "clipped"] = "sign",
         precondition: Literal["none", "adam"] = "none",
         precondition_beta: float = 0.99,
@@ -100,9 +96,7 @@ class DeMo(Optimizer):
             "compression_topk": compression_topk,
             "compression_chunk": compression_chunk,
             "update_topk": update_topk,
-            "alpha": alpha,
             "values": values,
-            "transform": transform,
             "magnitude": magnitude,
             "precondition": precondition,
             "precondition_beta": precondition_beta,
@@ -305,8 +299,6 @@ class DeMo(Optimizer):
         for number, (saved, options) in enumerate(zip(state_dict["param_groups"], self.param_groups, strict=False)):
             _check_state(number, saved, options, state_dict["state"])
         super().load_state_dict(state_dict)
-        for options in self.param_groups:
-            options.setdefault("update_topk", 0)  # the state is older than this setting
         self._groups.clear()
         self._agreement_hash = b""
 

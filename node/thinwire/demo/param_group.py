@@ -43,9 +43,7 @@ class GroupSettings:
     compression_topk: int
     compression_chunk: int
     update_topk: int
-    alpha: float
     values: Literal["vote", "float"]
-    transform: Literal["dct", "hadamard"]
     magnitude: Literal["sign", "clipped"]
     precondition: Literal["none", "adam"]
     precondition_beta: float
@@ -54,7 +52,6 @@ class GroupSettings:
         """Raise ConfigError for invalid settings."""
         named = {
             "values": ("vote", "float"),
-            "transform": ("dct", "hadamard"),
             "magnitude": ("sign", "clipped"),
             "precondition": ("none", "adam"),
         }
@@ -70,14 +67,12 @@ class GroupSettings:
                 raise ConfigError(f"{name} must be a whole number, 1 or more; it is {getattr(self, name)}")
         if not (isinstance(self.update_topk, int) and 0 <= self.update_topk <= MATRIX_COMPONENTS):
             raise ConfigError(f"update_topk must be a whole number, 0 to {MATRIX_COMPONENTS}; it is {self.update_topk}")
-        if not (isinstance(self.alpha, Real) and 0 < self.alpha <= 1):
-            raise ConfigError(f"alpha must be more than 0, and at most 1; it is {self.alpha!r}")
         if self.values == "vote" and self.compression_chunk != TILE_EDGE:
             raise ConfigError(
                 f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "
                 f"equal has only this size; it is {self.compression_chunk}. Omit it, or use values='float'"
             )
-        for name, published in (("transform", "dct"), ("magnitude", "sign"), ("update_topk", 0)):
+        for name, published in (("magnitude", "sign"), ("update_topk", 0)):
             if self.values == "float" and getattr(self, name) != published:
                 raise ConfigError(f"{name} must be {published!r} with values='float', as in the published algorithm")
 
@@ -142,11 +137,9 @@ class VoteGroup:
         self._layout = _layout_of(parameters)
         self._k = min(settings.compression_topk, MATRIX_COMPONENTS)
         self._demo = DemoSpec(
-            transform=settings.transform,
             k=self._k,
             update_topk=settings.update_topk,
             beta=settings.compression_decay,
-            alpha=settings.alpha,
             magnitude=settings.magnitude,
             precondition=settings.precondition,
             precondition_beta=settings.precondition_beta,
@@ -202,7 +195,6 @@ class FloatGroup:
             beta=settings.compression_decay,
             k=settings.compression_topk,
             chunk=settings.compression_chunk,
-            alpha=settings.alpha,
             device=device,
         )
         self._second: SecondMoment | None = None

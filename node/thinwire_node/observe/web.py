@@ -44,7 +44,6 @@ class MetricsServer:
             Route("/metrics", self._metrics_page),
             Route("/livez", self._livez),
             Route("/readyz", self._readyz),
-            Route("/healthz", self._livez),  # an older name that existing monitoring may use
         ]
         if tls_folder is None and not is_loopback(host):
             raise UsageError(

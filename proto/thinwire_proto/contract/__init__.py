@@ -5,12 +5,8 @@ that both ends compare. `reading` parses and checks it. Settings of one process 
 of the contract.
 """
 
-from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
-from thinwire_proto.contract.aggregation.quorum import QuorumSpec
-from thinwire_proto.contract.aggregation.trimmed import TrimmedSpec
-from thinwire_proto.contract.aggregation.vote import VoteSpec
 from thinwire_proto.contract.contract import Contract
-from thinwire_proto.contract.data import DATA, DataSpec, Order
+from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.data.corpus import CorpusSpec
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
@@ -19,7 +15,7 @@ from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.decoder import DecoderSpec
 from thinwire_proto.contract.reading import contract_like, differences, parse_contract, parse_run, run_differences
 from thinwire_proto.contract.round import RoundSpec
-from thinwire_proto.contract.rules import RULES, RuleSpec
+from thinwire_proto.contract.rules import ADAM_BETAS, RULES, RuleSpec, VotingRuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.rules.local_adamw import LocalAdamWSpec
 from thinwire_proto.contract.rules.local_muon import LocalMuonSpec
@@ -35,13 +31,12 @@ from thinwire_proto.contract.sections import (
     Parameter,
     Section,
     canonical_json,
-    since,
     unit,
 )
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 __all__ = [
-    "AGGREGATIONS",
+    "ADAM_BETAS",
     "CONTRACT_BYTES_MAX",
     "DATA",
     "EXCHANGES",
@@ -50,7 +45,6 @@ __all__ = [
     "TENSOR_ELEMENTS_MAX",
     "TILE_EDGE",
     "WEIGHT_SUM_MAX",
-    "AggregationSpec",
     "Contract",
     "CorpusSpec",
     "DataSpec",
@@ -64,9 +58,7 @@ __all__ = [
     "LocalStepsSpec",
     "Magnitude",
     "ModelSpec",
-    "Order",
     "Parameter",
-    "QuorumSpec",
     "RoundSpec",
     "RuleSpec",
     "RunSpec",
@@ -74,14 +66,12 @@ __all__ = [
     "Section",
     "StarSpec",
     "TaggedUnion",
-    "TrimmedSpec",
-    "VoteSpec",
+    "VotingRuleSpec",
     "canonical_json",
     "contract_like",
     "differences",
     "parse_contract",
     "parse_run",
     "run_differences",
-    "since",
     "unit",
 ]

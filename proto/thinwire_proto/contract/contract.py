@@ -1,36 +1,29 @@
 """The contract: a run's specification together with the values derived from it.
 
 A contract's name is the SHA-256 of its bytes as written. A `Contract` keeps these bytes, so its name never depends on
-what this version would write. Therefore a field added later does not make old state directories unusable.
+what this version would write.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, PrivateAttr, model_validator
 
-from thinwire_proto.contract.run import UNIONS, RunSpec
-from thinwire_proto.contract.sections import Parameter, Section, canonical_json
-from thinwire_proto.version import PATTERN, newest
+from thinwire_proto.contract.run import RunSpec
+from thinwire_proto.contract.sections import Parameter, canonical_json
 
-FORMAT: Literal[2] = 2
-"""The format version of new contracts; `version_1` reads the previous one."""
-FORMAT_SINCE = "0.2.0"
-"""The first thinwire version that reads this format."""
+FORMAT: Literal[3] = 3
+"""The version of the format. Contracts of another version are refused."""
 
 
 class Contract(RunSpec):
-    """A complete contract.
+    """A complete contract. parameters: the manifest."""
 
-    parameters: the manifest. requires: the oldest thinwire version that knows all keys and kinds in this contract.
-    """
-
-    version: Literal[1, 2] = FORMAT
-    requires: str = Field("", pattern=f"^({PATTERN})?$")
+    version: Literal[3] = FORMAT
     parameters: Annotated[tuple[Parameter, ...], FailFast()] = Field(min_length=1, max_length=1 << 16, strict=False)
 
     _written: bytes | None = PrivateAttr(None)
@@ -46,16 +39,12 @@ class Contract(RunSpec):
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):
             raise ValueError("parameters must have different names")
-        if not self.requires:
-            object.__setattr__(self, "requires", newest([FORMAT_SINCE, *_versions(self)]))  # the model is frozen
         return self
 
     @property
     def written(self) -> bytes:
         """The bytes whose hash names this contract: the bytes it was read from, or its canonical JSON if it is new."""
         if self._written is None:
-            if self.version != FORMAT:
-                raise ValueError(f"contracts of version {self.version} can be read, but no longer written")
             self._written = canonical_json(self.model_dump(mode="json"))
         return self._written
 
@@ -70,10 +59,10 @@ class Contract(RunSpec):
         return hashlib.sha256(self.written).digest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Contract:
-        """Copy the contract. With an `update`, the copy is a new contract: validated, in the current format."""
+        """Copy the contract. With an `update`, the copy is a new contract, which is validated."""
         if not update:
             return super().model_copy(deep=deep)
-        kept = {name: getattr(self, name) for name in type(self).model_fields if name not in ("version", "requires")}
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate(kept | dict(update))
 
     def __eq__(self, other: object) -> bool:
@@ -81,17 +70,3 @@ class Contract(RunSpec):
 
     def __hash__(self) -> int:
         return hash(self.written)
-
-
-def _versions(section: Section) -> Iterator[str]:
-    """For each key and kind in a section, the first thinwire version that knows it."""
-    for name, field in type(section).model_fields.items():
-        if isinstance(field.json_schema_extra, dict) and "since" in field.json_schema_extra:
-            yield str(field.json_schema_extra["since"])
-        if isinstance(value := getattr(section, name), Section):
-            yield from _versions(value)
-    if isinstance(section, RunSpec):
-        for union in UNIONS:
-            kind = union.kind_of(getattr(section, union.section))
-            if kind is not None:
-                yield kind.since

@@ -6,23 +6,19 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, since, unit
+from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, unit
 
 
 class DemoSpec(Section):
     """Settings of decoupled momentum (arXiv 2411.19870): how nodes keep and compress their momentum. A tile is 64 × 64
     parameters; a component is one coefficient of a tile's transform."""
 
-    transform: Literal["dct", "hadamard"] = Field("dct", description="transform of a tile of the momentum")
     k: int = Field(
         96,
         ge=1,
         le=TILE_EDGE**2,
-        description="components that a node sends per tile; see k_policy",
+        description="components that a node sends per tile",
         json_schema_extra=unit("components per tile"),
-    )
-    k_policy: Literal["fixed", "total"] = Field(
-        "fixed", description="fixed: every node sends k; total: the nodes of a round share k, however many they are"
     )
     update_topk: int = Field(
         320,
@@ -38,10 +34,8 @@ class DemoSpec(Section):
         le=127,
         description='with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± '
         "the largest of its tile; 0: 255 levels, and only components that are not 0 travel",
-        json_schema_extra=since("0.3.0"),
     )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
-    alpha: float = Field(1.0, gt=0, le=1, description="fraction of the sent components subtracted from the momentum")
     magnitude: Magnitude = Field(
         "clipped",
         description="size of a parameter's step. sign: always the learning rate; clipped: less where the merged votes "
@@ -53,7 +47,7 @@ class DemoSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _whole_with_sizes(cls, given: Any) -> Any:
-        """With sized votes an update keeps all merged components by default, as it always did before 0.3.0."""
+        """With sized votes an update keeps all merged components by default."""
         if isinstance(given, dict) and given.get("magnitude") == "tile":
             return {"update_topk": 0} | given
         return given
@@ -74,10 +68,5 @@ class DemoSpec(Section):
 
     @property
     def sends_whole_tiles(self) -> bool:
-        """Whether contributions have all components of each tile (`wire.whole_form`). That form is as old as
-        `update_levels`."""
-        return self.update_levels > 0 and self.k_policy == "fixed" and self.k == TILE_EDGE**2
-
-    def k_of_round(self, nodes: int) -> int:
-        """The k of a round with this many nodes. If the nodes share k, updates do not grow with the swarm."""
-        return self.k if self.k_policy == "fixed" else max(1, self.k // max(1, nodes))
+        """Whether contributions have all components of each tile (`wire.whole_form`)."""
+        return self.update_levels > 0 and self.k == TILE_EDGE**2

@@ -2,81 +2,51 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from thinwire_proto.contract import version_1
 from thinwire_proto.contract.contract import FORMAT, Contract
 from thinwire_proto.contract.run import UNIONS, RunSpec
 from thinwire_proto.contract.sections import CONTRACT_BYTES_MAX, canonical_json
 from thinwire_proto.contract.unions import UNKNOWN_KIND
 from thinwire_proto.errors import ConfigError, ContractError
-from thinwire_proto.version import PATTERN, VERSION, is_newer
-
-log = logging.getLogger("thinwire.contract")
+from thinwire_proto.version import VERSION
 
 UNKNOWN = ("extra_forbidden", UNKNOWN_KIND)
-"""pydantic's error types for keys and kinds that a newer thinwire may know."""
+"""pydantic's error types for keys and kinds that another thinwire may know."""
 
 
 def parse_contract(data: bytes) -> Contract:
-    """Read a contract of any format version. Raises ContractError.
-
-    If this thinwire is too old for the contract, the error names the required version.
-    """
+    """Read a contract. Raises ContractError."""
     document = _document(data)
     version = document.get("version")
     if type(version) is not int:
         raise ContractError("this is not a contract: it does not say which version of the format it has")
-    if version == 1:
-        document = version_1.upgrade(document)
-    if sizes := _meant_sizes(document, "vote"):
-        document = document | {"aggregation": sizes | document.get("aggregation", {})}
-    document = document | _meant_levels(document)
-    needed = _needed(document)
+    if version != FORMAT:
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: it has version {version}, not {FORMAT}")
     try:
-        if version not in (1, FORMAT):
-            raise ContractError(f"thinwire {VERSION} cannot read this contract: it has version {version!r}{needed}")
         contract = Contract.model_validate(document)
     except ValidationError as error:
-        because = needed if is_too_old(document) or _is_unknown(error) else ""
-        raise ContractError(f"thinwire {VERSION} cannot read this contract: {_plain(error)}{because}") from None
-    if is_too_old(document):
-        raise ContractError(f"cannot read this contract{needed}")
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: {_plain(error)}{_hint(error)}") from None
     return contract.as_read_from(data)
 
 
 def parse_run(document: dict[str, Any], source: str) -> RunSpec:
-    """Validate the contents of a run file. Raises ConfigError, which names the file as `source`.
-
-    Old names of keys are accepted with a warning that gives the new name. The key `requires` of a run file may name the
-    oldest thinwire version that can read it.
-    """
-    renamed, hints = version_1.with_new_names(document)
-    for hint in hints:
-        log.warning("%s: %s", source, hint)
-    needed = _needed(renamed)
-    too_old = is_too_old(renamed)
-    renamed.pop("requires", None)
+    """Validate the contents of a run file. Raises ConfigError, which names the file as `source`."""
     try:
-        run = RunSpec.model_validate(renamed)
+        return RunSpec.model_validate(document)
     except ValidationError as error:
-        because = needed if too_old else f"; this is thinwire {VERSION}" if _is_unknown(error) else ""
+        because = f"; this is thinwire {VERSION}" if _is_unknown(error) else ""
         raise ConfigError(f"{source}: {_plain(error)}{because}") from None
-    if too_old:
-        raise ConfigError(f"{source}: cannot read the run{needed}")
-    return run
 
 
 def contract_like(held: Contract, run: RunSpec) -> Contract:
     """The contract that a run file asks for, completed from `held` with the manifest and the derived keys of the data.
 
-    Keys missing from the file get the defaults of `held`'s format version. Raises ValidationError if the two make no
-    contract: if the file has another kind of data or model, `held` has no derived keys for it.
+    Raises ValidationError if the two make no contract: if the file has another kind of data or model, `held` has no
+    derived keys for it.
     """
     return Contract.model_validate(_asked(held, run) | {"parameters": held.parameters})
 
@@ -88,14 +58,6 @@ def _asked(held: Contract, run: RunSpec) -> dict[str, Any]:
         if type(ours) is type(theirs):
             asked[section] |= {key: getattr(ours, key) for key in (*ours.DERIVED, *ours.LOCAL)}
     asked["model"] |= run.model.completed_like(held.model)
-    if held.version == 1:
-        for section, meant in version_1.MEANT.items():
-            if getattr(run, section).kind != meant["kind"]:
-                continue  # the difference of kinds is told; keys of another kind would not be understood
-            said = getattr(run, section).model_fields_set
-            asked[section] |= {key: value for key, value in meant.items() if key not in said}
-    if "sizes" not in run.aggregation.model_fields_set:
-        asked["aggregation"] |= _meant_sizes(from_json(held.written), run.aggregation.kind)
     return asked
 
 
@@ -116,46 +78,11 @@ def run_differences(held: Contract, run: RunSpec) -> list[str]:
 
 def differences(ours: Contract, theirs: Contract) -> list[str]:
     """The fields in which two contracts differ, in words: `demo.k: 32 here, 64 there`."""
-    left_out = {"version", "requires"}
+    left_out = {"version"}
     if ours.model != theirs.model:
         left_out.add("parameters")  # the model determines them
     here, there = (contract.model_dump(mode="json", exclude=left_out) for contract in (ours, theirs))
     return _differences(here, there, "")
-
-
-def is_too_old(document: dict[str, Any]) -> bool:
-    """Whether a contract or a run file requires a newer thinwire than this one."""
-    requires = document.get("requires")
-    return isinstance(requires, str) and bool(re.fullmatch(PATTERN, requires)) and is_newer(requires, VERSION)
-
-
-def _needed(document: dict[str, Any]) -> str:
-    """The end of an error text: the thinwire version that is needed, and this one."""
-    requires = document.get("requires")
-    if is_too_old(document):
-        return f"; it needs thinwire {requires} or newer, and this is thinwire {VERSION}: update thinwire"
-    says = f", although it requires only thinwire {requires}" if isinstance(requires, str) else ""
-    return f"; it needs another thinwire, or a package that extends it; this is thinwire {VERSION}{says}"
-
-
-def _meant_sizes(document: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the keys that a contract without `aggregation.sizes` means: each vote has the size that its node sent.
-
-    Empty for contracts that have the key, and for kinds other than `vote`.
-    """
-    given = document.get("aggregation", {})
-    if not isinstance(given, dict) or "sizes" in given:
-        return {}
-    if given.get("kind", "vote") != "vote" or kind != "vote":
-        return {}
-    return {"kind": "vote", "sizes": "own"}
-
-
-def _meant_levels(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the section `demo` of a contract without `demo.update_levels`, whose updates have none, whatever the
-    rule's default is by now. Empty for contracts that have the key."""
-    demo = document.get("demo", {})
-    return {"demo": {"update_levels": 0} | demo} if isinstance(demo, dict) and "update_levels" not in demo else {}
 
 
 def _document(data: bytes) -> dict[str, Any]:
@@ -187,6 +114,11 @@ def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
         if by_name[0] != by_name[1]:
             return _differences(by_name[0], by_name[1], path)
     return [f"{path}: {ours} here, {theirs} there"]
+
+
+def _hint(error: ValidationError) -> str:
+    """The end of an error text, where a key or a kind is unknown."""
+    return "; it needs another thinwire, or a package that extends it" if _is_unknown(error) else ""
 
 
 def _is_unknown(error: ValidationError) -> bool:

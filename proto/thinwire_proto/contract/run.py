@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
-from thinwire_proto.contract.aggregation.vote import VoteSpec
 from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.data.corpus import CorpusSpec
 from thinwire_proto.contract.demo import DemoSpec
@@ -21,7 +19,7 @@ from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import Section
 
-UNIONS = (MODELS, DATA, RULES, AGGREGATIONS, EXCHANGES)
+UNIONS = (MODELS, DATA, RULES, EXCHANGES)
 
 
 class RunSpec(Section):
@@ -31,7 +29,6 @@ class RunSpec(Section):
     data: Annotated[DataSpec, DATA] = CorpusSpec()
     demo: DemoSpec = DemoSpec()
     rule: Annotated[RuleSpec, RULES] = DemoRuleSpec()
-    aggregation: Annotated[AggregationSpec, AGGREGATIONS] = VoteSpec()
     exchange: Annotated[ExchangeSpec, EXCHANGES] = StarSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     round: RoundSpec = RoundSpec()
@@ -49,7 +46,6 @@ class RunSpec(Section):
     @model_validator(mode="after")
     def _relations(self) -> RunSpec:
         self.rule.check(self.demo, self.schedule)
-        self.aggregation.check(self.demo)
         self.data.check(self.model)
         self.exchange.check(self.demo, self.round, self.rule)
         return self

@@ -23,19 +23,6 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def since(version: str) -> dict[str, Any]:
-    """Mark a field with the first thinwire version that knows it: `Field(0, json_schema_extra=since("0.2.0"))`.
-
-    The version is that of `thinwire_proto.version` while that one is unreleased. It is never a newer one, or this
-    thinwire would refuse the runs that it creates.
-
-    Every field added to a section needs this mark, and a default that keeps the meaning of contracts without the field;
-    or `reading` supplies that meaning, as for `aggregation.sizes`.
-    A contract's `requires` is computed from these marks.
-    """
-    return {"since": version}
-
-
 def unit(name: str) -> dict[str, Any]:
     """Mark a field with the unit of its values, for docs/run-file.md: `Field(8, json_schema_extra=unit("samples"))`."""
     return {"unit": name}

@@ -2,7 +2,7 @@
 
 Each kind is one file, which defines a spec (a pydantic model) and registers it:
 
-    @EXCHANGES.register(since="0.2.0")
+    @EXCHANGES.register
     class StarSpec(ExchangeSpec):
         kind: Literal["star"] = "star"
 
@@ -14,8 +14,7 @@ commands which only read contracts start at once.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +23,6 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from thinwire_proto.contract.sections import Section
 from thinwire_proto.kind_modules import KindModules
-from thinwire_proto.version import PATTERN, VERSION, is_newer
 
 UNKNOWN_KIND = "unknown_kind"
 """The pydantic error type for a kind that is not registered."""
@@ -46,8 +44,6 @@ class Kind(Generic[Spec]):
 
     name: str
     spec: type[Spec]
-    since: str
-    """The first thinwire version that knows this kind."""
 
 
 class TaggedUnion(Generic[Spec]):
@@ -64,26 +60,17 @@ class TaggedUnion(Generic[Spec]):
         self._kinds: dict[str, Kind[Spec]] = {}
         self._modules = KindModules(home)
 
-    def register(self, since: str) -> Callable[[type[New]], type[New]]:
-        """Decorator that registers a spec. The default of its field `kind` is the kind's name.
-
-        since: the first thinwire version that knows the kind. Raises ValueError if it is newer than this version, which
-        would refuse the contracts that it writes itself."""
-        if not re.fullmatch(PATTERN, since) or is_newer(since, VERSION):
-            raise ValueError(f"{self.section}: since={since!r} must be a version up to this one, {VERSION}")
-
-        def register(registered: type[New]) -> type[New]:
-            spec, name = registered, registered.model_fields["kind"].default
-            if not issubclass(spec, self._base) or not isinstance(name, str):
-                raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
-            self._modules.load_before(spec)
-            known = self._kinds.get(name)
-            if known is not None and _path(known.spec) != _path(spec):
-                raise TypeError(f"{self.section}.kind {name!r} is defined by {_path(known.spec)} and {_path(spec)}")
-            self._kinds[name] = Kind(name, spec, since)
-            return registered
-
-        return register
+    def register(self, registered: type[New]) -> type[New]:
+        """Decorator that registers a spec. The default of its field `kind` is the kind's name."""
+        spec, name = registered, registered.model_fields["kind"].default
+        if not issubclass(spec, self._base) or not isinstance(name, str):
+            raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
+        self._modules.load_before(spec)
+        known = self._kinds.get(name)
+        if known is not None and _path(known.spec) != _path(spec):
+            raise TypeError(f"{self.section}.kind {name!r} is defined by {_path(known.spec)} and {_path(spec)}")
+        self._kinds[name] = Kind(name, spec)
+        return registered
 
     def find(self, name: str) -> Kind[Spec] | None:
         """The kind with this name, or None if neither thinwire nor an installed package defines it.

@@ -35,7 +35,7 @@ class Images(DataSource):
     def __init__(self, manifest: ImageManifest, spec: ImagesSpec, blobs: Blobs) -> None:
         self._manifest = manifest
         self._blobs = blobs
-        self._order = ShardOrder([[shard.tokens for shard in manifest.train]], spec.seed, spec.order)
+        self._order = ShardOrder([[shard.tokens for shard in manifest.train]], spec.seed)
         self._held_out_ends = list(accumulate(shard.tokens for shard in manifest.held_out))
 
     def batch(self, positions: Sequence[int]) -> Batch:

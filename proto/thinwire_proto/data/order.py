@@ -1,24 +1,18 @@
 """The order of samples: one permutation of all samples for each pass, the same on every machine.
 
-`feistel` needs no memory. The indices of n samples fit in b bits, where 2^(b−1) < n ≤ 2^b. A Feistel network (Luby and
+It needs no memory. The indices of n samples fit in b bits, where 2^(b−1) < n ≤ 2^b. A Feistel network (Luby and
 Rackoff, 1988) permutes all b-bit numbers: each round XORs one half with a keyed hash of the other half. Results of n or
 more are not samples, so the network is applied again until the result is below n ("cycle walking", Black and Rogaway,
 2002). This takes fewer than two applications on average, because n is more than half of 2^b.
 
-`argsort` sorts the samples by a keyed hash and needs 8 bytes of memory per sample. Contracts of version 1 use it. Both
-use only integer arithmetic, so that all machines agree.
+Only integer arithmetic is used, so that all machines agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
-
-from thinwire_proto.contract import Order
-from thinwire_proto.exact.mix64 import GOLDEN, mix64, mix64_array
+from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
 ROUNDS = 8
 """Rounds of the network, four for each half. Four in total would suffice if nobody chooses the inputs."""
@@ -26,16 +20,11 @@ SAMPLES_MAX = 1 << 63
 """Keeps each half within 32 bits, so that the hash input fits 64 bits."""
 
 
-def sample_at(position: int, seed: int, samples: int, order: Order) -> int:
+def sample_at(position: int, seed: int, samples: int) -> int:
     """The sample at a position in the endless stream of passes. Each pass has every sample once."""
     if not 0 < samples <= SAMPLES_MAX:
         raise ValueError(f"there must be 1 to 2^63 samples; there are {samples}")
     pass_number, index = divmod(position, samples)
-    return ORDERS[order](index, seed, pass_number, samples)
-
-
-def _feistel(index: int, seed: int, pass_number: int, samples: int) -> int:
-    """The sample at `index` (0 … samples − 1) of a pass."""
     keys, bits = _round_keys(seed, pass_number), (samples - 1).bit_length()
     low_bits = bits // 2
     low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
@@ -55,19 +44,5 @@ def _round_keys(seed: int, pass_number: int) -> tuple[int, ...]:
     return tuple(mix64(key + number * GOLDEN) for number in range(1, ROUNDS + 1))
 
 
-def _argsort(index: int, seed: int, pass_number: int, samples: int) -> int:
-    return int(_sorted(seed, pass_number, samples)[index])
-
-
-@lru_cache(maxsize=2)
-def _sorted(seed: int, pass_number: int, samples: int) -> npt.NDArray[np.int64]:
-    """The order of one pass: samples sorted by mix64(key + i)."""
-    x = np.arange(samples, dtype=np.uint64) + np.uint64(_key_of_pass(seed, pass_number))  # wraps around like mix64
-    return np.argsort(mix64_array(x), kind="stable")
-
-
 def _key_of_pass(seed: int, pass_number: int) -> int:
     return mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
-
-
-ORDERS: dict[Order, Callable[[int, int, int, int], int]] = {"feistel": _feistel, "argsort": _argsort}

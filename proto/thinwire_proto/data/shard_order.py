@@ -32,7 +32,6 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import NamedTuple
 
-from thinwire_proto.contract import Order
 from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
@@ -71,10 +70,9 @@ def ratio_of(weights: Sequence[float]) -> tuple[int, ...]:
 class SourceOrder:
     """The stream of one source. samples: of each shard, all at least 1. seed: the source's own."""
 
-    def __init__(self, samples: Sequence[int], seed: int, order: Order) -> None:
+    def __init__(self, samples: Sequence[int], seed: int) -> None:
         self.samples = tuple(samples)
         self.total = sum(samples)
-        self._order = order
         self._seed = seed
         self._passes = lru_cache(maxsize=PASSES_KEPT)(self._pass)
 
@@ -91,12 +89,12 @@ class SourceOrder:
         run = self.run_at(entry)
         size = self.samples[run.shard]
         seed = mix64(self._seed + (run.shard + 1) * GOLDEN)
-        return run.shard, sample_at(run.number * size + entry - run.start, seed, size, self._order)
+        return run.shard, sample_at(run.number * size + entry - run.start, seed, size)
 
     def _pass(self, number: int) -> tuple[list[int], list[int]]:
         """The shards of a pass in order, and the entry within the pass at which each begins."""
         count = len(self.samples)
-        shards = [sample_at(number * count + slot, self._seed, count, self._order) for slot in range(count)]
+        shards = [sample_at(number * count + slot, self._seed, count) for slot in range(count)]
         starts, start = [], 0
         for shard in shards:
             starts.append(start)
@@ -107,11 +105,9 @@ class SourceOrder:
 class ShardOrder:
     """The whole order. samples: of each shard of each source. weights: of each source; None draws by size."""
 
-    def __init__(
-        self, samples: Sequence[Sequence[int]], seed: int, order: Order, weights: Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, samples: Sequence[Sequence[int]], seed: int, weights: Sequence[float] | None = None) -> None:
         seeds = [mix64(seed + (number + 1) * GOLDEN) for number in range(len(samples))]
-        self.sources = [SourceOrder(shards, own, order) for shards, own in zip(samples, seeds, strict=True)]
+        self.sources = [SourceOrder(shards, own) for shards, own in zip(samples, seeds, strict=True)]
         self.ratio = ratio_of(weights) if weights else tuple(source.total for source in self.sources)
         self.cycle = sum(self.ratio)
         self._main = self.ratio.index(max(self.ratio))

@@ -33,7 +33,7 @@ class CorpusText(DataSource):
 
     def batch(self, positions: Sequence[int]) -> Batch:
         spec, count = self._spec, len(self._train)
-        chosen = [sample_at(position, spec.seed, count, spec.order) for position in positions]
+        chosen = [sample_at(position, spec.seed, count) for position in positions]
         return _batch_of(np.stack([self._train[sample] for sample in chosen]))
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:

@@ -47,7 +47,7 @@ class TokenShards(DataSource):
         self._train = [long_enough(source.train, context) for source in self._drawn]
         samples = [[windows_in(shard, context) for shard in shards] for shards in self._train]
         weights = [spec.weights[source.name] for source in self._drawn] if spec.weights else None
-        self._order = ShardOrder(samples, spec.seed, spec.order, weights)
+        self._order = ShardOrder(samples, spec.seed, weights)
         self._shards = {shard.blob: shard for source in manifest.sources for shard in (*source.train, *source.held_out)}
         self._held_out = {
             source.name: _HeldOut(shards, context)

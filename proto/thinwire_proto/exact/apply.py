@@ -88,7 +88,7 @@ def decode_changes(
     for different batches, in any order.
     """
     if isinstance(merged, Levels):
-        _decode_levels(use, merged, layout, demo.transform, device)
+        _decode_levels(use, merged, layout, device)
         return
     batches = layout.batches(tile_batch(device))
     positions, values = (torch.from_numpy(of_all).to(device) for of_all in (merged.components, merged.values))
@@ -103,15 +103,15 @@ def decode_changes(
         each = [1] * (scaled.dim() - 1)
         if scales is not None:
             scaled.zero_().view(-1).scatter_(0, position, values[start:end].float())
-            use(batch, displacements(scaled, demo.transform, _of_batch(scales, batch, layout), other))
+            use(batch, displacements(scaled, _of_batch(scales, batch, layout), other))
             return
         tile = position >> (MATRIX_SHIFT if batch.is_matrix else VECTOR_SHIFT)
         votes, stepped = scale_votes(values[start:end], tile, len(scaled))
         scaled.zero_().view(-1).scatter_(0, position, votes)
         if demo.magnitude == "clipped":
-            use(batch, clipped(scaled, demo.transform, learning_rate, other))
+            use(batch, clipped(scaled, learning_rate, other))
             return
-        change = directions(scaled, demo.transform, step, other)
+        change = directions(scaled, step, other)
         # a tile without votes has step size zero, which changes no bit
         rate = torch.where(stepped, torch.tensor(learning_rate, device=device), 0.0).view(-1, *each)
         use(batch, torch.copysign(rate, change, out=change))
@@ -121,7 +121,7 @@ def decode_changes(
 
 
 def _decode_levels(
-    use: Callable[[Batch, Tensor], None], merged: Levels, layout: TileLayout, transform: str, device: torch.device
+    use: Callable[[Batch, Tensor], None], merged: Levels, layout: TileLayout, device: torch.device
 ) -> None:
     """`decode_changes` for an update in levels."""
     batches = layout.batches(tile_batch(device))
@@ -132,7 +132,7 @@ def _decode_levels(
         scaled, other = buffers.of(batch, slot)
         first = _first_component(layout, batch)
         scaled.copy_(values[first : first + scaled.numel()].view(scaled.shape)).mul_(factor)
-        use(batch, displacements(scaled, transform, _of_batch(scales, batch, layout), other))
+        use(batch, displacements(scaled, _of_batch(scales, batch, layout), other))
 
     with pinned_precision():
         process_batches(decode, batches, device)

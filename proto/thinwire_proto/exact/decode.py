@@ -108,28 +108,26 @@ def level_factor(levels: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _first_basis(transform: str, device: torch.device) -> Tensor:
+def _first_basis(device: torch.device) -> Tensor:
     """Aᵀ of the first pass, already divided by SHIFT. SHIFT is a power of two, so the division is exact."""
-    a = integer_basis(transform, device).T
-    return a / SHIFT if transform == "dct" else a.contiguous()
+    return integer_basis(device).T / SHIFT
 
 
-def inverse_exact(scaled: Tensor, transform: str, buffer: Tensor) -> Tensor:
+def inverse_exact(scaled: Tensor, buffer: Tensor) -> Tensor:
     """X = Aᵀ·V'·A as integers in float32, for V' of shape [n, 64, 64] or [n, 64]; same shape.
 
     The result is written into `scaled` or into `buffer`, which has the same shape. Call it with precision pinned.
     """
-    a = integer_basis(transform, scaled.device)
+    a = integer_basis(scaled.device)
     if scaled.dim() == 2:
         return torch.mm(scaled, a, out=buffer)
-    torch.bmm(_first_basis(transform, scaled.device).expand(len(scaled), -1, -1), scaled, out=buffer)
-    if transform == "dct":
-        buffer.add_(0.5).floor_()  # exact: at most 21 bits, nine of them fractional
+    torch.bmm(_first_basis(scaled.device).expand(len(scaled), -1, -1), scaled, out=buffer)
+    buffer.add_(0.5).floor_()  # exact: at most 21 bits, nine of them fractional
     torch.mm(buffer.view(-1, TILE_EDGE), a, out=scaled.view(-1, TILE_EDGE))
     return scaled
 
 
-def directions(scaled: Tensor, transform: str, step: int, buffer: Tensor | None = None) -> Tensor:
+def directions(scaled: Tensor, step: int, buffer: Tensor | None = None) -> Tensor:
     """The direction of each parameter's step, as the sign of a float32 that is never 0.
 
     The value is X ± ½, with + where (position in the tile + step) is even. X is an integer below 2²³, so the sum is
@@ -138,39 +136,39 @@ def directions(scaled: Tensor, transform: str, step: int, buffer: Tensor | None 
     scaled: [n, 64, 64] or [n, 64], V' of whole tiles; int8, or float32, which is then overwritten. buffer: float32
     scratch space of the same shape.
     """
-    x = _inverse_of(scaled, transform, buffer)[0]
+    x = _inverse_of(scaled, buffer)[0]
     # 64 is even, so the parity of a row-major position is that of its column
     position = torch.arange(x.shape[-1], device=x.device) + step
     return x.add_(0.5 - (position % 2).to(torch.float32))
 
 
-def clipped(scaled: Tensor, transform: str, rate: float, buffer: Tensor | None = None) -> Tensor:
+def clipped(scaled: Tensor, rate: float, buffer: Tensor | None = None) -> Tensor:
     """η·clamp(X / (CLIP·mean|X|), −1, 1) of each parameter, float32; 0 in a tile without votes.
 
     scaled, buffer: as for `directions`. rate: η, a float32. Raises RuntimeError or TypeError on a device without
     float64; the self-test then moves the replica to the CPU.
     """
-    x, other = _inverse_of(scaled, transform, buffer)
+    x, other = _inverse_of(scaled, buffer)
     total = torch.abs(x, out=other).flatten(1).sum(1, dtype=torch.float64)
     unit = (rate * x[0].numel() / (CLIP * total)).to(torch.float32)  # a tile's size is a power of two
     unit = torch.where(total > 0, unit, 0.0)
     return x.mul_(unit.view(-1, *[1] * (x.dim() - 1))).clamp_(-rate, rate)
 
 
-def displacements(scaled: Tensor, transform: str, scale: Tensor, buffer: Tensor | None = None) -> Tensor:
+def displacements(scaled: Tensor, scale: Tensor, buffer: Tensor | None = None) -> Tensor:
     """The change S·X of tiles that have a magnitude, float32, in the shape of `scaled`.
 
     scaled, buffer: as for `directions`. scale: S of each tile, float32 [n, 1, 1] or [n, 1]. X is an integer below 2²⁴,
     so float32 holds it exactly on any device and in any order of summation. S·X is one IEEE product, rounded once, and
     never subnormal (see `magnitudes.SCALE_MIN`). So the bits are the same everywhere.
     """
-    return _inverse_of(scaled, transform, buffer)[0].mul_(scale)
+    return _inverse_of(scaled, buffer)[0].mul_(scale)
 
 
-def _inverse_of(scaled: Tensor, transform: str, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
+def _inverse_of(scaled: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns X, and a scratch tensor of the same shape."""
     scaled = scaled.to(torch.float32)
     buffer = torch.empty_like(scaled) if buffer is None else buffer
     with pinned_precision():
-        x = inverse_exact(scaled, transform, buffer)
+        x = inverse_exact(scaled, buffer)
     return x, scaled if x is buffer else buffer

@@ -19,7 +19,7 @@ from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.magnitudes import rounded
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.exact.transform import dct_table, hadamard_table, inverse
+from thinwire_proto.exact.transform import dct_table, inverse
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged
 
@@ -47,12 +47,12 @@ class SelfTest:
         return self.exact and self.control_differs
 
 
-def extreme_tiles(transform: str) -> Int64:
+def extreme_tiles() -> Int64:
     """Merged votes [n, 64, 64] at the bounds of the decode.
 
     All votes aligned with a basis column, single components, checkerboards, and random tiles from sparse to full.
     """
-    table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    table = np.array(dct_table(), np.int64)
     tiles = [np.zeros((64, 64), np.int64)]
     for row, column in ((0, 0), (1, 63), (31, 32), (63, 63)):
         aligned = np.where(table[:, row] < 0, -1, 1)[:, None] * np.where(table[:, column] < 0, -1, 1)[None]
@@ -68,9 +68,9 @@ def extreme_tiles(transform: str) -> Int64:
     return np.stack(tiles)
 
 
-def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def reference_signs(merged: Int64, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
-    x = reference_integers(reference_scaled(merged), transform)
+    x = reference_integers(reference_scaled(merged))
     flat = merged.reshape(len(merged), -1)
     even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
     return (x > 0) | ((x == 0) & even), np.abs(flat).max(1) > 0
@@ -85,11 +85,11 @@ def reference_scaled(merged: Int64) -> Int64:
     return same_shape
 
 
-def reference_integers(scaled: Int64, transform: str) -> Int64:
+def reference_integers(scaled: Int64) -> Int64:
     """X of V' [n, 64, 64] or [n, 64], in the same shape."""
-    table: Int64 = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    table: Int64 = np.array(dct_table(), np.int64)
     first: Int64 = table.T @ scaled if scaled.ndim == 3 else scaled
-    if scaled.ndim == 3 and transform == "dct":
+    if scaled.ndim == 3:
         first = (first + SHIFT // 2) // SHIFT
     x: Int64 = first @ table
     return x
@@ -102,10 +102,10 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
     """
     rate = np.float32(RATE)
     if demo.magnitude != "clipped":
-        positive, stepped = reference_signs(merged, demo.transform, step)
+        positive, stepped = reference_signs(merged, step)
         signed = np.where(positive, rate, -rate) * stepped.reshape(-1, *[1] * (merged.ndim - 1))
         return np.asarray(signed, np.float32)
-    x = reference_integers(reference_scaled(merged), demo.transform)
+    x = reference_integers(reference_scaled(merged))
     change = np.zeros(x.shape, np.float32)
     for tile, total in enumerate(np.abs(x).reshape(len(x), -1).sum(1).tolist()):
         if total:
@@ -117,8 +117,7 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
 def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     """Step a small replica on `device` through extreme tiles, with votes, with magnitudes, and with these in levels;
     compare each bit."""
-    transform = demo.transform
-    matrix = extreme_tiles(transform)  # [n, 64, 64]
+    matrix = extreme_tiles()  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
     tiles = len(matrix)
     contract = _contract(demo, tiles)
@@ -145,14 +144,14 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     sized = Merged(positions, values[positions].astype(np.int16), scales[scales > 0])
     replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
     for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
-        x = reference_integers(tiles_of_kind, transform).astype(np.float32)
+        x = reference_integers(tiles_of_kind).astype(np.float32)
         different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
     in_levels = Levels(VOTE_MAX, values.astype(np.int8), scales)
     replica.apply(Update(STEP + 2, RATE, DECAY, in_levels), b"")
     for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
-        x = reference_integers(tiles_of_kind, transform).astype(np.float32)
+        x = reference_integers(tiles_of_kind).astype(np.float32)
         different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
-    control = _control_differs(matrix, transform, device)
+    control = _control_differs(matrix, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
     if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):
         different, words = different + 1, f"{words}; the fingerprint is not that of the integer reference"
@@ -180,11 +179,11 @@ def _reference_fingerprint(tensor: torch.Tensor) -> int:
     return sum(mix64((position << 32 | value) ^ key) for position, value in enumerate(bits)) & MASK
 
 
-def _control_differs(matrix: Int64, transform: str, device: torch.device | str) -> bool:
+def _control_differs(matrix: Int64, device: torch.device | str) -> bool:
     """Whether a decode in floating point, as published for DeMo, is told apart from the exact one."""
     coefficients = torch.from_numpy(matrix.astype(np.float32)).to(device)
-    x = inverse(coefficients, transform).cpu().numpy()
-    expected, _ = reference_signs(matrix, transform, STEP)
+    x = inverse(coefficients).cpu().numpy()
+    expected, _ = reference_signs(matrix, STEP)
     return bool((np.where(x == 0, expected, x > 0) != expected).any())
 
 

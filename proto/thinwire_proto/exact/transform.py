@@ -1,7 +1,7 @@
-"""The two transforms of a tile, in floating point for the node's own momentum and in integers for the decode.
+"""The transform of a tile, in floating point for the node's own momentum and in integers for the decode.
 
 The floating-point form is orthonormal, and its results never leave the node. The integer form is a published table: A =
-round(127·b / max b) for the DCT-II basis b, and ±1 for Walsh-Hadamard. Since b is a cosine of a multiple of π/128, 64
+round(127·b / max b) for the DCT-II basis b. Since b is a cosine of a multiple of π/128, 64
 integers and the constant row define the table. They are written out here, so that no machine's cosine enters the
 result.
 """
@@ -47,23 +47,15 @@ def dct_table() -> list[list[int]]:
     return rows
 
 
-def hadamard_table() -> list[list[int]]:
-    """The Walsh-Hadamard basis in Sylvester's order, ±1."""
-    return [[1 - 2 * ((a & b).bit_count() & 1) for b in range(TILE_EDGE)] for a in range(TILE_EDGE)]
+@lru_cache(maxsize=16)
+def integer_basis(device: torch.device) -> Tensor:
+    """The table, [64, 64] float32 with integer values: rows are frequencies, columns are positions."""
+    return torch.tensor(dct_table(), dtype=torch.float32, device=device)
 
 
 @lru_cache(maxsize=16)
-def integer_basis(transform: str, device: torch.device) -> Tensor:
-    """The table of a transform, [64, 64] float32 with integer values: rows are frequencies, columns are positions."""
-    table = {"dct": dct_table, "hadamard": hadamard_table}[transform]()
-    return torch.tensor(table, dtype=torch.float32, device=device)
-
-
-@lru_cache(maxsize=16)
-def float_basis(transform: str, device: torch.device) -> Tensor:
-    """The orthonormal basis b of a transform, [64, 64] float32: rows are frequencies, columns are positions."""
-    if transform == "hadamard":
-        return integer_basis("hadamard", device) / math.sqrt(TILE_EDGE)
+def float_basis(device: torch.device) -> Tensor:
+    """The orthonormal basis b, [64, 64] float32: rows are frequencies, columns are positions."""
     rows = [
         [
             math.sqrt((1 if frequency == 0 else 2) / TILE_EDGE)
@@ -75,13 +67,13 @@ def float_basis(transform: str, device: torch.device) -> Tensor:
     return torch.tensor(rows, dtype=torch.float32, device=device)
 
 
-def forward(tiles: Tensor, transform: str) -> Tensor:
+def forward(tiles: Tensor) -> Tensor:
     """Coefficients of tiles [n, 64, 64] or [n, 64] in floating point: C = b·M·bᵀ, or b·m."""
-    b = float_basis(transform, tiles.device)
+    b = float_basis(tiles.device)
     return b @ tiles @ b.T if tiles.dim() == 3 else tiles @ b.T
 
 
-def inverse(coefficients: Tensor, transform: str) -> Tensor:
+def inverse(coefficients: Tensor) -> Tensor:
     """Tiles of coefficients [n, 64, 64] or [n, 64] in floating point: M = bᵀ·C·b, or bᵀ·c."""
-    b = float_basis(transform, coefficients.device)
+    b = float_basis(coefficients.device)
     return b.T @ coefficients @ b if coefficients.dim() == 3 else coefficients @ b

@@ -44,12 +44,6 @@ class Votes:
         signs = tensor_of(self.positive).to(torch.int16).mul_(2).sub_(1)
         add_at(total, self.components, signs.mul_(weight))
 
-    def add_sides_to(self, positive: npt.NDArray[np.int16], negative: npt.NDArray[np.int16], weight: int) -> None:
-        """The same in two sums: of the votes for +, and of those for −."""
-        for side, chosen in ((positive, self.positive), (negative, ~self.positive)):
-            components = self.components[chosen]
-            add_at(side, components, torch.full((len(components),), weight, dtype=torch.int16))
-
     def tiles(self, layout: TileLayout) -> npt.NDArray[np.int64]:
         """The tiles that have votes, ascending."""
         return np.flatnonzero(counts_of(self.components, layout))
@@ -88,11 +82,6 @@ class WholeVotes(Votes):
     def add_to(self, total: npt.NDArray[np.int16], weight: int) -> None:
         for part in _ranges(len(total)):
             total[part] += self.signs[part] * np.int16(weight)
-
-    def add_sides_to(self, positive: npt.NDArray[np.int16], negative: npt.NDArray[np.int16], weight: int) -> None:
-        for part in _ranges(len(positive)):
-            for side, votes in ((positive, self.signs[part] > 0), (negative, self.signs[part] < 0)):
-                side[part] += votes * np.int16(weight)
 
     def tiles(self, layout: TileLayout) -> npt.NDArray[np.int64]:
         split = layout.matrix_components
@@ -161,7 +150,7 @@ class Selection(Protocol):
 
 
 class Merges(Protocol):
-    """Adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
+    """Adds up the votes of a round; see `thinwire_proto.exact.aggregation.merger_of`."""
 
     def add(self, votes: Votes, weight: int) -> None: ...
     def merged(self) -> Merged | Levels: ...

@@ -15,7 +15,6 @@ from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.gossip.codec import tensors_of
 
-TRANSFORM = "dct"
 Result = TypeVar("Result")
 
 
@@ -43,7 +42,7 @@ def map_coefficients(encode: Callable[[Batch, Tensor], Result], flat: Tensor, la
         for part in batch.parts:
             for band, piece in part.pieces(part.band(named[part.tensor.name]), tiles):
                 piece.copy_(band)
-        return encode(batch, forward(tiles, TRANSFORM))
+        return encode(batch, forward(tiles))
 
     return process_batches(transform, layout.batches(tile_batch(flat.device)), flat.device)
 

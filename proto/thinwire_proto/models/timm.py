@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Parameter
+from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.contract.models.timm import TimmSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.bounded_build import bounded_build
@@ -66,7 +67,7 @@ class TimmTask(Task):
         Classification` open."""
         spec = self._spec
         model: Any = _build(spec, "meta")
-        size = {"input_size": [spec.channels, spec.image_size, spec.image_size], "num_classes": spec.classes}
+        size = {"input_size": [CHANNELS, spec.image_size, spec.image_size], "num_classes": spec.classes}
         config = {
             "architecture": spec.name,
             "num_classes": spec.classes,
@@ -88,7 +89,7 @@ def _arguments(spec: TimmSpec) -> dict[str, Any]:
     """Arguments of this model beside the number of classes. Some models are built for one size of image."""
     timm = import_extra("timm", "images")
     fixed = timm.get_pretrained_cfg(spec.name).fixed_input_size
-    arguments = {"in_chans": spec.channels} | ({"img_size": spec.image_size} if fixed else {})
+    arguments = {"in_chans": CHANNELS} | ({"img_size": spec.image_size} if fixed else {})
     return arguments | (json.loads(spec.options) if spec.options else {})
 
 

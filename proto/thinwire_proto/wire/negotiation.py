@@ -1,15 +1,12 @@
 """Protocol versions, and the choice of the version that a connection uses.
 
-A node tells at `Join` which versions it speaks, and the coordinator chooses one. The version alone determines, by the
-table here, what each end may expect of the other. Versions 2 and 3 (thinwire 0.1.0 and 0.2.0) had no identities, so
-nobody serves them any longer; runs that began with them go on.
+A node tells at `Join` which versions it speaks, and the coordinator chooses one. The version alone determines what
+each end may expect of the other.
 
 The version increases when a call or a payload changes in a way that the other end must know.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from thinwire_proto.errors import ContractError
 from thinwire_proto.version import VERSION
@@ -17,24 +14,9 @@ from thinwire_proto.version import VERSION
 PROTOCOL = 4
 """The newest version that this thinwire speaks."""
 OLDEST_SERVED = 4
-"""The oldest version that this coordinator serves: the first in which nodes prove who they are."""
+"""The oldest version that this coordinator serves."""
 OLDEST_SPOKEN = 4
 """The oldest version that this node speaks."""
-
-
-@dataclass(frozen=True)
-class Abilities:
-    """The abilities of an end that speaks a protocol version."""
-
-    since: str
-    """The first thinwire that speaks this version."""
-    contract_version: int
-    """The newest contract format that the end reads."""
-    row_version: int
-    """The newest row format that the end reads."""
-
-
-ABILITIES = {4: Abilities(since="0.3.0", contract_version=2, row_version=2)}
 
 
 def choose(newest: int, oldest: int) -> int:
@@ -51,14 +33,10 @@ def choose(newest: int, oldest: int) -> int:
     return chosen
 
 
-def check_chosen(chosen: int) -> Abilities:
-    """For the node: return what the coordinator can do with the chosen version.
-
-    Raises ContractError if this node does not speak that version.
-    """
+def check_chosen(chosen: int) -> None:
+    """For the node: raise ContractError if it does not speak the version that the coordinator chose."""
     if not OLDEST_SPOKEN <= chosen <= PROTOCOL:
         raise ContractError(
             f"the coordinator chose protocol {chosen}, but this node speaks {OLDEST_SPOKEN} to {PROTOCOL} "
             f"(thinwire {VERSION}); update the older of the two"
         )
-    return ABILITIES[chosen]

@@ -4,9 +4,8 @@ Rows form a hash chain. The row of step s names the body of the update from θ_s
 with their weights, and the fingerprint of θ_s. The fingerprint is that of the state before the update, so that sealing
 does not wait for a decode.
 
-The run's contract determines the version of its rows (`version_for`). A row of version 1 is an array of nine fields. A
-row of version 2 is `[2, the nine fields, a map of optional fields]`. The hash covers the optional fields. A reader
-keeps fields that it does not know and writes them again, so a later version can add fields compatibly.
+A row is `[VERSION, nine fields, a map of optional fields]`. The hash covers the optional fields. A reader keeps fields
+that it does not know and writes them again, so a later version can add fields compatibly.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import Any
 
 import msgpack
 
-from thinwire_proto.contract import Contract
 from thinwire_proto.errors import PayloadError
 
+VERSION = 2
 ROW_BYTES_MAX = 1 << 20
 EXTRAS_MAX = 64
 """Maximum number of optional fields of a row."""
@@ -52,19 +51,14 @@ class Row:
     body_bytes: int
     counted: tuple[Counted, ...]
     previous: bytes  # 32, hash of the row before
-    version: int = 2
-    extras: Mapping[str, Any] = field(default_factory=dict, hash=False)  # optional fields; version 2 and later
+    extras: Mapping[str, Any] = field(default_factory=dict, hash=False)  # optional fields
 
     def canonical(self) -> bytes:
         """The canonical msgpack encoding of this row."""
         counted = [[entry.node, entry.contribution, entry.weight, entry.samples] for entry in self.counted]
         fields = [self.step, self.round, self.term, self.nonce, self.fingerprint, self.body_hash, self.body_bytes]
         fields += [counted, self.previous]
-        if self.version == 1 and self.extras:
-            raise ValueError("rows of version 1 have no optional fields")
-        if self.version == 1:
-            return bytes(msgpack.packb(fields, use_bin_type=True))
-        return bytes(msgpack.packb([self.version, fields, _sorted(self.extras)], use_bin_type=True))
+        return bytes(msgpack.packb([VERSION, fields, _sorted(self.extras)], use_bin_type=True))
 
     @cached_property
     def hash(self) -> bytes:
@@ -75,11 +69,6 @@ class Row:
     def contributions(self) -> frozenset[bytes]:
         """The hashes of the contributions in the update."""
         return frozenset(entry.contribution for entry in self.counted)
-
-
-def version_for(contract: Contract) -> int:
-    """The row version of a run. Runs with an old contract use version 1, so that old nodes can follow them."""
-    return min(contract.version, 2)
 
 
 def genesis(contract_hash: bytes, first_state_hash: bytes) -> bytes:
@@ -99,12 +88,10 @@ def parse_row(data: bytes) -> Row:
     if len(data) > ROW_BYTES_MAX:
         raise PayloadError(f"a row has at most {ROW_BYTES_MAX} bytes; this has {len(data)}")
     try:
-        version, fields, extras = _envelope(msgpack.unpackb(data, raw=False))
+        fields, extras = _envelope(msgpack.unpackb(data, raw=False))
         step, round_number, term, nonce, fingerprint, body_hash, body_bytes, counted, previous = fields
         entries = tuple(Counted(*entry) for entry in counted)
-        row = Row(
-            step, round_number, term, nonce, fingerprint, body_hash, body_bytes, entries, previous, version, extras
-        )
+        row = Row(step, round_number, term, nonce, fingerprint, body_hash, body_bytes, entries, previous, extras)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"this is not a row: {error or type(error).__name__}") from None
     numbers = [row.step, row.round, row.term, row.nonce, row.fingerprint, row.body_bytes]
@@ -130,17 +117,13 @@ def unpack_extras(data: bytes) -> dict[str, Any]:
     return _checked_extras(msgpack.unpackb(data, raw=False))
 
 
-def _envelope(found: object) -> tuple[int, list[Any], dict[str, Any]]:
-    """Return version, required fields and optional fields. Raises ValueError."""
-    if not isinstance(found, list):
-        raise ValueError("it is not an array")
-    if len(found) == 9:
-        return 1, found, {}
-    if not (len(found) == 3 and type(found[0]) is int and isinstance(found[1], list)):
-        raise ValueError("it is an array of neither version 1 nor version 2")
-    if found[0] != 2:
-        raise ValueError(f"it has version {found[0]}, but this thinwire reads versions 1 and 2; update thinwire")
-    return 2, found[1], _checked_extras(found[2])
+def _envelope(found: object) -> tuple[list[Any], dict[str, Any]]:
+    """Return required fields and optional fields. Raises ValueError."""
+    if not (isinstance(found, list) and len(found) == 3 and type(found[0]) is int and isinstance(found[1], list)):
+        raise ValueError("it is not an array of a version, fields and optional fields")
+    if found[0] != VERSION:
+        raise ValueError(f"it has version {found[0]}, but this thinwire reads version {VERSION}; update thinwire")
+    return found[1], _checked_extras(found[2])
 
 
 def _checked_extras(found: object) -> dict[str, Any]:

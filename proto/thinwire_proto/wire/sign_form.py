@@ -35,15 +35,15 @@ def encode_smaller(update: Update, layout: TileLayout, demo: DemoSpec) -> tuple[
     if demo.magnitude == "sign" and not demo.update_topk and isinstance(merged, Merged):
         signs_bytes = (layout.parameters_in(_stepped(merged, layout)) + layout.tiles) // 8 + ENVELOPE_BYTES_MAX
         if signs_bytes < len(votes):
-            signs = signs_of(merged, layout, demo.transform, update.step)
+            signs = signs_of(merged, layout, update.step)
             return encode_update(replace(update, merged=signs), layout), "signs"
     return votes, "votes"
 
 
 @torch.no_grad()
-def signs_of(merged: Merged, layout: TileLayout, transform: str, step: int) -> Signs:
+def signs_of(merged: Merged, layout: TileLayout, step: int) -> Signs:
     """The step directions of merged votes, for the step from θ_step to θ_{step+1}."""
-    demo = DemoSpec.model_validate({"transform": transform, "magnitude": "sign"})
+    demo = DemoSpec(magnitude="sign")
     positive = {tensor.name: torch.zeros(tensor.shape, dtype=torch.bool) for tensor in layout.tensors}
 
     def note_signs(batch: Batch, change: Tensor) -> None:

@@ -22,7 +22,7 @@ CLIENT_HELLO = bytes.fromhex(
     "01d0020000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f000a00040002001d"
 )
 PATHS = (
-    *("/", "/api/status", "/api/history", "/api/live", "/history.csv", "/metrics", "/healthz", "/readyz", "/livez"),
+    *("/", "/api/status", "/api/history", "/api/live", "/history.csv", "/metrics", "/readyz", "/livez"),
     *("/static/page.js", "/static/../page.py", "/static/%2e%2e/page.py", "/static//etc/passwd", "/organizer"),
     *("/organizer/login", "/organizer/login", "/organizer/state", "/organizer/ban", "/metrics/", "/organizer/login/"),
     *("/api/status?nodes=-1", "/api/status?nodes=9999999999", "/api/status?sort=", "/api/status?sort=-tokens&nodes=5"),

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from thinwire_common.migrations import transaction
 from thinwire_common.sqlite_errors import is_locked, is_refused, mend
+from thinwire_common.sqlite_schema import transaction
 from thinwire_coordinator.hall.access import schema
 from thinwire_proto.errors import LocalError, Locked
 from thinwire_proto.limits import LEDGER_BUSY_S

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgpack
 
-from thinwire_common.migrations import transaction
 from thinwire_common.sqlite_errors import is_locked, mend
+from thinwire_common.sqlite_schema import transaction
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_coordinator.hall.ledger import schema
 from thinwire_coordinator.hall.ledger.signatures import RowSignatures, Signatures
@@ -29,7 +29,7 @@ from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
 
 COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
-    *("version", "extras"),
+    "extras",
 )
 """The columns of the table `rows` that make up a row; the column `signature` is beside it."""
 
@@ -55,17 +55,14 @@ class Recorded:
 
 
 class Ledger:
-    """Opens or creates the database at `path`. Raises LedgerError if it is not a ledger, broken, or too new.
+    """Opens or creates the database at `path`. Raises LedgerError if it is not a ledger, broken, or of another version.
 
-    read_only: do not upgrade a ledger of an older schema; read an upgraded copy instead. The folder may be one in which
-    nobody can write, such as a mounted backup.
+    read_only: the folder may be one in which nobody can write, such as a mounted backup.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
         self._read_only = read_only
-        self.is_copy = False
-        """Whether this is an upgraded copy of an older ledger, for reading."""
         self.signatures = Signatures(self._execute, self._transaction)
         self._turn = threading.RLock()
         """Held while one of the sibling connections writes.
@@ -82,11 +79,7 @@ class Ledger:
                 self._db = _connect(str(path))
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
-            if read_only and schema.is_old(self._db):
-                self._db = schema.upgraded_copy(self._db, str(path))
-                self.is_copy = True
-            else:
-                schema.prepare(self._db, str(path))
+            schema.prepare(self._db, str(path))
         except sqlite3.DatabaseError as error:
             raise self._failure(f"cannot open {path} as a ledger", error) from None
 
@@ -107,9 +100,7 @@ class Ledger:
         return Locked(f"{text}; {advice}") if is_locked(error) else LedgerError(text, mend=advice)
 
     def sibling(self) -> Ledger:
-        """Open another connection to the same file, for another thread. A copy serves one thread and returns itself."""
-        if self.is_copy:
-            return self
+        """Open another connection to the same file, for another thread."""
         sibling = Ledger(self._path, read_only=self._read_only)
         sibling._turn = self._turn
         return sibling
@@ -143,7 +134,6 @@ class Ledger:
             msgpack.packb([[c.node, c.contribution, c.weight, c.samples] for c in row.counted], use_bin_type=True),
             row.previous,
             row.hash,
-            row.version,
             pack_extras(row.extras),
         )
         with self._transaction():
@@ -214,11 +204,6 @@ class Ledger:
         insert = "INSERT OR REPLACE INTO losses (name, step, loss, measured_by) VALUES (?, ?, ?, ?)"
         with self._turn:
             self._execute(insert, (name, step, loss, measured_by))
-
-    def name_losses(self, name: str) -> None:
-        """Name the losses that were measured when there was only one held-out set, which had no name."""
-        with self._turn:
-            self._execute("UPDATE OR IGNORE losses SET name = ? WHERE name = ''", (name,))
 
     @property
     def step(self) -> int:
@@ -378,7 +363,6 @@ def _row(columns: dict[str, Any]) -> Row:
             body_bytes=columns["body_bytes"],
             counted=tuple(Counted(*entry) for entry in msgpack.unpackb(columns["counted"], raw=False)),
             previous=columns["previous"],
-            version=columns["version"],
             extras=unpack_extras(columns["extras"]),
         )
         found = row.hash

@@ -19,16 +19,14 @@ def contribution_statement(entry: Counted) -> bytes:
 
 
 class SignatureCheck:
-    """Checks row after row, and counts the signatures that are correct and those that never were."""
+    """Checks row after row, and counts the signatures."""
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
         self._coordinator = signatures.coordinator
-        self._signed_from = signatures.signed_from
         self._is_compared = False
         self._key_of = cache(signatures.key_of)
-        self.rows = self.rows_unsigned = 0
-        self.contributions = self.contributions_unsigned = 0
+        self.rows = self.contributions = 0
 
     def check_key(self, fingerprint: bytes) -> None:
         """Raise LedgerError if the coordinator's key is another than the one with this fingerprint."""
@@ -45,20 +43,14 @@ class SignatureCheck:
 
         statement_of: what a node has signed."""
         signature = self._signatures.of_row(row.step)
-        if signature is None:
-            self.rows_unsigned += 1
-        elif self._coordinator is None or not self._coordinator.verifies(signature, statements.row(row.hash)):
+        if self._coordinator is None or not self._coordinator.verifies(signature, statements.row(row.hash)):
             raise Damaged(f"step {row.step}: the row's signature is not that of the coordinator's key", row.step)
-        else:
-            self.rows += 1
+        self.rows += 1
         for entry in row.counted:
             self._check_contribution(row.step, entry, statement_of)
 
     def _check_contribution(self, step: int, entry: Counted, statement_of: StatementOf) -> None:
         signature, what = self._signatures.of_contribution(entry.contribution), f"step {step}: node {entry.node}"
-        if signature is None and step < self._signed_from:
-            self.contributions_unsigned += 1
-            return
         if signature is None:
             raise Damaged(f"{what}: its contribution has no signature", step)
         key: PublicKey | None = self._key_of(entry.node)
@@ -77,8 +69,4 @@ class SignatureCheck:
             compared = ", which is the one that the invite names" if self._is_compared else ""
             lines.append(f"coordinator's key: {self._coordinator.fingerprint.hex()}{compared}")
         lines.append(f"signatures: {self.rows:,} of rows and {self.contributions:,} of contributions are correct")
-        if self.rows_unsigned:
-            lines.append(f"{self.rows_unsigned:,} rows are not signed yet: the coordinator signs them when it starts")
-        if self.contributions_unsigned:
-            lines.append(f"{self.contributions_unsigned:,} contributions are from before signatures")
         return lines

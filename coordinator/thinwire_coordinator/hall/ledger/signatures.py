@@ -1,14 +1,12 @@
 """The signatures in the ledger: the coordinator's for each row, and each node's for its contributions.
 
-Runs of thinwire 0.2.0 and older began without signatures. `about` holds the coordinator's public key, and the number of
-rows that were sealed before it (`signed_from`). Only these rows, and the contributions in them, may lack a signature.
-The coordinator signs such rows at its next start (`signing`); nobody can sign the contributions any more.
+`about` holds the coordinator's public key.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -49,22 +47,16 @@ class Signatures:
 
     @property
     def coordinator(self) -> PublicKey | None:
-        """The key that signs the rows; None in a ledger from before signatures."""
-        found = self._about("coordinator_key")
-        return None if found is None else PublicKey(bytes.fromhex(found))
-
-    @property
-    def signed_from(self) -> int:
-        """The number of rows that were sealed without signatures: all rows, if the coordinator has no key yet."""
-        found = self._about("signed_from")
-        return int(self._execute("SELECT count(*) FROM rows").fetchone()[0]) if found is None else int(found)
+        """The key that signs the rows; None before the run's first start."""
+        found = self._execute("SELECT value FROM about WHERE key = 'coordinator_key'").fetchone()
+        return None if found is None else PublicKey(bytes.fromhex(found[0]))
 
     def adopt(self, key: PublicKey) -> None:
         """Record the coordinator's key at its first start with one. Raises LedgerError if another is recorded."""
         if (known := self.coordinator) is None:
+            insert = "INSERT INTO about (key, value) VALUES ('coordinator_key', ?)"
             with self._transaction():
-                self._tell("signed_from", str(self.signed_from))
-                self._tell("coordinator_key", key.data.hex())
+                self._execute(insert, (key.data.hex(),))
         elif known != key:
             raise LedgerError("the ledger names another key of the coordinator")
 
@@ -77,26 +69,14 @@ class Signatures:
             insert = "INSERT OR IGNORE INTO public_keys (node, key) VALUES (?, ?)"
             self._execute(insert, (entry.node, signed.public_key.data))
 
-    def sign(self, signatures: Iterable[tuple[int, bytes]]) -> None:
-        """Record signatures of rows by step, in one transaction."""
-        with self._transaction():
-            for step, signature in signatures:
-                self._execute("UPDATE rows SET signature = ? WHERE step = ?", (signature, step))
-
-    def first_unsigned(self) -> int | None:
-        """The first row without a signature, of those from before signatures."""
-        query = "SELECT min(step) FROM rows WHERE step < ? AND signature IS NULL"
-        found = self._execute(query, (self.signed_from,)).fetchone()[0]
-        return None if found is None else int(found)
-
-    def of_row(self, step: int) -> bytes | None:
-        """The coordinator's signature of a row; None if the row is from before signatures. Raises Damaged."""
+    def of_row(self, step: int) -> bytes:
+        """The coordinator's signature of a row. Raises Damaged."""
         found = self._execute("SELECT signature FROM rows WHERE step = ?", (step,)).fetchone()
         if found is None:
             raise Damaged(f"step {step}: the row is missing", step)
-        if found[0] is None and step >= self.signed_from:
+        if found[0] is None:
             raise Damaged(f"step {step}: the row has lost its signature", step)
-        return None if found[0] is None else bytes(found[0])
+        return bytes(found[0])
 
     def of_contribution(self, contribution: bytes) -> bytes | None:
         """A node's signature of a contribution; None if the ledger has none."""
@@ -107,10 +87,3 @@ class Signatures:
         """The public key of a node; None if the ledger has none."""
         found = self._execute("SELECT key FROM public_keys WHERE node = ?", (node,)).fetchone()
         return None if found is None else PublicKey(found[0])
-
-    def _about(self, key: str) -> str | None:
-        found = self._execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
-        return None if found is None else str(found[0])
-
-    def _tell(self, key: str, value: str) -> None:
-        self._execute("INSERT INTO about (key, value) VALUES (?, ?)", (key, value))

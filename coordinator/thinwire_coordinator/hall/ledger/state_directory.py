@@ -297,7 +297,7 @@ def is_state(folder: Path) -> bool:
 def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     """Open an existing state directory. Raises ConfigError or LedgerError.
 
-    read_only: neither upgrade its ledger nor open its secret key.
+    read_only: do not open its secret key.
     """
     check_not_of_a_node(folder)
     try:
@@ -317,8 +317,6 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
         raise Damaged(f"{path} is {lost}", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
-    if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
-        ledger.name_losses(sets[0].name)
     key = None if read_only else open_identity(folder)
     if key is not None:
         ledger.signatures.adopt(key.public)

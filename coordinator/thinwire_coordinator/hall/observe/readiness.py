@@ -28,7 +28,6 @@ class Readiness:
         self.routes: list[BaseRoute] = [
             Route("/livez", self.livez),
             Route("/readyz", self.readyz),
-            Route("/healthz", self.readyz),  # the original name, which existing monitoring may use
         ]
 
     @property

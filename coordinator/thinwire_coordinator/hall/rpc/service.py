@@ -52,7 +52,7 @@ from thinwire_proto.clean_text import clean_name
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.negotiation import ABILITIES, choose
+from thinwire_proto.wire.negotiation import choose
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 HASH_BYTES = 32
@@ -174,7 +174,6 @@ class Service(SwarmServicer):
         member, secret = joined
         self.run.places.came(member, group, has_counted=has_counted)
         self.run.known(member, group)
-        member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self.run.join(member, momentum, replica_step)
         return messages.join_reply(decision, self.run.view.contract.written, secret, protocol)

@@ -78,7 +78,7 @@ class Auditor:
         """
         began, layout = time.monotonic(), replica.layout
         components = components_of([own.ballot, other.ballot, *references], layout.components)
-        difference = Difference(components, layout, self._contract.demo.transform)
+        difference = Difference(components, layout)
         try:
             count = min(len(own.positions), len(other.positions), samples_of(self._contract, layout.parameters))
             self._gradient(replica, own.positions[:count], difference.take_first)
@@ -133,11 +133,10 @@ class Difference:
     tensor, in any order; of each tensor, the first one comes before the second.
     """
 
-    def __init__(self, components: Components, layout: TileLayout, transform: str) -> None:
+    def __init__(self, components: Components, layout: TileLayout) -> None:
         self.values: Floats = np.zeros(len(components), np.float32)
         self._components = components
         self._layout = layout
-        self._transform = transform
         self._first: dict[str, Tensor] = {}
 
     def take_first(self, tensor: TensorTiles, gradient: Tensor) -> None:
@@ -150,7 +149,7 @@ class Difference:
         difference.sub_(gradient).div_(root)
         del root
         for tiles, begin in _tiles(difference, tensor, self._layout):
-            coefficients = forward(tiles, self._transform).reshape(-1).numpy()
+            coefficients = forward(tiles).reshape(-1).numpy()
             start, end = np.searchsorted(self._components, (begin, begin + len(coefficients)))
             self.values[start:end] = coefficients[self._components[start:end] - begin]
 

@@ -114,7 +114,7 @@ class Observer:
         self._random, self._wall = settings.randomness, hall.surroundings.wall
         self._secret = Secret(settings.randomness.getrandbits(64))
         demo = hall.contract.demo
-        self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0 or demo.alpha < 1)
+        self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0)
         self.trust = Trust(hall.contract.round.weight_max, settings.store.load())
         self._notes: _Notes | None = None
         self._waiting = 0

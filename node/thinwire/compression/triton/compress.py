@@ -80,7 +80,7 @@ class FusedCompressor:
     def __init__(self, spec: DemoSpec, device: torch.device, launch: Launch) -> None:
         self.launch = launch
         self._spec = spec
-        self._basis = float_basis(spec.transform, device).contiguous()
+        self._basis = float_basis(device).contiguous()
         self._levels = (torch.from_numpy(TABLE).to(torch.float64) * UNIT).to(torch.float32).to(device)
         self._addresses: tuple[int, ...] = ()
         self._table = torch.zeros(1, FIELDS, dtype=torch.int64, device=device)
@@ -114,10 +114,10 @@ class FusedCompressor:
         return Extracted(components, values, codes[counts > 0] if coded else codes[:0])
 
     def _scalars(self, inputs: GradientInput | None) -> tuple[float, ...]:
-        """β, η, share, β₂, 1 / weight, α."""
+        """β, η, share, β₂, 1 / weight."""
         fed = (inputs.rate, inputs.share) if inputs else (0.0, 1.0)
         weight = inputs.second_weight if inputs else 1.0
-        return (self._spec.beta, *fed, self._spec.precondition_beta, 1 / weight, self._spec.alpha)
+        return (self._spec.beta, *fed, self._spec.precondition_beta, 1 / weight)
 
     def _update_tables(self, inputs: GradientInput) -> None:
         """Write the tensors' addresses to the tables. Does nothing if no tensor has moved."""

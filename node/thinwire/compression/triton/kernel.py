@@ -10,7 +10,7 @@ registers and shared memory, and the program writes the coefficients back:
     v ← β₂·v + (1 − β₂)·g²             with preconditioning
     X = P(g)·bᵀ, Cᵀ ← β·Cᵀ + η·Xᵀ·bᵀ    so that C ← β·C + η·b·P(g)·bᵀ
     T = the k-th largest |C|           by bisection on the bits
-    C ← C − α·a·sign(C)                where C is selected; a is the mean of their magnitudes, or the value of its code
+    C ← C − a·sign(C)                  where C is selected; a is the mean of their magnitudes, or the value of its code
     out: for each component a bit that says whether it is selected, and one for its sign; their number, and a
 
 The memory traffic is 12 bytes a parameter, 20 with preconditioning, and a quarter of a byte for the bits. A second,
@@ -147,7 +147,6 @@ def compress(
     share: tl.tensor,
     second_beta: tl.tensor,
     second_scale: tl.tensor,
-    alpha: tl.tensor,
     FED: tl.constexpr,
     ADAM: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -190,7 +189,7 @@ def compress(
     marks = tl.where(selected, tl.where(c < 0, bit | (bit << 16), bit), 0)
     group = tl.arange(0, 4)[:, None]
     tl.store(masks + tile.to(tl.int64) * 256 + line[None, :] * 4 + group, tl.sum(tl.reshape(marks, [4, 16, 64]), 1))
-    removed = tl.where(selected, alpha * mean, 0.0)
+    removed = tl.where(selected, mean, 0.0)
     tl.store(coefficients + first + transposed, tl.where(c < 0, c + removed, c - removed))
 
 

@@ -39,7 +39,7 @@ from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
 from thinwire_proto.wire.metadata import REASON, REPLACED, SESSION
-from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SPOKEN, PROTOCOL, check_chosen
+from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split_for_upload
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -85,8 +85,6 @@ class Link:
         self._pace = Pace()
         self._metadata: Metadata = ()
         self._signer: tuple[SecretKey, bytes] | None = None  # the node's key and its session; None before `join`
-        self.abilities = ABILITIES[PROTOCOL]
-        """The abilities of the coordinator. Available after `join`."""
         self.coordinator: PublicKey | None = None
         """The coordinator's key. Available after `join`."""
 
@@ -123,7 +121,7 @@ class Link:
         )
         reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
         try:
-            self.abilities = check_chosen(reply.protocol)
+            check_chosen(reply.protocol)
         except ContractError as error:
             raise Refused(str(error)) from None
         secret = messages.session_secret(reply)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire_node.gossip.rules.own_steps import OWN_STEPS, check_saved
-from thinwire_proto.contract import Contract
-from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 EPSILON = 1e-8
@@ -52,6 +51,4 @@ class AdamW:
 
 @OWN_STEPS.register("adamw")
 def make(contract: Contract, layout: TileLayout) -> AdamW:
-    rule = contract.rule
-    assert isinstance(rule, AdamWSpec)
-    return AdamW(layout.parameters, rule.beta1, rule.beta2, contract.schedule.weight_decay)
+    return AdamW(layout.parameters, *ADAM_BETAS, contract.schedule.weight_decay)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thinwire_node.gossip.rules.own_steps import OWN_STEPS, check_saved
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.muon import muon_step
@@ -31,7 +31,7 @@ class Muon:
         others = layout_of(tuple(one for one in contract.parameters if not rule.takes(one)))
         self._momentum = torch.zeros(of_matrices.parameters)
         self._of_matrix = of_matrices.unflattened(self._momentum)
-        self._moments = AdamMoments(others, rule.beta1, rule.beta2, "cpu")
+        self._moments = AdamMoments(others, *ADAM_BETAS, "cpu")
         self.steps = 0
 
     @torch.no_grad()

@@ -11,18 +11,17 @@ from torch import Tensor
 from thinwire_node.star.rules.local_steps import LocalSteps
 from thinwire_node.star.rules.rule import RULES
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import Contract, LocalAdamWSpec
+from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 
 @RULES.register("local_adamw")
 class LocalAdamW(LocalSteps):
-    """Makes a step of AdamW for each micro-batch (arXiv 1711.05101, algorithm 2, with λ·η for the decay)."""
+    """Makes a step of AdamW for each micro-batch (arXiv 1711.05101). `schedule.weight_decay` is that of the update."""
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
-        assert isinstance(contract.rule, LocalAdamWSpec)
-        self._moments = AdamMoments(layout, contract.rule.beta1, contract.rule.beta2, device)
+        self._moments = AdamMoments(layout, *ADAM_BETAS, device)
 
     def _begin(self) -> None:
         self._moments.begin()

@@ -17,7 +17,7 @@ from thinwire.compression.zeros import zeros
 from thinwire_node.star.rules.local_steps import LocalSteps
 from thinwire_node.star.rules.rule import RULES
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import Contract, LocalMuonSpec
+from thinwire_proto.contract import ADAM_BETAS, Contract, LocalMuonSpec
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.muon import muon_step
 
@@ -33,7 +33,7 @@ class LocalMuon(LocalSteps):
         self._rule = rule
         matrices = tuple(parameter for parameter in contract.parameters if rule.takes(parameter))
         others = tuple(parameter for parameter in contract.parameters if not rule.takes(parameter))
-        self._moments = AdamMoments(layout_of(others), rule.beta1, rule.beta2, device)
+        self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, device)
         of_matrices = layout_of(matrices)
         self._inner_flat = zeros((of_matrices.parameters,), device)
         self._inner = of_matrices.unflattened(self._inner_flat)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire_node.star.rules.rule import Compressed, Tensors
-from thinwire_proto.contract import Contract, LocalStepsSpec
+from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 
@@ -30,8 +30,6 @@ class LocalSteps(Compressed):
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
-        assert isinstance(contract.rule, LocalStepsSpec)
-        self._decay = contract.rule.weight_decay
         self._offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
 
     @property
@@ -44,7 +42,7 @@ class LocalSteps(Compressed):
 
     @abstractmethod
     def _step(self, name: str, gradient: Tensor) -> Tensor:
-        """Learn from the gradient of one tensor. Returns the step at η = 1, without the decay, as a new tensor."""
+        """Learn from the gradient of one tensor. Returns the step at η = 1, as a new tensor."""
 
     @abstractmethod
     def _kept(self) -> dict[str, Tensor]:
@@ -55,7 +53,7 @@ class LocalSteps(Compressed):
         assert gradients is not None
         self._begin()
         for name, offset in self._offset.items():
-            step = self._step(name, gradients[name]).add_(parameters[name], alpha=self._decay)
+            step = self._step(name, gradients[name])
             offset.sub_(step, alpha=rate)
             parameters[name].sub_(step, alpha=rate)
 

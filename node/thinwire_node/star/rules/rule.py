@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import Contract, VotingRuleSpec
 from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
 from thinwire_proto.kinds import Kinds
 
@@ -78,6 +78,7 @@ class Compressed:
 
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         carries_magnitude = self._contract.demo.magnitude == "tile"
+        assert isinstance(self._contract.rule, VotingRuleSpec)
         self.momentum.decode_changes(use, sent, self._contract.rule.outer_rate if carries_magnitude else rate)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
 from thinwire_proto.contract.models import ModelSpec
-from thinwire_proto.contract.sections import since
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
-
-Order = Literal["feistel", "argsort"]
 
 
 class DataSpec(KindSpec):
@@ -22,11 +19,6 @@ class DataSpec(KindSpec):
     """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
-    order: Order = Field(
-        "feistel",
-        description="how a pass is shuffled. feistel: by a permutation without memory; argsort: as thinwire 0.1.0 did",
-        json_schema_extra=since("0.2.0"),
-    )
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if the model cannot be trained on this data."""

@@ -10,7 +10,7 @@ from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.models import ModelSpec
 
 
-@DATA.register(since="0.1.0")
+@DATA.register
 class CorpusSpec(DataSpec):
     """Files of text as bytes, which every node fetches whole: the Python standard library of the coordinator's
     machine."""
@@ -18,16 +18,13 @@ class CorpusSpec(DataSpec):
     DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
 
     kind: Literal["corpus"] = "corpus"
-    tokenizer: Literal["bytes"] = Field("bytes", description="how text becomes tokens: each byte is one")
     corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the corpus, uncompressed")
     corpus_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the whole corpus")
     train_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the part that nodes train on")
 
     def check(self, model: ModelSpec) -> None:
-        if self.tokenizer == "bytes" and 0 < model.vocabulary < 256:  # 0: not known before the model's config is read
-            raise ValueError(
-                f"model.vocabulary must be at least 256 for data.tokenizer = bytes; it is {model.vocabulary}"
-            )
+        if 0 < model.vocabulary < 256:  # 0: not known before the model's config is read
+            raise ValueError(f"model.vocabulary must be at least 256 for text as bytes; it is {model.vocabulary}")
 
     def check_complete(self, model: ModelSpec) -> None:
         if not self.corpus_hash:

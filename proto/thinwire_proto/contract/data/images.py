@@ -12,7 +12,7 @@ from thinwire_proto.contract.models import ModelSpec
 from thinwire_proto.contract.sections import unit
 
 
-@DATA.register(since="0.3.0")
+@DATA.register
 class ImagesSpec(PreparedSpec):
     """Square images with classes, which `thinwire-coordinator prepare --images` makes. A node fetches the manifest from
     the coordinator, and only the shards that its leases need."""
@@ -29,8 +29,6 @@ class ImagesSpec(PreparedSpec):
             wanted = getattr(model, key, None)
             if wanted is not None and wanted != getattr(self, key):
                 raise ValueError(f"model.{key} must be {getattr(self, key)}, as in the data; it is {wanted}")
-        if getattr(model, "channels", CHANNELS) != CHANNELS:
-            raise ValueError(f"model.channels must be {CHANNELS}; the images have colours")
 
 
 CHANNELS = 3

@@ -11,7 +11,7 @@ from thinwire_proto.contract.data.prepared import PreparedSpec
 from thinwire_proto.contract.models import ModelSpec
 
 
-@DATA.register(since="0.3.0")
+@DATA.register
 class TokensSpec(PreparedSpec):
     """Token shards, which `thinwire-coordinator prepare` makes. A node fetches the manifest from the coordinator, and
     only the shards that its leases need."""

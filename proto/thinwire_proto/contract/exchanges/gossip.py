@@ -23,7 +23,7 @@ def _codec(text: str) -> str:
     return text
 
 
-@EXCHANGES.register(since="0.3.0")
+@EXCHANGES.register
 class GossipSpec(ExchangeSpec):
     """Each node steps by itself, and averages its parameters with a few others. docs/decentralized.md describes it."""
 

@@ -11,7 +11,7 @@ from thinwire_proto.contract.rules import RuleSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 
 
-@EXCHANGES.register(since="0.2.0")
+@EXCHANGES.register
 class StarSpec(ExchangeSpec):
     """One coordinator merges the contributions of all nodes, seals updates and serves them."""
 

@@ -10,7 +10,7 @@ from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.sections import unit
 
 
-@MODELS.register(since="0.1.0")
+@MODELS.register
 class DecoderSpec(ModelSpec):
     """A decoder-only transformer with RMSNorm, rotary positions and SwiGLU; made for text as bytes."""
 

@@ -12,7 +12,7 @@ from thinwire_proto.contract.models.hugging_face_config import ConfigJson
 from thinwire_proto.contract.sections import unit
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class HuggingFaceSpec(ModelSpec):
     """Any causal language model that transformers builds from a config, without code of the model's own."""
 

@@ -10,7 +10,7 @@ from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.sections import unit
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class LlamaSpec(ModelSpec):
     """A transformer in Llama's layout: what the run exports opens as transformers' `LlamaForCausalLM`."""
 

@@ -22,7 +22,7 @@ class BaseFile(Section):
     size: int = Field(ge=8, le=1 << 44)
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class LoraSpec(ModelSpec):
     """A LoRA adapter (arXiv 2106.09685) on a frozen model of transformers. Only the adapter is trained and travels."""
 

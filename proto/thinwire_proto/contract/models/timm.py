@@ -40,7 +40,7 @@ def read_options(given: object) -> object:
         raise ValueError("is not a table")
     for key, value in options.items():
         if key in SET_BY_THINWIRE:
-            raise ValueError(f"{key}: follows from image_size, channels and classes; remove it")
+            raise ValueError(f"{key}: follows from image_size and classes; remove it")
         if key in REFUSED:
             raise ValueError(f"{key}: is not allowed; weights are given by `import`, and a node reads no other files")
         if not all(_is_plain(one) for one in (value if isinstance(value, list) else [value])):
@@ -54,7 +54,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= NUMBER_MAX)
 
 
-@MODELS.register(since="0.3.0")
+@MODELS.register
 class TimmSpec(ModelSpec):
     """An image classifier of the library timm, without BatchNorm."""
 
@@ -74,7 +74,6 @@ class TimmSpec(ModelSpec):
     image_size: int = Field(
         224, ge=8, le=4096, description="width and height of an image", json_schema_extra=unit("px")
     )
-    channels: int = Field(3, ge=1, le=64, description="channels of an image: 3 for colours")
     options: Annotated[str, BeforeValidator(read_options)] = Field(
         "", description="further arguments of timm's model, as a table, such as drop_path_rate = 0.1"
     )

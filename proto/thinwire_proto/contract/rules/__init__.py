@@ -16,6 +16,9 @@ from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import Parameter
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
+ADAM_BETAS = (0.9, 0.99)
+"""Decays of the first and the second moment of every rule that takes steps of AdamW, as in the study of convergence."""
+
 
 class RuleSpec(KindSpec):
     """The base of all local rule specs."""
@@ -26,8 +29,6 @@ class RuleSpec(KindSpec):
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
-
-    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
     @classmethod
     def with_defaults(cls, demo: dict[str, Any]) -> dict[str, Any]:
@@ -52,6 +53,14 @@ class RuleSpec(KindSpec):
 
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         """Raise ValueError if the rule cannot work with these sections."""
+
+
+class VotingRuleSpec(RuleSpec):
+    """The base of the rules whose nodes send votes, which the coordinator merges."""
+
+    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
+
+    def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         if demo.magnitude != "tile" and self.outer_rate != 1.0:
             raise ValueError(
                 'rule.outer_rate needs demo.magnitude = "tile", because all others step by schedule.learning_rate; '

@@ -8,7 +8,7 @@ from thinwire_proto.contract.rules import RULES
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 
 
-@RULES.register(since="0.3.0")
+@RULES.register
 class AdamWSpec(OwnStepsSpec):
     """Each node takes steps of AdamW by itself, at the rate of the schedule. `schedule.steps` counts its iterations."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from thinwire_proto.contract.rules import RULES, RuleSpec
+from thinwire_proto.contract.rules import RULES, VotingRuleSpec
 
 
-@RULES.register(since="0.1.0")
-class DemoRuleSpec(RuleSpec):
+@RULES.register
+class DemoRuleSpec(VotingRuleSpec):
     """Gradients are summed, and their mean is added to the momentum."""
 
     kind: Literal["demo"] = "demo"

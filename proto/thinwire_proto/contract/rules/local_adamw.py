@@ -8,7 +8,7 @@ from thinwire_proto.contract.rules import RULES
 from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 
 
-@RULES.register(since="0.1.0")
+@RULES.register
 class LocalAdamWSpec(LocalStepsSpec):
     """A node takes local steps of AdamW and sends the compressed difference of its parameters."""
 

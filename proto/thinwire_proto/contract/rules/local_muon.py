@@ -12,7 +12,7 @@ from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
 from thinwire_proto.contract.sections import TILE_EDGE
 
 
-@RULES.register(since="0.3.0")
+@RULES.register
 class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
     """A node takes local steps of Muon and sends the compressed difference of its parameters.
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from thinwire_proto.contract.demo import DemoSpec
-from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.rules import VotingRuleSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import unit
 
 
-class LocalStepsSpec(RuleSpec):
+class LocalStepsSpec(VotingRuleSpec):
     """A node takes local steps and sends the compressed difference of its parameters.
 
     A difference of parameters has a meaningful size, and the inner optimizer has preconditioned it already. This
@@ -30,9 +30,6 @@ class LocalStepsSpec(RuleSpec):
         description="maximum number of samples per inner step",
         json_schema_extra=unit("samples"),
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the inner first moment")
-    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the inner second moment")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of an inner step")
 
     def micro_batch_max(self, allowed: int) -> int:
         return min(allowed, self.micro_batch)
@@ -48,5 +45,3 @@ class LocalStepsSpec(RuleSpec):
                 f'demo.precondition must be "none" for rule.kind = "{self.kind}", which preconditions each inner step; '
                 f'it is "{demo.precondition}"'
             )
-        if schedule.learning_rate * self.weight_decay >= 1:
-            raise ValueError("schedule.learning_rate · rule.weight_decay must be less than 1")

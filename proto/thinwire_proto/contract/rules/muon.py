@@ -9,7 +9,7 @@ from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 
 
-@RULES.register(since="0.3.0")
+@RULES.register
 class MuonSpec(MuonStepsSpec, OwnStepsSpec):
     """Each node takes steps of Muon by itself. `schedule.learning_rate` is that of the matrices, and `schedule.steps`
     counts its iterations."""

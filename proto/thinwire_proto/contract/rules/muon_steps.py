@@ -17,8 +17,6 @@ EMBEDDINGS_MAX = 2
 class MuonStepsSpec(RuleSpec):
     """Matrices take steps of Muon; embeddings, and tensors that are not matrices, take steps of AdamW."""
 
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment of tensors that take steps of AdamW")
-    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment of tensors that take steps of AdamW")
     momentum: float = Field(0.9, ge=0, lt=1, description="decay of the momentum of a matrix, in steps")
     adamw_rate: float = Field(
         0.2, gt=0, le=16, description="factor on the learning rate for tensors that take steps of AdamW"

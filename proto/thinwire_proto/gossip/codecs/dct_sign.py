@@ -13,7 +13,7 @@ from thinwire_proto.exact.decode import VOTE_MAX, displacements, tile_batch
 from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.gossip.bits import pack_signs, unpack_signs
 from thinwire_proto.gossip.codec import Bytes, Codec, check_length, register_codec
-from thinwire_proto.gossip.coefficients import TRANSFORM, Step, map_coefficients, shape_of, tiles_of
+from thinwire_proto.gossip.coefficients import Step, map_coefficients, shape_of, tiles_of
 from thinwire_proto.gossip.scales import MATRIX_FACTOR, VALUES, VECTOR_FACTOR, nearest_codes
 
 
@@ -45,7 +45,7 @@ class DctSignCodec(Codec):
             signs = unpack_signs(bits, shape.numel(), device, VOTE_MAX).view(shape)
             scales = VALUES[codes[tiles]] * np.float32(MATRIX_FACTOR if batch.is_matrix else VECTOR_FACTOR)
             scale = torch.from_numpy(scales).to(device).view(-1, *[1] * (len(shape) - 1))
-            step.put(batch, displacements(signs, TRANSFORM, scale))
+            step.put(batch, displacements(signs, scale))
 
         process_batches(decode, self.layout.batches(tile_batch(device)), device)
         return step.flat

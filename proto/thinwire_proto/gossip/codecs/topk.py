@@ -20,12 +20,12 @@ from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, Batch, TileLayout
 from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.gossip.codec import Bytes, Codec, register_codec
-from thinwire_proto.gossip.coefficients import TRANSFORM, Step, map_coefficients, tiles_of
+from thinwire_proto.gossip.coefficients import Step, map_coefficients, tiles_of
 from thinwire_proto.gossip.scales import MATRIX_FACTOR, VALUES, VECTOR_FACTOR, nearest_codes
 from thinwire_proto.largest import largest
 from thinwire_proto.wire.codec import contribution_bytes_max, decode_votes, encode_votes
 
-DEMO = DemoSpec.model_validate({"transform": TRANSFORM, "magnitude": "tile"})
+DEMO = DemoSpec(magnitude="tile")
 
 
 Chosen = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]
