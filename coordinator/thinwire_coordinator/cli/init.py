@@ -23,7 +23,6 @@ from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import data_kind_of
 
-
 UNKNOWN_MEMORY_BYTES = 16e9
 """Memory of a machine whose speed was given, but not its kind."""
 
