@@ -71,8 +71,7 @@ def _ready_address(state_dir: Path) -> str:
     ready = read_ready(state_dir / READY_FILE)
     if ready is None:
         raise RemoteError(
-            f"{state_dir}: no coordinator runs here, or it still replays its ledger: there is no {READY_FILE}; if it "
-            "writes another --ready-file, give its HOST:PORT"
+            f"{state_dir}: no coordinator runs here, or it still replays its ledger: there is no {READY_FILE}"
         )
     host, port = split_address(ready["address"])
     if is_any(host):

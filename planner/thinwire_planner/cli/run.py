@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from thinwire_planner.choosing.plan import Goal, Plan, make_plan
+from thinwire_planner.choosing.plan import Goal, make_plan
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.cli.document import document_of
 from thinwire_planner.cli.options import PlanOptions
@@ -22,14 +22,10 @@ KEYS = {
     "per_host": "nodes.per_host",
     "compute": "compute.seconds",
     "variation": "compute.variation",
-    "passes": "compute.passes",
     "up": "nodes.up_mbit",
     "down": "nodes.down_mbit",
     "rtt": "nodes.rtt_ms",
     "lost": "nodes.lost_percent",
-    "congestion": "nodes.congestion",
-    "coordinator_up": "coordinator.up_mbit",
-    "coordinator_down": "coordinator.down_mbit",
     "loss": "goal.loss",
     "tokens": "goal.tokens",
     "curves": "goal.curves",
@@ -52,7 +48,7 @@ def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     if as_json:
         print(json.dumps(document_of(plan), indent=1))
     else:
-        _show(plan, lists_all=lists_all)
+        print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)
 
 
 def document(options: PlanOptions) -> dict[str, Any]:
@@ -66,8 +62,6 @@ def document(options: PlanOptions) -> dict[str, Any]:
             if INSTEAD.get(name) not in given:
                 inside.pop(INSTEAD.get(name), None)
             inside[key] = value
-    if options.local_steps is not None:
-        found["local_steps"] = [int(part) for part in options.local_steps.split(",")]
     return found
 
 
@@ -75,7 +69,3 @@ def _goal(file: PlanFile, nodes: int) -> Goal | None:
     if file.goal is None:
         return None
     return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves, nodes))
-
-
-def _show(plan: Plan, *, lists_all: bool) -> None:
-    print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)
