@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from thinwire_coordinator.access.forwarded import is_forwarded
-from thinwire_coordinator.access.logins import Logins
-from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
-from thinwire_coordinator.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.access.addresses import is_forwarded
+from thinwire_coordinator.access.organizer import FILE as SECRET_FILE
+from thinwire_coordinator.access.organizer import Logins, OrganizerSecret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.exposition import Exposition

@@ -13,10 +13,9 @@ import pytest
 
 from support.sealed_run import make_state
 from thinwire_coordinator.access.addresses import address_for_invites, checked_address, outgoing_host
+from thinwire_coordinator.access.door import Candidate
 from thinwire_coordinator.access.invite_strings import keep_invite_file
-from thinwire_coordinator.access.port import Candidate
-from thinwire_coordinator.access.settings_table import ADDRESS
-from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.access.store import ADDRESS, AccessStore
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_proto.errors import ConfigError

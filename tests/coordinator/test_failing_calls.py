@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from thinwire_common.logs import JsonFormatter
-from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.admission import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.access.store import AccessStore

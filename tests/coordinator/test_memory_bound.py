@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.open_files import OWN_FILES, PAGE_CONNECTIONS_MAX, open_files_for, page_connections
+from thinwire_coordinator.access.bounds import OWN_FILES, PAGE_CONNECTIONS_MAX, Bounds, open_files_for, page_connections
 from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
 from thinwire_coordinator.swarm import feed as feeds
 from thinwire_coordinator.swarm.feed import Feed

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.gossip_summary import print_model
-from thinwire_coordinator.access.organizer_secret import FILE, open_organizer_secret
+from thinwire_coordinator.access.organizer import FILE, open_organizer_secret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.invite_address import publish_address
 from thinwire_coordinator.ledger.identity import open_existing_identity

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.access.reachability import Reach, advice, classify
+from thinwire_coordinator.access.addresses import Reach, advice, classify
 from thinwire_coordinator.access.transport import TlsSettings, Transport, plain_transport
 from thinwire_coordinator.invite_address import check_address
 from thinwire_proto.errors import ConfigError

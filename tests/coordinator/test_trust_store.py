@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.door import Candidate
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.swarm.workers import Job, Workers

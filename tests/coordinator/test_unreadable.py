@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.admission import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.rpc.guard import UNREADABLE, Guard
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages

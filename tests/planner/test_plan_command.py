@@ -126,9 +126,7 @@ def test_the_time_to_a_loss_needs_the_curves(
     assert by_name["gossip, ring, dense"]["to_loss_s"] is None
 
 
-def test_help_names_the_most_nodes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_names_the_most_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(monkeypatch, "--help")
     shown = capsys.readouterr().out

@@ -15,7 +15,7 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.door import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.replay import replica_at_head

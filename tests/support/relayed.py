@@ -13,7 +13,7 @@ import grpc
 
 from thinwire_common.reach.happy_eyeballs import Refusal
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.admission import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.rpc.calls import session_of
 from thinwire_coordinator.rpc.guard import Guard

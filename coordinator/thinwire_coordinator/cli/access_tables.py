@@ -14,7 +14,7 @@ from rich.text import Text
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.access.bans import Ban
 from thinwire_coordinator.access.invites import InviteRecord
-from thinwire_coordinator.access.node_table import NodeRecord
+from thinwire_coordinator.access.store import NodeRecord
 
 ID_DIGITS_SHOWN = 12
 

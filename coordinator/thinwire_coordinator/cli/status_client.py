@@ -18,7 +18,7 @@ from thinwire_common.reach.preflight import Way, find_way
 from thinwire_common.ready_file import READY_FILE, read_ready
 from thinwire_coordinator.access.addresses import is_any
 from thinwire_coordinator.access.door import NONCE_BYTES
-from thinwire_coordinator.access.organizer_proof import organizer_proof
+from thinwire_coordinator.access.organizer import organizer_proof
 from thinwire_coordinator.ledger.identity import open_existing_identity
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError

@@ -13,12 +13,10 @@ from typing import Any, NoReturn
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.admission import AdmissionRules, Caller, network_of
 from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.access.callers import Caller, network_of
-from thinwire_coordinator.access.door import NONCE_BYTES, Door
-from thinwire_coordinator.access.organizer_proof import proves_organizer
-from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.door import NONCE_BYTES, Candidate, Door
+from thinwire_coordinator.access.organizer import proves_organizer
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.ledger.retention import NotKept

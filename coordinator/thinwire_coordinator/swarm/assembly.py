@@ -8,8 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.access.door import Door
-from thinwire_coordinator.access.port import Admits
+from thinwire_coordinator.access.door import Admits, Door
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.ledger.state_directory import RunState

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from thinwire_coordinator.access.port import Bans
+from thinwire_coordinator.access.door import Bans
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.limits import BANS_READ_S

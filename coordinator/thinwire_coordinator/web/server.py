@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
-from thinwire_coordinator.access.open_files import page_connections
+from thinwire_coordinator.access.bounds import page_connections
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.trust.address_groups import group_of
