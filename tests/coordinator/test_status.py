@@ -19,9 +19,8 @@ from support.sealed_run import make_run, node_key
 from support.small import MODEL
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.access.transport import TlsSettings
-from thinwire_coordinator.cli.status import json_of
+from thinwire_coordinator.cli.status import NODES_SHOWN, json_of, table
 from thinwire_coordinator.cli.status_client import ask_status_of
-from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.settings import CoordinatorSettings
