@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from thinwire_coordinator.swarm import feed as feeds
 
 from support.small import small_contract
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.open_files import (
+from thinwire_coordinator.hall.access.bounds import (
     OWN_FILES,
     PAGE_CONNECTIONS_MAX,
+    Bounds,
     open_files_for,
     page_connections,
 )
 from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
-from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_proto.exact.tiles import TileLayout

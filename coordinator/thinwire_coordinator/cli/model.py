@@ -1,14 +1,19 @@
-"""Reads the model of a step from a state directory."""
+"""Reads the model of a step from a state directory, with as many threads as it needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from thinwire_coordinator.gossip.ledger_rows import has_no_centre, state_at_head, trained
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.torch_threads import default_threads
 from thinwire_coordinator.star.replay import no_snapshot, replica_at_head, replica_at_step
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.contract import parse_contract
+from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import layout_of
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:
@@ -52,3 +57,15 @@ def _final_mean(state: RunState, step: int | None) -> Replica:
             f"mean at its end, --step {end}"
         )
     return mean
+
+
+def set_threads(state_dir: Path, wanted: int | None) -> None:
+    """Set the number of torch threads to `wanted`, or, if None, to the default for the run in a state directory."""
+    torch.set_num_threads(wanted or default_threads(_parameters(state_dir), torch.get_num_threads()))
+
+
+def _parameters(state_dir: Path) -> int:
+    try:
+        return layout_of(parse_contract((state_dir / "contract.json").read_bytes()).parameters).parameters
+    except (OSError, ContractError):
+        return 0  # opening the state directory reports the error

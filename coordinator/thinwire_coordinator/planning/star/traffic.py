@@ -29,20 +29,18 @@ OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
 
 
-def contribution_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
-    """Bytes that a node sends for its votes of a round with `nodes` nodes."""
-    k = demo.k_of_round(nodes)
-    bits = sum(tiles * _choice_bits(size, k) for size, tiles in _tiles(facts))
+def contribution_bytes(facts: ModelFacts, demo: DemoSpec) -> float:
+    """Bytes that a node sends for its votes of a round."""
+    bits = sum(tiles * _choice_bits(size, demo.k) for size, tiles in _tiles(facts))
     scales = facts.tiles if demo.magnitude == "tile" else 0
     return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES
 
 
 def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
     """Bytes of a round's update, of `nodes` nodes with equal weights."""
-    k = demo.k_of_round(nodes)
     bits = 0.0
     for size, tiles in _tiles(facts):
-        chosen = min(k, size)
+        chosen = min(demo.k, size)
         if demo.update_levels:
             bits += tiles * size * _level_bits(size, nodes, chosen / size, demo.update_levels)
             continue
@@ -56,7 +54,7 @@ def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
 
 def transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
     """Seconds of the upload and the download of a round."""
-    up = contribution_bytes(facts, demo, swarm.nodes) + OTHER_BYTES_A_ROUND
+    up = contribution_bytes(facts, demo) + OTHER_BYTES_A_ROUND
     down = update_bytes(facts, demo, swarm.nodes) + OTHER_BYTES_A_ROUND
     return 8 * up / swarm.up_bits_s + 8 * down / swarm.down_bits_s
 
