@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from thinwire_planner.layout.pairs import lines_between
-from thinwire_planner.timing.network import Network
+from thinwire_planner.timing.network import Network, lines_between
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.placement import LineSeconds, place
 from thinwire_proto.gossip.topology import Layout, make_topology

@@ -18,8 +18,7 @@ from typing import Any
 import grpc
 
 from bench.speed.row import BenchRow
-from thinwire_coordinator.hall.access.rotation import utc_now
-from thinwire_coordinator.hall.access.tls_files import OwnCertificates
+from thinwire_coordinator.hall.access.transport import OwnCertificates, utc_now
 from thinwire_coordinator.hall.rpc.secure_port import credentials
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite

@@ -16,9 +16,8 @@ from thinwire_common.logs import tell
 from thinwire_common.open_files import check_open_files
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.open_files import LEAST, open_files_for
-from thinwire_coordinator.hall.access.organizer_secret import open_organizer_secret
+from thinwire_coordinator.hall.access.bounds import LEAST, Bounds, open_files_for
+from thinwire_coordinator.hall.access.organizer import open_organizer_secret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.ban_watch import watch_bans

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from thinwire_coordinator.hall.access.forwarded import is_forwarded
-from thinwire_coordinator.hall.access.logins import Logins
-from thinwire_coordinator.hall.access.organizer_secret import FILE as SECRET_FILE
-from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.addresses import is_forwarded
+from thinwire_coordinator.hall.access.organizer import FILE as SECRET_FILE
+from thinwire_coordinator.hall.access.organizer import Logins, OrganizerSecret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.observe.exposition import Exposition

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_coordinator.cli.status_table import disagreement
+from thinwire_coordinator.cli.status import disagreement
 from thinwire_proto.wire.service_pb2 import GossipStatus, StatusReply
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from thinwire_common.units import human_bytes
-from thinwire_coordinator.cli.status_table import disagreement, equality, table
+from thinwire_coordinator.cli.status import disagreement, equality, table
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 PLAIN_EVERY_S = 5.0

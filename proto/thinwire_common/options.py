@@ -68,12 +68,6 @@ def threads_option(shown: str) -> Any:
     return option("CPU threads", None, metavar="N", ge=1, le=THREADS_MAX, shown=shown)
 
 
-def ready_file_option(when: str) -> Any:
-    """Declare the option of a file that a program writes once it is ready. when: in words."""
-    text = f"JSON file with the addresses, written {when}"
-    return option(text, None, metavar="FILE", shown="ready.json in the state directory")
-
-
 def host_and_port(text: str, host: str = "", port_min: int = 0) -> tuple[str, int]:
     """Parse HOST:PORT, or PORT alone if `host` gives a default. Raises ValueError."""
     found, colon, port = text.rpartition(":")

@@ -14,7 +14,7 @@ import pytest
 
 from support.real import RealSwarm, ended, run_text, until
 from thinwire_common.os_errors import in_words, limit_in_words
-from thinwire_coordinator.hall.access.open_files import LEAST
+from thinwire_coordinator.hall.access.bounds import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
 COORDINATOR = str(Path(sys.executable).with_name("thinwire-coordinator"))

@@ -12,12 +12,10 @@ import pytest
 
 from thinwire_coordinator.hall.access.bans import Ban
 from thinwire_coordinator.hall.access.database import FILE, Database
-from thinwire_coordinator.hall.access.invite_table import InviteTable
-from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, network_of, why_not
-from thinwire_coordinator.hall.access.node_table import NodeRecord, NodeTable
-from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.door import Candidate
+from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, network_of, why_not
 from thinwire_coordinator.hall.access.refusals import DoorReason
-from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore
+from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, NodeRecord, NodeTable
 from thinwire_proto.errors import ConfigError, ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 

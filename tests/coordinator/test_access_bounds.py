@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import CALLS_A_SESSION, CONTRIBUTIONS_A_ROUND, Bounds
-from thinwire_coordinator.hall.access.callers import UNKNOWN, Caller, network_of
-from thinwire_coordinator.hall.access.token_buckets import Rate, TokenBuckets
+from thinwire_coordinator.hall.access.admission import UNKNOWN, AdmissionRules, Caller, network_of
+from thinwire_coordinator.hall.access.bounds import CALLS_A_SESSION, CONTRIBUTIONS_A_ROUND, Bounds, Rate, TokenBuckets
 
 STRANGER = Caller("192.0.2.1")
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from thinwire_common.logs import JsonFormatter
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.access.store import AccessStore

@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from support.http2_client import WINDOW_MAX, Http2Client, closed_within
 from support.raw_calls import in_session
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.access.refusals import Denied
 from thinwire_coordinator.hall.rpc.guard import Guard, Patience

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.open_files import (
+from thinwire_coordinator.hall.access.bounds import (
     OWN_FILES,
     PAGE_CONNECTIONS_MAX,
+    Bounds,
     open_files_for,
     page_connections,
 )

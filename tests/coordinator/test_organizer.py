@@ -14,8 +14,16 @@ import httpx
 import pytest
 
 from thinwire_common.http import BODY_BYTES_MAX, HttpServer, bind
-from thinwire_coordinator.hall.access.logins import ATTEMPTS_MAX, ATTEMPTS_WITHIN_S, LOGIN_S, LOGINS_MAX, Logins
-from thinwire_coordinator.hall.access.organizer_secret import FILE, OrganizerSecret, open_organizer_secret
+from thinwire_coordinator.hall.access.organizer import (
+    ATTEMPTS_MAX,
+    ATTEMPTS_WITHIN_S,
+    FILE,
+    LOGIN_S,
+    LOGINS_MAX,
+    Logins,
+    OrganizerSecret,
+    open_organizer_secret,
+)
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.web.organizer import COOKIE, Organizer

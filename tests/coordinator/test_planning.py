@@ -16,16 +16,13 @@ from bench.speed.synthetic import contract_of, uniform_votes
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.planning import memory
-from thinwire_coordinator.planning.choice import choose
-from thinwire_coordinator.planning.completion import complete
-from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.footprint import facts_of
-from thinwire_coordinator.planning.forecast import forecast
-from thinwire_coordinator.planning.machines import MACHINES
+from thinwire_coordinator.planning.completion import complete, facts_of
+from thinwire_coordinator.planning.exchanges import plan_of
+from thinwire_coordinator.planning.facts import MACHINES, DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.rule_choice import TRANSFER_PART
-from thinwire_coordinator.planning.traffic import (
+from thinwire_coordinator.planning.star.choice import TRANSFER_PART
+from thinwire_coordinator.planning.star.traffic import (
     CALL_BYTES,
     ROW_BYTES_A_NODE,
     _size_bits,
@@ -33,7 +30,7 @@ from thinwire_coordinator.planning.traffic import (
     update_bytes,
 )
 from thinwire_proto import activations
-from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract import DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.aggregation import merger_of
@@ -108,10 +105,10 @@ def test_facts_of_a_model_count_each_parameter_once() -> None:
 
 def test_more_memory_allows_larger_micro_batches() -> None:
     run, facts = RunSpec(), facts_of(PRESETS["byte-1m"])
-    needs = [memory.node_bytes(run, facts, micro_batch) for micro_batch in (1, 2, 4, 8)]
+    needs = [node_memory_bytes(run, facts, micro_batch) for micro_batch in (1, 2, 4, 8)]
     assert needs == sorted(needs)
-    assert [memory.micro_batch_for(run, facts, need) for need in needs] == [1, 2, 4, 8]
-    assert memory.micro_batch_for(run, facts, 0) == 1
+    assert [micro_batch_for(run, facts, need) for need in needs] == [1, 2, 4, 8]
+    assert micro_batch_for(run, facts, 0) == 1
 
 
 @pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["1M", "124M"])
@@ -121,9 +118,9 @@ def test_more_memory_allows_larger_micro_batches() -> None:
 def test_transfers_fit_into_the_chosen_round(facts: ModelFacts, nodes: int, mbit: float, tokens_s: float) -> None:
     of = swarm(nodes, mbit * 1e6, mbit * 1e6, tokens_s)
     run = chosen(facts, of)
-    figures = forecast(run, facts, DATA, of)
-    assert figures.transfer_s <= 1.05 * TRANSFER_PART * run.round.length_s
-    assert figures.tokens_a_round >= nodes * facts.context * 0.99
+    step = plan_of(run, facts, DATA, of).step
+    assert step.exchange_s <= 1.05 * TRANSFER_PART * run.round.length_s
+    assert step.tokens >= nodes * facts.context * 0.99
     assert run.schedule.warmup_steps < run.schedule.steps
 
 
@@ -147,14 +144,14 @@ def test_the_entropy_of_a_sum_s_size_is_that_of_a_poisson_count(votes: float) ->
 def test_the_run_trains_the_wanted_tokens() -> None:
     of = swarm()
     for run, wanted in ((chosen(SMALL, of, tokens=5e6), 5e6), (chosen(SMALL, of), 20 * SMALL.trained)):
-        assert forecast(run, SMALL, DATA, of).tokens == pytest.approx(wanted, rel=0.01)
+        assert plan_of(run, SMALL, DATA, of).tokens == pytest.approx(wanted, rel=0.01)
     assert chosen(SMALL, of, steps=77).schedule.steps == 77
 
 
 def test_little_data_are_passed_over_four_times_at_most() -> None:
     few = DataFacts({"text": 10**6}, 2 * 10**6, vocabulary=256)
-    run = choose(PRESETS["byte-1m"], CorpusSpec(), SMALL, few, swarm())
-    assert 3.5 < forecast(run, SMALL, few, swarm()).passes <= 4
+    run = chosen(SMALL, swarm(), few)
+    assert 3.5 < plan_of(run, SMALL, few, swarm()).passes <= 4
 
 
 @pytest.mark.parametrize(
@@ -172,12 +169,12 @@ def test_a_round_of_each_pace(rounds: RoundSpec, tokens: int, seconds: float) ->
     """A node of 1,000 tokens/s whose transfers take half a second."""
     of = swarm(nodes=1, tokens_s=1000)
     run = RunSpec(round=rounds)
-    plain = forecast(run, SMALL, DATA, of)
-    half = SwarmFacts(1, 8 * plain.upload_bytes / 0.25, 8 * plain.download_bytes / 0.25, 1000)
-    figures = forecast(run, SMALL, DATA, half)
-    assert figures.transfer_s == pytest.approx(0.5)
-    assert figures.tokens_a_round == pytest.approx(tokens)
-    assert figures.round_s == pytest.approx(seconds)
+    plain = plan_of(run, SMALL, DATA, of).step
+    half = SwarmFacts(1, 8 * plain.sent_bytes / 0.25, 8 * plain.received_bytes / 0.25, 1000)
+    step = plan_of(run, SMALL, DATA, half).step
+    assert step.exchange_s == pytest.approx(0.5)
+    assert step.tokens == pytest.approx(tokens)
+    assert step.seconds == pytest.approx(seconds)
 
 
 def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path: Path) -> None:
@@ -201,16 +198,16 @@ def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path:
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:
     of, few = swarm(), DataFacts({"text": 10**6}, 2 * 10**6, vocabulary=256)
     scratch, tuned, adapter = SMALL, replace(SMALL, begins=True), replace(SMALL, frozen=10**9)
-    runs = [choose(PRESETS["byte-1m"], CorpusSpec(), facts, few, of) for facts in (scratch, tuned, adapter)]
+    runs = [chosen(facts, of, few) for facts in (scratch, tuned, adapter)]
     rates = [run.schedule.learning_rate for run in runs]
     assert rates == [2e-3, 2e-4, 1.3e-4]
-    passes = [forecast(run, facts, few, of).passes for run, facts in zip(runs, (scratch, tuned, adapter), strict=True)]
+    passes = [plan_of(run, facts, few, of).passes for run, facts in zip(runs, (scratch, tuned, adapter), strict=True)]
     assert passes == pytest.approx([4, 2, 2], rel=0.1)
 
 
 def test_an_adapter_of_narrow_matrices_sends_as_large_a_share_of_them_as_a_whole_model() -> None:
     narrow = replace(SMALL, trained=SMALL.components // 8, frozen=10**9)  # rank 8
-    run = choose(PRESETS["byte-1m"], CorpusSpec(), narrow, DataFacts({"text": 10**6}), swarm())
+    run = chosen(narrow, swarm(), DataFacts({"text": 10**6}))
     assert (run.demo.k, run.demo.update_topk) == (12, 40)
 
 

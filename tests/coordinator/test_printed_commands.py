@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.gossip_summary import print_model
-from thinwire_coordinator.hall.access.organizer_secret import FILE, open_organizer_secret
+from thinwire_coordinator.hall.access.organizer import FILE, open_organizer_secret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.invite_address import publish_address
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity

@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, swarm
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.planning.advice import advise, plan_of
+from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.rule_choice import ROUND_S_MAX, Amount, kind_for
-from thinwire_coordinator.planning.settings import LOCAL_ROUNDS_MIN, LOCAL_STEPS, MORE_PASSES_MAX
+from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
+from thinwire_coordinator.planning.star.choice import LOCAL_ROUNDS_MIN, LOCAL_STEPS, ROUND_S_MAX, Amount, kind_for
+from thinwire_coordinator.planning.star.planner import advise
 from thinwire_proto.contract import LocalMuonSpec, RunSpec
 from thinwire_proto.contract.round import LEASE_ROUNDS
 from thinwire_proto.errors import ConfigError
@@ -36,11 +36,11 @@ def test_many_nodes_take_local_steps_of_muon() -> None:
     assert (many.rule.micro_batch, many.schedule.learning_rate) == (4, 0.015)
     assert many.demo == RunSpec(rule=many.rule).demo
     assert many.schedule.steps == pytest.approx(LOCAL_ROUNDS_MIN, rel=0.1)
-    samples = forecast(many, BYTE_1M, DATA, swarm(16)).tokens_a_round / 16 / BYTE_1M.context
+    samples = plan_of(many, BYTE_1M, DATA, swarm(16)).step.tokens / 16 / BYTE_1M.context
     assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
 
 
-@pytest.mark.parametrize("preset", ["byte-1m", "byte-10m", "byte-125m", "byte-1b"])
+@pytest.mark.parametrize("preset", ["byte-1m", "byte-125m"])
 @pytest.mark.parametrize("nodes", [16, 256])
 @pytest.mark.parametrize("tokens_s", [1e3, 1e5])
 @pytest.mark.parametrize("gigabytes", [2, 200])
@@ -54,14 +54,14 @@ def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gi
     assert run.rule.micro_batch <= plan.micro_batch
     step_s = plan.micro_batch * facts.context / tokens_s
     overhead = run.rule.more_passes(facts.parameters, run.rule.micro_batch * facts.context)
-    steps = plan.figures.tokens_a_round / nodes / facts.context / run.rule.micro_batch
+    steps = plan.step.tokens / nodes / facts.context / run.rule.micro_batch
     if kind_for(facts, of, Amount(LONG), memory_bytes) == "local_muon":
         assert overhead <= MORE_PASSES_MAX
         assert LOCAL_STEPS <= steps <= LEASE_ROUNDS * LOCAL_STEPS + 1
         assert run.rule.micro_batch * facts.context * (1 + overhead) / tokens_s <= run.round.length_s / LOCAL_STEPS
         assert chosen(facts, of, tokens=LONG, memory_bytes=memory_bytes) == run
     else:
-        is_slow = LOCAL_STEPS * step_s > ROUND_S_MAX / 2 or plan.figures.transfer_s > 0.4 * run.round.length_s
+        is_slow = LOCAL_STEPS * step_s > ROUND_S_MAX / 2 or plan.step.exchange_s > 0.4 * run.round.length_s
         assert is_slow or overhead > MORE_PASSES_MAX
 
 
@@ -128,7 +128,7 @@ def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
     told = {}
     for rule in ("demo", "local_muon"):
         plan = plan_of(chosen(BYTE_1M, of, rule=rule, tokens=1e9), BYTE_1M, DATA, of, 8e9)
-        told[rule] = [advice.text for advice in advise(plan) if advice.key in ("rule.kind", "demo.update_levels")]
+        told[rule] = [advice.text for advice in advise(plan) if advice.key == "rule.kind"]
     assert told["local_muon"] == []
     assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
 

@@ -19,7 +19,7 @@ from thinwire_coordinator.hall.rpc.server import check_listen
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.errors import ConfigError
 
 STEPS = 40
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
@@ -90,14 +90,6 @@ async def test_a_coordinator_stopped_while_it_replays_leaves_the_ledger_unchange
     assert state.ledger.step == STEPS
     state.close()
     await serves(tmp_path)
-
-
-async def test_a_coordinator_does_not_start_if_its_ready_file_cannot_be_written(tmp_path: Path) -> None:
-    ready = tmp_path / "missing" / "ready.json"
-    coordinator = Coordinator(replace(settings(tmp_path / "state"), ready_file=ready))
-    with pytest.raises(LocalError, match=f"cannot write the ready file {ready}: No such file"):
-        await coordinator.run(asyncio.Event())
-    assert not is_state(tmp_path / "state")  # nothing was created or replayed before
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.hall.access.reachability import Reach, advice, classify
+from thinwire_coordinator.hall.access.addresses import Reach, advice, classify
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport, plain_transport
 from thinwire_coordinator.hall.invite_address import check_address
 from thinwire_proto.errors import ConfigError

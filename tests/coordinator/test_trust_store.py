@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.door import Candidate
 from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.verdicts import Cause, Verdict

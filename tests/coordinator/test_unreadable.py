@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.rpc.guard import UNREADABLE, Guard
 from thinwire_coordinator.hall.rpc.traffic import SERVICE, CountMessages

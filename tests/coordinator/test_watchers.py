@@ -14,8 +14,7 @@ from prometheus_client import generate_latest
 
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
-from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
-from thinwire_coordinator.hall.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.hall.access.organizer import OrganizerSecret, organizer_proof
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.events import Event, LossMeasured, RoundSealed

@@ -14,7 +14,7 @@ from rich.console import Console
 from fuzz.messages import damage_of
 from fuzz.target import Target
 from support.small import random_replica, shapes_contract
-from thinwire_coordinator.cli.status_table import table
+from thinwire_coordinator.cli.status import table
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_coordinator.hall.rpc import messages as coordinator
 from thinwire_coordinator.star import messages as star_messages

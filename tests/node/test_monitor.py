@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from thinwire_common.ready_file import READY_FILE, write_ready
 from thinwire_node.daemon import Node
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
-from thinwire_proto.errors import LocalError
 
 
 def settings(folder: Path) -> NodeSettings:
@@ -35,12 +32,6 @@ async def test_a_node_that_leaves_at_once_leaves_no_ready_file(tmp_path: Path) -
     await Monitor(BriefNode(told), None, None).run(asyncio.Event())
     await asyncio.get_running_loop().shutdown_default_executor()
     assert list(told.state_dir.iterdir()) == []
-
-
-async def test_a_node_does_not_start_if_its_ready_file_cannot_be_written(tmp_path: Path) -> None:
-    ready = tmp_path / "missing" / READY_FILE
-    with pytest.raises(LocalError, match=f"cannot write the ready file {ready}: No such file"):
-        await asyncio.wait_for(Monitor(Node(settings(tmp_path)), None, None, ready).run(asyncio.Event()), timeout=60)
 
 
 async def test_the_ready_file_of_a_killed_process_is_removed_before_the_node_joins(tmp_path: Path) -> None:

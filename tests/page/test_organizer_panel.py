@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 
 from support.chromium import IN_CHROMIUM, PATIENCE_MS
 from support.real import RealSwarm, real_swarm, run_text, until
-from thinwire_coordinator.hall.access.organizer_secret import FILE
+from thinwire_coordinator.hall.access.organizer import FILE
 
 MEMBERS = 3
 RUN = run_text(100_000, rounds='min_contributions = 1\npace = "clock"', length_ms=500)

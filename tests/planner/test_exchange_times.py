@@ -13,7 +13,6 @@ from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden
 from thinwire_planner.methods.gossip import CODECS, GossipVariant, codec_of
 from thinwire_planner.methods.local_steps import waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
-from thinwire_planner.methods.mirrors import FAN_OUT, levels
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import OVERHEAD, transfer_s
 from thinwire_planner.timing.network import Network
@@ -88,12 +87,6 @@ def test_an_update_of_more_nodes_has_more_bytes_unless_they_are_given() -> None:
     assert [setting(nodes).update_bytes for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
     assert setting(32).update_bytes == pytest.approx((0.0736 + 0.0799) / 2)
     assert setting(32, star_down_bytes=0.01).update_bytes == 0.01
-
-
-def test_mirrors_help_where_the_coordinators_line_is_the_bottleneck() -> None:
-    where = setting(600, coordinator_up_bits_s=1e7)
-    assert seconds("star, mirrors, base age 1", where) < seconds("star, base age 1", where) / 4
-    assert [levels(nodes) for nodes in (1, FAN_OUT, FAN_OUT + 1, FAN_OUT**2 + 1)] == [1, 1, 2, 3]
 
 
 def test_local_steps_divide_the_exchange() -> None:

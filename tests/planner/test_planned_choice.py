@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 
-from thinwire_planner.choosing.choice import Predicted, predict, take
-from thinwire_planner.choosing.gain import gain_of
-from thinwire_planner.choosing.plan import NO_CHANGE, NOT_LOOKED_FOR, Goal, change_in_words, make_plan, three_digits
+from thinwire_planner.choosing.choice import Predicted, predict, take, tokens_to, with_times
+from thinwire_planner.choosing.plan import (
+    NO_CHANGE,
+    NOT_LOOKED_FOR,
+    Goal,
+    change_in_words,
+    gain_of,
+    make_plan,
+    three_digits,
+)
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
-from thinwire_planner.choosing.to_loss import tokens_to, with_times
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes

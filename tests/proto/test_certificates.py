@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from thinwire_coordinator.hall.access.rotation import Rotation
-from thinwire_coordinator.hall.access.tls_files import GivenCertificates, OwnCertificates
+from thinwire_coordinator.hall.access.transport import GivenCertificates, OwnCertificates, Rotation
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.authority import EXTENSION
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf, why_renew_leaf

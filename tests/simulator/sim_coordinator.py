@@ -15,7 +15,7 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.door import Candidate
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.hall import Surroundings, open_hall

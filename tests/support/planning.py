@@ -12,9 +12,10 @@ import torch
 
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.planning.choice import choose
+from thinwire_coordinator.planning.completion import facts_of
+from thinwire_coordinator.planning.exchanges import PLANNERS
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.settings import Wanted
 from thinwire_proto.contract import CorpusSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
@@ -34,9 +35,9 @@ LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
 DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 
-def chosen(facts: ModelFacts, of: SwarmFacts, **asked: Any) -> RunSpec:
-    """What `choose` chooses. asked: its keywords."""
-    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, **asked)
+def chosen(facts: ModelFacts, of: SwarmFacts, data: DataFacts = DATA, exchange: str = "star", **asked: Any) -> RunSpec:
+    """The run that `init` chooses. asked: more of what is wanted."""
+    return PLANNERS[exchange].choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))
 
 
 def prepared(folder: Path, vocabulary: int = 1000) -> Path:

@@ -14,7 +14,7 @@ import grpc
 from thinwire_common.reach.happy_eyeballs import Refusal
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.gossip.relay import Relay, relay_parcels
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.members import Member

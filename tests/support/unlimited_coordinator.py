@@ -9,16 +9,15 @@ from __future__ import annotations
 import sys
 
 from thinwire_coordinator import __main__
-from thinwire_coordinator.hall.access import admission_rules
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.token_buckets import Rate
+from thinwire_coordinator.hall.access import admission
+from thinwire_coordinator.hall.access.bounds import Bounds, Rate
 from thinwire_proto import limits
 
 RATES = ("strangers_calls", "strangers_calls_in_all", "failed_joins", "calls_of_a_node")
 
 if __name__ == "__main__":
     limits.REFUSAL_PAUSE_S = 0.0
-    setattr(admission_rules, "CONTRIBUTIONS_A_ROUND", 1 << 40)  # noqa: B010 - mypy knows that it is imported there
+    setattr(admission, "CONTRIBUTIONS_A_ROUND", 1 << 40)  # noqa: B010 - mypy knows that it is imported there
     for name in RATES:
         assert isinstance(getattr(Bounds(1), name), Rate)
         setattr(Bounds, name, Rate(burst=1 << 40, each_s=1e-9))

@@ -8,9 +8,9 @@ import pytest
 
 from support.real import LONG_MS, RealSwarm, ended, run_text
 from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.completion import facts_of
+from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
-from thinwire_coordinator.planning.footprint import facts_of
-from thinwire_coordinator.planning.forecast import forecast
 from thinwire_node.observe.status import FILE
 
 STEPS = 12
@@ -23,11 +23,11 @@ def test_a_round_takes_the_foretold_bytes(swarm: RealSwarm) -> None:
     nodes = [swarm.node(name) for name in ("one", "two")]
     assert [ended(node) for node in nodes] == [0, 0]
     run = read_run(swarm.folder / "RUN.toml")
-    figures = forecast(run, facts_of(run.model), DataFacts(), SwarmFacts(2, 1e9, 1e9, 1e6))
+    plan = plan_of(run, facts_of(run.model), DataFacts(), SwarmFacts(2, 1e9, 1e9, 1e6))
     for name in ("one", "two"):
         report = json.loads((swarm.folder / name / FILE).read_text())
         sent, received = report["bytes"]["sent"], report["bytes"]["received"]
         assert report["given"]["counted"] == STEPS
-        assert sent["contribution"] / STEPS == pytest.approx(figures.upload_bytes, rel=TOLERANCE)
-        assert received["update"] / STEPS == pytest.approx(figures.download_bytes, rel=TOLERANCE)
-        assert received["snapshot"] == pytest.approx(figures.first_download_bytes, rel=TOLERANCE)
+        assert sent["contribution"] / STEPS == pytest.approx(plan.step.sent_bytes, rel=TOLERANCE)
+        assert received["update"] / STEPS == pytest.approx(plan.step.received_bytes, rel=TOLERANCE)
+        assert received["snapshot"] == pytest.approx(plan.first_download_bytes, rel=TOLERANCE)

@@ -16,7 +16,7 @@ from support.raw_calls import join
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, run_text
 from thinwire_coordinator.cli.status_client import as_organizer
-from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.access.organizer import organizer_proof
 from thinwire_coordinator.hall.view import RunView
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
 from thinwire_proto.wire import service_pb2 as pb

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.console import Console
-
 from thinwire_coordinator.planning.problems import CheckedFile, Problem, check_file
 from thinwire_proto.errors import ConfigError
 
@@ -29,32 +27,24 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
     """Check a file without errors against its model and data, and print its figures."""
-    from thinwire_coordinator.cli.plan_table import table  # noqa: PLC0415
-    from thinwire_coordinator.cli.planned import memory_of, speed_of  # noqa: PLC0415
-    from thinwire_coordinator.planning.advice import AnyPlan, advise, plan_of  # noqa: PLC0415
+    from thinwire_coordinator.cli.init import print_figures, swarm_of  # noqa: PLC0415
     from thinwire_coordinator.planning.completion import complete  # noqa: PLC0415
-    from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect  # noqa: PLC0415
-    from thinwire_coordinator.planning.gossip_plan import gossip_plan_of  # noqa: PLC0415
+    from thinwire_coordinator.planning.exchanges import plan_of, planner_of  # noqa: PLC0415
+    from thinwire_coordinator.planning.run_text import rows_of  # noqa: PLC0415
 
     assert file.run is not None
     found = complete(file.run)
     problems = [Problem(file.line_of_text(section, text), "", text) for section, text in found.errors]
     if found.model is None:
         return problems
-    swarm, memory_bytes = speed_of(arguments, found.model), memory_of(arguments)
-    plan: AnyPlan
-    if found.run.exchange.kind == "gossip":
-        try:
-            plan = gossip_plan_of(found.run, found.model, found.data, swarm, memory_bytes)
-        except ConfigError as error:
-            return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
-        advices = [*advise_gossip(plan), *without_effect(file.lines)]
-    else:
-        plan = plan_of(found.run, found.model, found.data, swarm, memory_bytes)
-        advices = advise(plan)
+    planner = planner_of(found.run)
+    try:
+        plan = plan_of(found.run, found.model, found.data, *swarm_of(arguments, found.model))
+    except ConfigError as error:
+        return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
     if not problems:
-        Console().print(table(plan))
-    for advice in advices:
+        print_figures(rows_of(plan, planner.words_of(plan)))
+    for advice in planner.advise(plan, file.lines):
         problems.append(Problem(file.line(*advice.key.split(".")), advice.key, advice.text, is_error=False))
     return problems
 

@@ -5,28 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
-from thinwire_coordinator.cli.plan_table import table
-from thinwire_coordinator.cli.planned import memory_of, speed_of
-from thinwire_coordinator.planning.advice import AnyPlan, advise, plan_of
-from thinwire_coordinator.planning.choice import choose
-from thinwire_coordinator.planning.completion import model_of, sizes_of
-from thinwire_coordinator.planning.facts import RTT_SECONDS, DataFacts
-from thinwire_coordinator.planning.footprint import facts_of
-from thinwire_coordinator.planning.gossip_advice import advise_gossip
-from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
-from thinwire_coordinator.planning.own_rule_choice import OWN_KINDS
-from thinwire_coordinator.planning.prepared import read_prepared, sizes_of_manifest
-from thinwire_coordinator.planning.rule_choice import KINDS
-from thinwire_coordinator.planning.run_text import Key, run_text
+from thinwire_coordinator.planning.completion import facts_of, model_of, read_prepared, sizes_of, sizes_of_manifest
+from thinwire_coordinator.planning.exchanges import PLANNERS, plan_of
+from thinwire_coordinator.planning.facts import MACHINES, RTT_SECONDS, DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.run_text import Key, Row, rows_of, run_text
+from thinwire_coordinator.planning.settings import Wanted
 from thinwire_coordinator.planning.starting_model import check_name, chosen_model
 from thinwire_proto.contract import CorpusSpec, DataSpec, RunSpec
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import data_kind_of
+
+UNKNOWN_MEMORY_BYTES = 16e9
+"""Memory of a machine whose speed was given, but not its kind."""
 
 
 def init(arguments: argparse.Namespace) -> None:
@@ -37,6 +35,12 @@ def init(arguments: argparse.Namespace) -> None:
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.parent}; make it first")
     check_name(arguments.model, is_adapter=arguments.lora)
+    planner = PLANNERS[arguments.exchange]
+    if arguments.rule not in (None, *planner.RULES):
+        raise ConfigError(
+            f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of "
+            f"{', '.join(planner.RULES)}"
+        )
     data, sizes, data_keys = _data(arguments.data, out)
     beside = out.resolve().parent
     given, model_keys = chosen_model(
@@ -44,37 +48,43 @@ def init(arguments: argparse.Namespace) -> None:
     )
     model = model_of(given)
     facts = facts_of(model, begins=bool(given.first_weights))
-    swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
-    plan: AnyPlan
-    rule = _rule(arguments)
-    how_long = {"tokens": arguments.tokens, "steps": arguments.steps}
-    if arguments.exchange == "gossip":
-        run = choose_gossip(model, data, facts, sizes, swarm, rule=rule, **how_long)
-        plan = gossip_plan_of(run, facts, sizes, swarm, memory_bytes)
-    else:
-        run = choose(model, data, facts, sizes, swarm, rule=rule, memory_bytes=memory_bytes, **how_long)
-        plan = plan_of(run, facts, sizes, swarm, memory_bytes)
-    text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
+    swarm, memory_bytes = swarm_of(arguments, facts)
+    asked = {"rule": arguments.rule, "tokens": arguments.tokens, "steps": arguments.steps}
+    run = planner.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
+    plan = plan_of(run, facts, sizes, swarm, memory_bytes)
+    rows = rows_of(plan, planner.words_of(plan))
+    keys = {"model": model_keys, "data": data_keys} | planner.keys_of(plan)
+    text = run_text(rows, keys, _command(arguments), list(sizes.tokens))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
-    Console().print(table(plan))
-    for advice in advise_gossip(plan) if isinstance(plan, GossipPlan) else advise(plan):
+    print_figures(rows)
+    for advice in planner.advise(plan, ()):
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])
     print(f"{out} is written. Read it; after a change, run: {again}")
 
 
-def _rule(arguments: argparse.Namespace) -> str | None:
-    """The rule that is asked for. Raises ConfigError if it is not one of this exchange."""
-    kinds = OWN_KINDS if arguments.exchange == "gossip" else KINDS
-    if arguments.rule not in (None, *kinds):
-        raise ConfigError(
-            f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of {', '.join(kinds)}"
-        )
-    rule: str | None = arguments.rule
-    return rule
+def swarm_of(arguments: argparse.Namespace, facts: ModelFacts) -> tuple[SwarmFacts, float]:
+    """The nodes and links of the options, and the memory of a node's machine in bytes."""
+    machine, given = MACHINES[arguments.machine], arguments.tokens_per_second
+    tokens_s = given if given is not None else machine.flops_s / facts.flops_a_token
+    swarm = SwarmFacts(arguments.nodes, 1e6 * arguments.up, 1e6 * arguments.down, tokens_s, arguments.rtt / 1e3)
+    return swarm, machine.memory_bytes if given is None else UNKNOWN_MEMORY_BYTES
+
+
+def print_figures(rows: Mapping[str, list[Row]]) -> None:
+    """Print the figures of a plan as a table."""
+    found = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+    found.add_column(style="bold", no_wrap=True)
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for title, of_title in rows.items():
+        for number, (name, value) in enumerate(of_title):
+            found.add_row(title if number == 0 else "", name, value)
+        found.add_section()
+    Console().print(found)
 
 
 def _data(folder: Path | None, out: Path) -> tuple[DataSpec, DataFacts, list[Key]]:

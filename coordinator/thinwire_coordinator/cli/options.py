@@ -15,7 +15,6 @@ from thinwire_common.options import (
     host_and_port,
     log_format_option,
     option,
-    ready_file_option,
     threads_option,
 )
 from thinwire_coordinator.hall.access.addresses import checked_address
@@ -115,9 +114,6 @@ class ServeOptions(RunStateOptions):
         "model is large)",
         "coordinator",
     )
-    evaluate_samples: int = option(
-        "samples of each held-out set that are measured: always the same, evenly spread", 64, metavar="N", ge=1
-    )
     audit_every: int = option(
         "audit two contributions in one of N rounds, as far as 2% of the coordinator's time allows; 0: never",
         AUDIT_EVERY,
@@ -144,7 +140,6 @@ class ServeOptions(RunStateOptions):
         shown=f"{DEFAULT_HTTP}, or a free port",
     )
     log_format: LogFormat = log_format_option()
-    ready_file: Path | None = ready_file_option("once nodes can join")
     tensorboard: Path | None = option(
         "also write the curves for TensorBoard into a folder of this run; needs thinwire[tensorboard]",
         None,

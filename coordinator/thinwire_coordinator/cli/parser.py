@@ -124,7 +124,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
+    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
     from thinwire_coordinator.verify import verify  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
@@ -136,7 +136,7 @@ def _export(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_coordinator.cli.export import export  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
+    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
     export(options.state_dir, arguments.step, arguments.out, arguments.merge, arguments.push)
@@ -153,8 +153,8 @@ def _import(arguments: argparse.Namespace) -> None:
 def _sample(arguments: argparse.Namespace) -> None:
     options, given = read_options(ReplayOptions, arguments), arguments
 
+    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
     from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.hall.generation import Sampling  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)

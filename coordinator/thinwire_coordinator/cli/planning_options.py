@@ -6,12 +6,9 @@ import argparse
 from pathlib import Path
 
 from thinwire_common.number_arguments import above_zero, count
-from thinwire_coordinator.planning.choice import STEPS_MAX
-from thinwire_coordinator.planning.facts import RTT_SECONDS
-from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
-from thinwire_coordinator.planning.own_rule_choice import ADAMW, MUON, OWN_KINDS
-from thinwire_coordinator.planning.rule_choice import DEMO, KINDS, LOCAL_MUON
-from thinwire_coordinator.planning.settings import MANY_NODES
+from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, MACHINES, RTT_SECONDS
+from thinwire_coordinator.planning.settings import STEPS_MAX
+from thinwire_proto.contract import EXCHANGES
 
 NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
 """An ordinary home link in many countries, and as many nodes as were measured most."""
@@ -29,25 +26,21 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     init.add_argument("--data", type=Path, metavar="FOLDER", help="prepared data; default: the byte corpus")
     init.add_argument(
         "--exchange",
-        choices=("star", "gossip"),
+        choices=tuple(kind.name for kind in EXCHANGES),
         default="star",
         help="star (default): the coordinator merges votes; gossip: nodes that trust each other average with peers",
     )
     init.add_argument(
         "--rule",
-        choices=(*KINDS, *OWN_KINDS),
-        help=f"what nodes do with gradients; default: {LOCAL_MUON} from {MANY_NODES} nodes on, if the run is long "
-        f"enough and the links allow it; else {DEMO}; with gossip {MUON} from as many nodes on, if its steps cost "
-        f"little; else {ADAMW}",
+        metavar="RULE",
+        help="what nodes do with gradients: demo or local_muon; with gossip, adamw or muon; default: what suits them",
     )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()
     long.add_argument(
         "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument(
-        "--steps", type=_steps, metavar="N", help="steps to train: rounds, or iterations without a centre"
-    )
+    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train: rounds, or iterations of gossip")
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)
@@ -63,7 +56,7 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
     for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
         text = f"a node's {what} in Mbit/s; default {default:g}"
         command.add_argument(name, type=within_reason, default=default, metavar="MBIT", help=text)
-    text = f"round trip between two nodes in ms, for a run without a centre; default {1000 * RTT_SECONDS:g}"
+    text = f"round trip between two nodes in ms, for gossip; default {1000 * RTT_SECONDS:g}"
     command.add_argument("--rtt", type=within_reason, default=1000 * RTT_SECONDS, metavar="MS", help=text)
     speed = command.add_mutually_exclusive_group()
     speed.add_argument(

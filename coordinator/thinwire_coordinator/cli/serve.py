@@ -25,7 +25,6 @@ def serve(options: ServeOptions) -> None:
         threads=options.threads,
         evaluate_every=options.evaluate_every,
         evaluate=options.evaluate,
-        evaluate_samples=options.evaluate_samples,
         audit_every=options.audit_every,
         bodies=options.bodies,
         keep=options.keep,
@@ -41,7 +40,6 @@ def serve(options: ServeOptions) -> None:
         ),
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
-        ready_file=options.ready_file,
         sinks=SinkSettings(options.tensorboard, options.wandb),
     )
 

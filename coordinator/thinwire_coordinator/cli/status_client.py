@@ -18,7 +18,7 @@ from thinwire_common.reach.preflight import Way, find_way
 from thinwire_common.ready_file import READY_FILE, read_ready
 from thinwire_coordinator.hall.access.addresses import is_any
 from thinwire_coordinator.hall.access.door import NONCE_BYTES
-from thinwire_coordinator.hall.access.organizer_proof import organizer_proof
+from thinwire_coordinator.hall.access.organizer import organizer_proof
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
@@ -71,8 +71,7 @@ def _ready_address(state_dir: Path) -> str:
     ready = read_ready(state_dir / READY_FILE)
     if ready is None:
         raise RemoteError(
-            f"{state_dir}: no coordinator runs here, or it still replays its ledger: there is no {READY_FILE}; if it "
-            "writes another --ready-file, give its HOST:PORT"
+            f"{state_dir}: no coordinator runs here, or it still replays its ledger: there is no {READY_FILE}"
         )
     host, port = split_address(ready["address"])
     if is_any(host):

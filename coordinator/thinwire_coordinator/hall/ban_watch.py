@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from thinwire_coordinator.hall.access.port import Bans
+from thinwire_coordinator.hall.access.door import Bans
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.limits import BANS_READ_S

@@ -11,8 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.hall.access.door import Door
-from thinwire_coordinator.hall.access.port import Admits
+from thinwire_coordinator.hall.access.door import Admits, Door
 from thinwire_coordinator.hall.access.refusals import Denied
 from thinwire_coordinator.hall.copies import Copies
 from thinwire_coordinator.hall.counts import Counts

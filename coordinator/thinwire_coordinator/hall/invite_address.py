@@ -17,11 +17,9 @@ from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
-from thinwire_coordinator.hall.access.addresses import address_for_invites
+from thinwire_coordinator.hall.access.addresses import Reach, address_for_invites, advice, classify
 from thinwire_coordinator.hall.access.invite_strings import keep_invite_file
-from thinwire_coordinator.hall.access.reachability import Reach, advice, classify
-from thinwire_coordinator.hall.access.settings_table import ADDRESS, PUBLIC_TLS
-from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.store import ADDRESS, PUBLIC_TLS, AccessStore
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 

@@ -39,8 +39,6 @@ class CoordinatorSettings:
     """Address of the page and the metrics; None: do not serve them."""
     http_may_move: bool = False
     """Whether the page may use another port if this one is taken."""
-    ready_file: Path | None = None
-    """File to write when nodes can join; None: in the state directory."""
     threads: int | None = None
     """CPU threads of torch; None: see `torch_threads`."""
     sinks: SinkSettings = field(default_factory=SinkSettings)
@@ -48,4 +46,4 @@ class CoordinatorSettings:
 
     @property
     def ready(self) -> Path:
-        return self.ready_file or self.state_dir / READY_FILE
+        return self.state_dir / READY_FILE

@@ -1,17 +1,20 @@
-"""Completes a run file as a new run would be, and finds the facts of its model and its data. Needs torch."""
+"""Finds the facts of a model and of data, and completes a run file as a new run would be. Needs torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
-from thinwire_coordinator.planning.footprint import facts_of
-from thinwire_coordinator.planning.prepared import sizes_of_manifest
+from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import ModelSpec, RunSpec
-from thinwire_proto.data.manifest import Manifest, read_manifest
+from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
+from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.needs import CACHE_BYTES_MIN
-from thinwire_proto.task import Made, complete_model, data_kind_of
+from thinwire_proto.task import Made, Writes, complete_model, data_kind_of, task_of
+
+PREPARE = "make one with `thinwire-coordinator prepare`"
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,48 @@ def sizes_of(made: Made) -> DataFacts:
         train_bytes = getattr(made.spec, "train_bytes", 0)
         tokens = {made.spec.kind: train_bytes} if train_bytes else {}
         return DataFacts(tokens, len(made.file), vocabulary=256 if train_bytes else 0)
+
+
+def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
+    """The facts of a model of any kind, as a contract has it. begins: whether the run file names weights to begin from.
+
+    Raises ConfigError or ContractError if it cannot be built here.
+    """
+    task = task_of(spec)
+    manifest = tuple(task.manifest())
+    layout = TileLayout(manifest)
+    model = task.model("meta")
+    whole = sum(tensor.numel() for tensor in {id(tensor): tensor for _, tensor in model.named_parameters()}.values())
+    return ModelFacts(
+        trained=layout.parameters,
+        matrix_tiles=layout.matrix_tiles,
+        vector_tiles=layout.vector_tiles,
+        context=spec.context,
+        frozen=max(0, whole - layout.parameters),
+        begins=begins,
+        parameters=manifest,
+        activation_bytes=activation_bytes(task, spec) if isinstance(model, Writes) else 0,
+    )
+
+
+def read_prepared(folder: Path) -> Manifest:
+    """The manifest of a folder that `prepare` wrote. Raises ConfigError."""
+    try:
+        return read_manifest(Manifest, (folder / MANIFEST_FILE).read_bytes())
+    except FileNotFoundError:
+        what = "has no " + MANIFEST_FILE if folder.is_dir() else "is no folder"
+        raise ConfigError(f"{folder} {what}, so it has no prepared data; {PREPARE}") from None
+    except (OSError, PayloadError) as error:
+        raise ConfigError(f"{folder / MANIFEST_FILE}: {error}; {PREPARE}") from None
+
+
+def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = None) -> DataFacts:
+    """The facts of prepared data. Sources that the weights leave out are not counted as tokens."""
+    used = [source for source in manifest.sources if not weights or source.name in weights]
+    shards = [shard for source in manifest.sources for shard in (*source.train, *source.held_out)]
+    return DataFacts(
+        tokens={source.name: sum(shard.tokens for shard in source.train) for source in used},
+        bytes=sum(shard.size for shard in shards),
+        node_bytes_min=CACHE_BYTES_MIN,
+        vocabulary=manifest.vocabulary,
+    )

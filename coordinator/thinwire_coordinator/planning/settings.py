@@ -1,4 +1,4 @@
-"""Settings that are known to work, and their extension to other sizes.
+"""What a new run is chosen for, and the settings of any exchange that are known to work, extended to other sizes.
 
 Everything that was measured here was measured at 0.9M parameters (docs/convergence). For larger models, the rate and
 the batch follow the published table of GPT-3 (arXiv 2005.14165, table 2.1), between its points on a logarithmic scale.
@@ -7,9 +7,13 @@ the batch follow the published table of GPT-3 (arXiv 2005.14165, table 2.1), bet
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from thinwire_proto.contract import DemoSpec
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_proto.contract import DataSpec, ModelSpec, RuleSpec, ScheduleSpec
+from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
+from thinwire_proto.errors import ConfigError
 
 TOKENS_A_PARAMETER = 20
 """Compute-optimal tokens (arXiv 2203.15556)."""
@@ -36,30 +40,83 @@ POINTS = (
     Point(350e6, 2e-4, 0.5e6),
     Point(1_300e6, 1.33e-4, 1e6),
 )
-BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
-"""Settings of [demo], from the most bytes to the fewest."""
 MANY_NODES = 8
 """From so many nodes on, local steps of Muon learn more than `demo`, and with four they learn less
-(docs/log/convergence.md). Without a centre too, Muon is chosen from here on (docs/log/decentralized.md)."""
-GRADIENT_PULL = 0.5
-"""With steps of Muon and one bit a parameter. Four nodes with AdamW learn less by it (docs/log/decentralized.md)."""
-LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
-"""Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
+(docs/log/convergence.md). In gossip too, Muon is chosen from here on (docs/log/decentralized.md)."""
 MORE_PASSES_MAX = 0.7
 """What orthogonalizing may take, in passes. In docs/convergence it takes 0.6 of one with four samples a node."""
-NARROW_PADDING_MIN = 0.5
-"""In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
+SAMPLES_MAX = 1 << 20
+STEPS_MAX = 1 << 31
+"""Bounds of the contract."""
 
 
-def budgets(padding: float) -> tuple[DemoSpec, ...]:
-    """BUDGETS for a model with this part of padding in its tiles, so that an adapter sends as large a share of its
-    parameters as full training does."""
-    if padding < NARROW_PADDING_MIN:
-        return BUDGETS
-    return tuple(
-        DemoSpec(k=max(1, round(one.k * (1 - padding))), update_topk=max(1, round(one.update_topk * (1 - padding))))
-        for one in BUDGETS
-    )
+@dataclass(frozen=True)
+class Wanted:
+    """What a new run is chosen for.
+
+    rule: its kind; by default what suits these nodes. memory_bytes: of a node. tokens, steps: how long it trains; by
+    default `tokens_for`.
+    """
+
+    model: ModelSpec
+    data: DataSpec
+    facts: ModelFacts
+    sizes: DataFacts
+    swarm: SwarmFacts
+    memory_bytes: float = math.inf
+    rule: str | None = None
+    tokens: float | None = None
+    steps: int | None = None
+
+
+def tokens_for(wanted: Wanted) -> float:
+    """Tokens to train on: as many as are asked for, or 20 a parameter, but not more than four passes over the data, or
+    two to fine-tune."""
+    if wanted.tokens is not None:
+        return wanted.tokens
+    facts, all_tokens = wanted.facts, wanted.sizes.all_tokens
+    suits = float(TOKENS_A_PARAMETER * (facts.trained + facts.frozen))
+    passes = TUNING_PASSES if facts.frozen or facts.begins else PASSES_MAX
+    return min(suits, passes * all_tokens) if all_tokens else suits
+
+
+def schedule_for(wanted: Wanted, rule: RuleSpec, tokens_a_step: float) -> ScheduleSpec:
+    """The schedule of a run whose steps train so many tokens. Raises ConfigError if a run cannot have so many steps."""
+    tokens, steps = tokens_for(wanted), wanted.steps
+    if steps is None:
+        if tokens > STEPS_MAX * tokens_a_step:
+            raise ConfigError(
+                f"{tokens:.3g} tokens are more than {STEPS_MAX:,} steps, the most of a run, of {tokens_a_step:.3g} "
+                "tokens of all nodes; give fewer --tokens, or more or faster nodes"
+            )
+        steps = max(2, int(tokens / tokens_a_step))
+    warmup = min(max(WARMUP_STEPS_MIN, int(steps * WARMUP_PART)), WARMUP_STEPS_MAX, steps // 5)
+    return ScheduleSpec(steps=steps, warmup_steps=warmup, learning_rate=rate_for(wanted.facts, rule))
+
+
+def rate_for(facts: ModelFacts, rule: RuleSpec) -> float:
+    """A peak learning rate, to two digits."""
+    of_votes = ADAPTER_RATE if facts.frozen else known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1)
+    return float(f"{of_votes * rule.RATE_OVER_DEMO:.1e}")
+
+
+def suits_muon(facts: ModelFacts, rule: MuonStepsSpec) -> bool:
+    """Whether Muon is known to train this: a model from scratch, with a matrix for it."""
+    return not facts.frozen and not facts.begins and any(map(rule.takes, facts.parameters))
+
+
+def check_muon(facts: ModelFacts, rule: MuonStepsSpec, instead: str) -> None:
+    """Raise ConfigError if nobody knows how to train this with Muon. instead: the kind of rule to take."""
+    if facts.frozen:
+        raise ConfigError(f"nobody has trained an adapter with steps of Muon yet; take --rule {instead}")
+    if not any(map(rule.takes, facts.parameters)):
+        raise ConfigError(f"the model has no matrix that could take steps of Muon; take --rule {instead}")
+
+
+def rounded_s(seconds: float) -> float:
+    """Round up to a length that people like to read."""
+    unit = next(unit for below, unit in ((10, 0.5), (60, 1), (600, 5), (math.inf, 60)) if seconds < below)
+    return math.ceil(seconds / unit - 1e-9) * unit
 
 
 def known_rate(parameters: int) -> float:
@@ -70,11 +127,6 @@ def known_rate(parameters: int) -> float:
 def known_batch(parameters: int) -> float:
     """Tokens of all nodes together in a step, for a model of this size."""
     return _between(parameters, [point.batch_tokens for point in POINTS])
-
-
-def warmup_steps(steps: int) -> int:
-    """Steps of warm-up, a fifth of the run at most."""
-    return min(max(WARMUP_STEPS_MIN, int(steps * WARMUP_PART)), WARMUP_STEPS_MAX, steps // 5)
 
 
 def _between(parameters: int, values: list[float]) -> float:

@@ -14,7 +14,6 @@ from thinwire_common.options import (
     host_and_port,
     log_format_option,
     option,
-    ready_file_option,
     threads_option,
 )
 from thinwire_common.units import read_bytes_size
@@ -114,7 +113,7 @@ class StartOptions(NodeStateOptions):
         metavar="NAME",
         shown="the last one in this state directory, else the first digits of its id, or node-N in state slot N",
     )
-    rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
+    rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1, has_variable=False)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
     compute_max: int = option(
         "percentage of the time that the node may spend computing; it rests between micro-batches",
@@ -190,7 +189,6 @@ class StartOptions(NodeStateOptions):
     )
     log_level: Literal["debug", "info", "warning"] = option("the lowest level that is logged", "info")
     log_format: LogFormat = log_format_option()
-    ready_file: Path | None = ready_file_option("once the node has joined")
     state_slots: Path | None = option(
         "for several nodes on one machine: use a free folder DIR/0, DIR/1, … as the state directory",
         None,

@@ -62,7 +62,7 @@ def start(options: StartOptions) -> None:
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),
         )
-        runtime.run(Monitor(Node(settings), terminal, metrics, options.ready_file, options.metrics_tls).run)
+        runtime.run(Monitor(Node(settings), terminal, metrics, options.metrics_tls).run)
 
 
 def _bytes(text: str | None) -> int | None:

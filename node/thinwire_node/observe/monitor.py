@@ -49,7 +49,6 @@ class Monitor:
         node: Node,
         terminal: Terminal | None,
         metrics: tuple[str, int] | None,
-        ready: Path | None = None,
         metrics_tls: Path | None = None,
     ) -> None:
         self._node = node
@@ -57,7 +56,7 @@ class Monitor:
         self._listen = metrics
         self._metrics_tls = metrics_tls
         self._metrics_url: str | None = None
-        self._ready_file = ready or node.settings.state_dir / READY_FILE
+        self._ready_file = node.settings.state_dir / READY_FILE
         self._announced = False
         self._reporter = Reporter(node)
         self._ended = asyncio.Event()

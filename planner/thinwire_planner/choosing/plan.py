@@ -1,17 +1,56 @@
-"""A whole plan: all forecasts, the choice, its reasons in words, and where it would change."""
+"""Makes a plan: the choice, and the reasons for it in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thinwire_planner.choosing.choice import TIE, Predicted, best_of_families, predict, take
-from thinwire_planner.choosing.gain import ALL_REDUCE, Gain, gain_of
+from thinwire_planner.choosing.choice import (
+    TIE,
+    Curve,
+    Predicted,
+    best_of_families,
+    loss_cost_s,
+    predict,
+    take,
+    with_times,
+)
 from thinwire_planner.choosing.thresholds import Change, changes
-from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
 from thinwire_planner.methods import gossip
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
+
+ALL_REDUCE = "all-reduce, DDP"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Factors whose product is the gain over all-reduce.
+
+    exchange: the same method, computing and exchanging in turn, over all-reduce; less than 1 if it is slower. overlap:
+    computing meanwhile. overlap_share: its part of the logarithms, 0 where there is no gain.
+    """
+
+    total: float
+    exchange: float
+    overlap: float
+
+    @property
+    def overlap_share(self) -> float:
+        logarithms = [math.log(factor) for factor in (self.exchange, self.overlap)]
+        rising = sum(max(0.0, one) for one in logarithms)
+        return max(0.0, logarithms[1]) / rising if rising else 0.0
+
+
+def gain_of(taken: Predicted, by_name: Mapping[str, Predicted]) -> Gain | None:
+    """The gain of a variant over all-reduce; None without both to compare with."""
+    baseline = by_name.get(ALL_REDUCE)
+    if baseline is None or taken is baseline:
+        return None
+    turn = by_name.get(taken.variant.without_overlap, taken)
+    return Gain(baseline.seconds / taken.seconds, baseline.seconds / turn.seconds, turn.seconds / taken.seconds)
+
 
 AXES = {"rate": "a rate of {} Mbit/s", "round trip": "a round trip of {} ms", "nodes": "{} nodes"}
 AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}

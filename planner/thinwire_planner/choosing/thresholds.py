@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.methods.method import Setting, Variant
-from thinwire_planner.methods.mirrors import MIRRORED
 
 DOUBLINGS = 12
 BISECTIONS = 6
@@ -80,14 +79,12 @@ def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
 
 def finalists_of(candidates: Sequence[Predicted]) -> list[Variant]:
     """The variants that may be taken somewhere along an axis: those that no other of the same family, overlap and slack
-    equals in time, bytes and looseness, and beats in one. With more nodes mirrors may be the star to take, though they
-    are not here."""
+    equals in time, bytes and looseness, and beats in one."""
     kinds: dict[tuple[str, bool, int], list[Predicted]] = {}
     for one in candidates:
         if not one.variant.caution:
             kinds.setdefault((one.variant.family, one.variant.is_overlapped, one.variant.slack), []).append(one)
-    found = [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
-    return found if MIRRORED in found else [*found, MIRRORED]
+    return [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
 
 
 def _is_beaten(one: Predicted, others: Sequence[Predicted]) -> bool:

@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from thinwire_planner.choosing.to_loss import Curve
+from thinwire_planner.choosing.choice import Curve
 from thinwire_proto.errors import ConfigError
 
 FILE_BYTES_MAX = 256 * 1024 * 1024

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator
 
 from thinwire_common.options import Options, option
-from thinwire_planner.cli.plan_file import NODES_MAX, PARAMETERS_MAX, PASSES_MAX, POSITIVE_MAX, RTT_MS_MAX
+from thinwire_planner.cli.plan_file import NODES_MAX, PARAMETERS_MAX, POSITIVE_MAX, RTT_MS_MAX
 from thinwire_planner.timing.compute import VARIATION_MAX
-
-
-def _counts(text: str) -> str:
-    if not all(part.strip().isdecimal() and int(part) for part in text.split(",")):
-        raise ValueError(f"{text!r} is not a list of counts such as 4,16,64")
-    return text
 
 
 class PlanOptions(Options):
@@ -32,23 +23,12 @@ class PlanOptions(Options):
     variation: float | None = option(
         "their standard deviation over their mean", None, metavar="PART", ge=0, le=VARIATION_MAX
     )
-    passes: int | None = option("micro-batches of a step", None, metavar="N", ge=1, le=PASSES_MAX)
     up: float | None = option("rate up of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX)
     down: float | None = option(
         "rate down of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="that of --up"
     )
     rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
     lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
-    congestion: Literal["cubic", "reno", "bbr"] | None = option("TCP's congestion control", None, shown="cubic")
-    coordinator_up: float | None = option(
-        "rate up of a coordinator's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="1000"
-    )
-    coordinator_down: float | None = option(
-        "rate down of a coordinator's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="1000"
-    )
-    local_steps: Annotated[str, AfterValidator(_counts)] | None = option(
-        "numbers of local steps to consider", None, metavar="H,…", shown="4,16,64"
-    )
     loss: float | None = option(
         "also the time to this loss, with --curves", None, metavar="NATS", gt=0, le=POSITIVE_MAX
     )

@@ -1,19 +1,103 @@
-"""The command `thinwire plan`."""
+"""The command `thinwire plan`: reads the setting, makes a plan, and prints it as a table or JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
-from thinwire_planner.choosing.plan import Goal, Plan, make_plan
+from thinwire_common.units import human_count, human_seconds
+from thinwire_planner.choosing.choice import Predicted
+from thinwire_planner.choosing.plan import Goal, Plan, change_in_words, make_plan, seconds_in_words
 from thinwire_planner.cli.curves import read_curves
-from thinwire_planner.cli.document import document_of
 from thinwire_planner.cli.options import PlanOptions
 from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
-from thinwire_planner.cli.plan_table import print_plan
 from thinwire_planner.cli.plot import check_plot, draw
+
+FORMAT = 1
+
+
+def document_of(plan: Plan) -> dict[str, Any]:
+    setting = plan.setting
+    return {
+        "format": FORMAT,
+        "setting": {
+            "parameters": setting.parameters,
+            "nodes": setting.nodes,
+            "compute_mean_s": setting.mean_s,
+            "compute_slowest_s": setting.slowest_s,
+            "affordable_bytes_a_parameter": setting.affordable_bytes,
+        },
+        "take": _predicted(plan.taken),
+        "gain": None if plan.gain is None else vars(plan.gain) | {"overlap_share": plan.gain.overlap_share},
+        "reasons": list(plan.reasons),
+        "changes": [vars(change) | {"text": change_in_words(change)} for change in plan.changes],
+        "families": [one.name for one in plan.families],
+        "predictions": [_predicted(one) for one in plan.by_time],
+    }
+
+
+def _predicted(one: Predicted) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "family": one.variant.family,
+        "seconds": one.seconds,
+        "bytes_a_parameter": one.forecast.bytes_a_parameter,
+        "parts": dict(one.forecast.parts),
+        "order": list(one.forecast.order),
+        "to_loss_s": one.to_loss_s,
+        "arm": one.arm,
+        "caution": one.variant.caution,
+    }
+
+
+def print_plan(plan: Plan, console: Console, *, lists_all: bool) -> None:
+    setting = plan.setting
+    mean, slowest = seconds_in_words(setting.mean_s), seconds_in_words(setting.slowest_s)
+    nodes = "1 node" if setting.nodes == 1 else f"{setting.nodes} nodes"
+    console.print(
+        f"{nodes}, {human_count(setting.parameters)} parameters; computing {mean} a step, the slowest of all {slowest}"
+    )
+    shown = plan.by_time if lists_all else _best(plan)
+    console.print(table(plan, shown))
+    cautions = {one.variant.caution: one.variant.family for one in shown if one.variant.caution}
+    for caution, family in cautions.items():
+        console.print(f"not recommended: {family}: {caution}", soft_wrap=True)
+    console.print(f"take: {plan.taken.name}", style="bold", soft_wrap=True)
+    for line in (*plan.reasons, *map(change_in_words, plan.changes)):
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def table(plan: Plan, rows: tuple[Predicted, ...]) -> Table:
+    found = Table(box=SIMPLE_HEAD, pad_edge=False)
+    found.add_column("method", overflow="fold")
+    found.add_column("a step", justify="right", no_wrap=True)
+    found.add_column("bytes a parameter", justify="right")
+    has_losses = any(one.to_loss_s is not None for one in plan.by_time)
+    if has_losses:
+        found.add_column("to the loss", justify="right", no_wrap=True)
+    for one in rows:
+        to_loss = [human_seconds(one.to_loss_s) if one.to_loss_s is not None else "no curve"] if has_losses else []
+        found.add_row(
+            one.name,
+            seconds_in_words(one.seconds),
+            f"{one.forecast.bytes_a_parameter:.3g}",
+            *to_loss,
+            style="bold" if one is plan.taken or one.name == plan.taken.name else None,
+        )
+    return found
+
+
+def _best(plan: Plan) -> tuple[Predicted, ...]:
+    """The best of each family, and what they are compared with: all plain methods."""
+    shown = {one.name for one in (*plan.families, plan.taken)}
+    shown |= {one.name for one in plan.by_time if one.variant.family != "gossip"}
+    shown |= {one.variant.without_overlap for one in plan.families}
+    return tuple(one for one in plan.by_time if one.name in shown)
+
 
 KEYS = {
     "preset": "model.preset",
@@ -22,14 +106,10 @@ KEYS = {
     "per_host": "nodes.per_host",
     "compute": "compute.seconds",
     "variation": "compute.variation",
-    "passes": "compute.passes",
     "up": "nodes.up_mbit",
     "down": "nodes.down_mbit",
     "rtt": "nodes.rtt_ms",
     "lost": "nodes.lost_percent",
-    "congestion": "nodes.congestion",
-    "coordinator_up": "coordinator.up_mbit",
-    "coordinator_down": "coordinator.down_mbit",
     "loss": "goal.loss",
     "tokens": "goal.tokens",
     "curves": "goal.curves",
@@ -52,7 +132,7 @@ def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     if as_json:
         print(json.dumps(document_of(plan), indent=1))
     else:
-        _show(plan, lists_all=lists_all)
+        print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)
 
 
 def document(options: PlanOptions) -> dict[str, Any]:
@@ -66,8 +146,6 @@ def document(options: PlanOptions) -> dict[str, Any]:
             if INSTEAD.get(name) not in given:
                 inside.pop(INSTEAD.get(name), None)
             inside[key] = value
-    if options.local_steps is not None:
-        found["local_steps"] = [int(part) for part in options.local_steps.split(",")]
     return found
 
 
@@ -75,7 +153,3 @@ def _goal(file: PlanFile, nodes: int) -> Goal | None:
     if file.goal is None:
         return None
     return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves, nodes))
-
-
-def _show(plan: Plan, *, lists_all: bool) -> None:
-    print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)

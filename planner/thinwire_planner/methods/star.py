@@ -39,16 +39,6 @@ def sizes_bytes(setting: Setting) -> tuple[float, float]:
     return setting.star_up_bytes * setting.parameters, setting.update_bytes * setting.parameters
 
 
-def upload_parts(setting: Setting) -> tuple[tuple[str, float], ...]:
-    """The way in: a node's upload, all of them into the coordinator, and the merge."""
-    up, _ = sizes_bytes(setting)
-    return (
-        ("upload", node_transfer_s(setting, up, upward=True)),
-        ("into the coordinator", wire_bits(up) * setting.nodes / setting.coordinator_down_bits_s),
-        ("merge", setting.nodes * setting.parameters / setting.rates.merge),
-    )
-
-
 def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> float:
     """A message over the slowest line of a node, after the computing of a round."""
     network = setting.network
@@ -66,9 +56,12 @@ def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> flo
 
 
 def exchange_parts(setting: Setting) -> tuple[tuple[str, float], ...]:
-    _, update = sizes_bytes(setting)
+    """The way of the votes in, the merge, and the way of the update out."""
+    up, update = sizes_bytes(setting)
     return (
-        *upload_parts(setting),
+        ("upload", node_transfer_s(setting, up, upward=True)),
+        ("into the coordinator", wire_bits(up) * setting.nodes / setting.coordinator_down_bits_s),
+        ("merge", setting.nodes * setting.parameters / setting.rates.merge),
         ("out of the coordinator", wire_bits(update) * setting.nodes / setting.coordinator_up_bits_s),
         ("download", node_transfer_s(setting, update, upward=False)),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from thinwire_planner.timing.link import Congestion, Floats, transfer_s, wire_bits
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.arcs import Ints
+from thinwire_proto.gossip.placement import LineSeconds
 
 HOST_GBIT = 200.0
 HOST_RTT_US = 20.0
@@ -145,3 +146,15 @@ class Network:
         return replace(
             self, up_bits_s=self.up_bits_s[hosts], down_bits_s=self.down_bits_s[hosts], sites=self.sites[hosts]
         )
+
+
+def lines_between(network: Network, size_bytes: float) -> LineSeconds:
+    """The lines between hosts, for messages of this size; 0 on the diagonal."""
+    rate = np.minimum(network.up_bits_s[:, None], network.down_bits_s[None, :])
+    rtt = network.rtt_s[np.ix_(network.sites, network.sites)]
+    whole_s = transfer_s(size_bytes, rtt, rate, loss=network.loss, congestion=network.congestion)
+    sending_s = np.minimum(wire_bits(size_bytes) / rate, whole_s)
+    delay_s = whole_s - sending_s
+    for seconds in (sending_s, delay_s):
+        np.fill_diagonal(seconds, 0.0)
+    return LineSeconds(sending_s, delay_s)

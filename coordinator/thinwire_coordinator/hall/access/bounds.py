@@ -6,9 +6,53 @@ full swarm. What tells an attacker apart is failure: few joins of an honest addr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 
-from thinwire_coordinator.hall.access.token_buckets import Rate
+from thinwire_common.open_files import raise_open_files
+
+KEYS_MAX = 1 << 14
+"""Buckets that are kept. The one whose last use is the longest ago is forgotten first, and begins full again."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """burst: how many at once. each_s: seconds until one more is allowed."""
+
+    burst: int
+    each_s: float
+
+
+class TokenBuckets:
+    """One bucket for each key, each of which begins full. `now` is in seconds on a clock that never goes back."""
+
+    def __init__(self, rate: Rate, keys_max: int = KEYS_MAX) -> None:
+        self._rate = rate
+        self._keys_max = keys_max
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def wait_s(self, key: str, now: float) -> float:
+        """Seconds until the key's bucket has a token; 0 if it has one now."""
+        return max(0.0, (1.0 - self._tokens(key, now)) * self._rate.each_s)
+
+    def take(self, key: str, now: float) -> bool:
+        """Take a token out of the key's bucket. Return False, and take none, if there is none."""
+        tokens = self._tokens(key, now)
+        if tokens < 1.0:
+            return False
+        self._buckets[key] = tokens - 1.0, now
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._keys_max:
+            self._buckets.popitem(last=False)
+        return True
+
+    def _tokens(self, key: str, now: float) -> float:
+        tokens, since = self._buckets.get(key, (float(self._rate.burst), now))
+        return min(float(self._rate.burst), tokens + (now - since) / self._rate.each_s)
+
 
 CONNECTIONS_A_NODE = 2
 """One in use, and one that the other end may not have given up yet."""
@@ -77,3 +121,27 @@ class Bounds:
     def calls_of_a_node(self) -> Rate:
         """Calls in one session. A node makes a few in a round, and a round may be as short as 50 ms."""
         return Rate(burst=512, each_s=0.005)
+
+
+OWN_FILES = 96
+"""Databases, snapshots, bodies and what the libraries have open; a small run has 41 (measured)."""
+LEAST = 128
+"""The coordinator does not start with fewer."""
+A_CONNECTION = 2
+"""A node's connection, and the file that it is sent meanwhile."""
+PAGE_SHARE = 4
+"""The page's connections get at most one in so many of all files."""
+PAGE_CONNECTIONS_MAX = 1024
+"""A browser uses one connection for its stream, and a few more for its requests."""
+
+
+def page_connections() -> int:
+    """The most connections of the page that this process can have beside those of nodes."""
+    return min(PAGE_CONNECTIONS_MAX, (raise_open_files() - OWN_FILES) // PAGE_SHARE)
+
+
+def open_files_for(bounds: Bounds) -> Bounds:
+    """Raise this process's limit of open files as far as `bounds` need it. Return bounds that fit the limit."""
+    taken = OWN_FILES + page_connections()
+    allowed = raise_open_files(A_CONNECTION * bounds.connections_max + taken)
+    return replace(bounds, connections_most=(allowed - taken) // A_CONNECTION)

@@ -7,8 +7,7 @@ import secrets
 from pathlib import Path
 
 from thinwire_coordinator.hall.access.invites import InviteRecord
-from thinwire_coordinator.hall.access.settings_table import ADDRESS, PUBLIC_TLS
-from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.store import ADDRESS, PUBLIC_TLS, AccessStore
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key

@@ -2,18 +2,157 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from thinwire_coordinator.hall.access.ban_table import BanTable
-from thinwire_coordinator.hall.access.bans import ORGANIZER
+from thinwire_coordinator.hall.access.bans import ORGANIZER, BanTable
 from thinwire_coordinator.hall.access.database import FILE, Database
-from thinwire_coordinator.hall.access.invite_table import InviteTable
-from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, network_of, why_not
-from thinwire_coordinator.hall.access.node_table import NodeRecord, NodeTable
-from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.door import Candidate
+from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, network_of, why_not
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
-from thinwire_coordinator.hall.access.settings_table import SettingsTable
-from thinwire_coordinator.hall.access.standing_table import StandingTable
+
+NODES_MAX = 1 << 16
+"""Enrolled nodes that are kept, about 31 MB."""
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """An enrolled node. Times are Unix time in seconds.
+
+    name: the newest that it gave, made readable. invite: the number of its invite; 0: it came without one. address: of
+    its last join. enrolled_from: see `invites.network_of`.
+    """
+
+    node: str
+    public_key: bytes
+    name: str
+    invite: int
+    enrolled: float
+    enrolled_from: str
+    seen: float
+    address: str
+
+
+COLUMNS = ", ".join(field.name for field in fields(NodeRecord))
+
+
+class NodeTable:
+    def __init__(self, database: Database, nodes_max: int = NODES_MAX) -> None:
+        self._db = database
+        self._nodes_max = nodes_max
+
+    def all(self) -> list[NodeRecord]:
+        """All nodes, the one seen last at the end."""
+        return [NodeRecord(*row) for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes ORDER BY seen")]
+
+    def of(self, node: str) -> NodeRecord | None:
+        for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes WHERE node = ?", node):
+            return NodeRecord(*row)
+        return None
+
+    def beginning_with(self, digits: str) -> list[str]:
+        """The ids that begin with these hexadecimal digits."""
+        rows = self._db.execute("SELECT node FROM nodes WHERE substr(node, 1, ?) = ?", len(digits), digits)
+        return [node for (node,) in rows]
+
+    def of_invite(self, invite: int) -> list[str]:
+        return [node for (node,) in self._db.execute("SELECT node FROM nodes WHERE invite = ?", invite)]
+
+    def enrolled_from(self, invite: int, network: str, since: float) -> int:
+        """Count the nodes of a network that enrolled with an invite since a time."""
+        query = "SELECT count(*) FROM nodes WHERE invite = ? AND enrolled_from = ? AND enrolled > ?"
+        return int(self._db.execute(query, invite, network, since)[0][0])
+
+    def enrol(self, record: NodeRecord) -> None:
+        """Record a node. One that came without an invite may be recorded again, with its invite."""
+        self._make_room()
+        placeholders = ", ".join("?" * len(fields(NodeRecord)))
+        values = (getattr(record, field.name) for field in fields(NodeRecord))
+        self._db.write(f"INSERT OR REPLACE INTO nodes ({COLUMNS}) VALUES ({placeholders})", *values)
+
+    def see(self, node: str, name: str, address: str, now: float) -> None:
+        """Record that a node has joined again."""
+        self._db.write("UPDATE nodes SET name = ?, address = ?, seen = ? WHERE node = ?", name, address, now, node)
+
+    def _make_room(self) -> None:
+        """Forget the node that was away longest, among those with the invite that has enrolled most.
+
+        So one invite in the wrong hands cannot push out the nodes of others. A forgotten node needs its token again.
+        """
+        if self._db.execute("SELECT count(*) FROM nodes")[0][0] < self._nodes_max:
+            return
+        most = "SELECT invite FROM nodes GROUP BY invite ORDER BY count(*) DESC LIMIT 1"
+        oldest = f"SELECT node FROM nodes WHERE invite = ({most}) ORDER BY seen LIMIT 1"
+        self._db.write(f"DELETE FROM nodes WHERE node = ({oldest})")
+
+
+ADDRESS = "address"
+"""HOST:PORT in invites."""
+PUBLIC_TLS = "public_tls"
+"""Not empty if the certificate there is the organizer's own, or that of a proxy in front."""
+
+
+class SettingsTable:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def get(self, key: str) -> str | None:
+        for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
+            return str(value)
+        return None
+
+    def put(self, key: str, value: str) -> None:
+        if self.get(key) != value:
+            self._db.write("INSERT OR REPLACE INTO settings (key, value) VALUES (?, ?)", key, value)
+
+
+STANDINGS_MAX = 1 << 16
+"""Standings that are kept. Those that did not change for longest go first."""
+
+
+class StandingTable:
+    def __init__(self, database: Database, standings_max: int = STANDINGS_MAX) -> None:
+        self._db = database
+        self._standings_max = standings_max
+
+    def all(self) -> dict[str, Any]:
+        """All standings by node; one that cannot be read is left out."""
+        found = {}
+        for node, packed in self._db.execute("SELECT node, packed FROM standings ORDER BY number"):
+            try:
+                found[node] = json.loads(packed)
+            except ValueError:
+                continue
+        return found
+
+    def of(self, node: str) -> dict[str, Any]:
+        """The standing of a node; empty if there is none."""
+        for (packed,) in self._db.execute("SELECT packed FROM standings WHERE node = ?", node):
+            return dict(json.loads(packed))
+        return {}
+
+    def suspected(self) -> dict[str, str]:
+        """The nodes whose votes are not merged, each with the reason in words."""
+        reasons = {node: plain.get("suspected") or {} for node, plain in self.all().items() if isinstance(plain, dict)}
+        return {node: "; ".join(map(str, why.values())) for node, why in reasons.items() if why}
+
+    def pardon(self, node: str) -> None:
+        """Forget what there is against a node."""
+        if plain := self.of(node):
+            self.put({node: plain | {"suspected": {}, "evidence": {}, "bans": 0}})
+
+    def put(self, standings: Mapping[str, Any]) -> None:
+        with self._db.transaction():
+            for node, plain in standings.items():
+                insert = "INSERT OR REPLACE INTO standings (node, packed) VALUES (?, ?)"
+                self._db.write(insert, node, json.dumps(plain))
+            if self._db.execute("SELECT count(*) FROM standings")[0][0] > self._standings_max:
+                keep = "SELECT number FROM standings ORDER BY number DESC LIMIT ?"
+                self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", self._standings_max)
+
 
 SEEN_EVERY_S = 60.0
 """The interval between records of a node that joins again and again."""

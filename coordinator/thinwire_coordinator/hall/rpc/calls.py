@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.hall.access.forwarded import HEADER
+from thinwire_coordinator.hall.access.addresses import HEADER
 from thinwire_coordinator.hall.access.refusals import MUST_WAIT, Denied
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_proto.wire.metadata import ORGANIZER, REASON, SESSION

@@ -2,7 +2,7 @@
 
 gRPC would read a whole message of any call first, of the largest size that any call has. But on the wire, a call with
 one message looks like a stream with one message. So the guard serves every call as a stream, and does the rest itself:
-it asks whether the call may begin at all (`access.admission_rules`), bounds how long each message may take to come and
+it asks whether the call may begin at all (`access.admission`), bounds how long each message may take to come and
 how large it may be, and bounds how long the peer may take to accept each answer.
 
 Without a session, only a few calls may begin, and a caller that sends nothing gives its place to the next one. A peer
@@ -27,9 +27,8 @@ from grpc.aio import ServicerContext as Context
 from thinwire_common.logs import tell
 from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Caller, network_of
 from thinwire_coordinator.hall.access.bounds import REFUSALS_WAITING_MAX
-from thinwire_coordinator.hall.access.callers import Caller, network_of
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED, CallRefused, deny, peer_of, session_of
 from thinwire_coordinator.hall.rpc.request_bounds import is_for_strangers, request_bytes_max

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 
 from thinwire_common.serving.credentials import following
-from thinwire_coordinator.hall.access.tls_files import Certificates
-from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.access.transport import Certificates, Transport
 from thinwire_coordinator.hall.rpc.calls import host_of
 
 Handler = Any

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.serving.path_safe_server import path_safe_server
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules
 from thinwire_coordinator.hall.access.bounds import Bounds
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.access.refusals import Denied

@@ -15,12 +15,10 @@ import grpc
 from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.hall.access.admission_rules import AdmissionRules
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Caller, network_of
 from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.callers import Caller, network_of
-from thinwire_coordinator.hall.access.door import NONCE_BYTES, Door
-from thinwire_coordinator.hall.access.organizer_proof import proves_organizer
-from thinwire_coordinator.hall.access.port import Candidate
+from thinwire_coordinator.hall.access.door import NONCE_BYTES, Candidate, Door
+from thinwire_coordinator.hall.access.organizer import proves_organizer
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Fetched, JoinRefused

@@ -7,7 +7,7 @@ its message with the call, so it is silent for less than a round trip.
 from __future__ import annotations
 
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.callers import Caller
+from thinwire_coordinator.hall.access.admission import Caller
 
 
 class Silence:

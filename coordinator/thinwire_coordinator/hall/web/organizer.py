@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from thinwire_common.http import read_body
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.access.invites import network_of
-from thinwire_coordinator.hall.access.logins import LOGIN_S, Logins
+from thinwire_coordinator.hall.access.organizer import LOGIN_S, Logins
 from thinwire_coordinator.hall.web.safety import SAFETY
 from thinwire_proto.errors import ThinwireError
 

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
 from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.hall.access.open_files import page_connections
+from thinwire_coordinator.hall.access.bounds import page_connections
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.observe.readiness import Readiness
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from thinwire_coordinator.hall.access.ban_table import Decision as Recorded
 from thinwire_coordinator.hall.access.bans import COORDINATOR
+from thinwire_coordinator.hall.access.bans import Decision as Recorded
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job, Workers

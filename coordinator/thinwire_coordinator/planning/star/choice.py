@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.for_muon import check_muon, suits
-from thinwire_coordinator.planning.memory import micro_batch_for
-from thinwire_coordinator.planning.settings import (
-    LOCAL_ROUNDS_MIN,
-    LOCAL_STEPS,
-    MANY_NODES,
-    MORE_PASSES_MAX,
-    budgets,
-    known_batch,
-)
-from thinwire_coordinator.planning.traffic import transfer_s
+from thinwire_coordinator.planning.plan import micro_batch_for
+from thinwire_coordinator.planning.settings import MANY_NODES, MORE_PASSES_MAX, check_muon, known_batch, suits_muon
+from thinwire_coordinator.planning.star.traffic import transfer_s
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, RuleSpec, RunSpec
 from thinwire_proto.contract.round import LEASE_ROUNDS
 
 DEMO, LOCAL_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind
-KINDS: tuple[str, ...] = (DEMO, LOCAL_MUON)
-"""The rules that `init` can choose."""
+BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
+"""Settings of [demo], from the most bytes to the fewest."""
+NARROW_PADDING_MIN = 0.5
+"""In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
+LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
+"""Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
 STRETCH_MAX = 2.0
@@ -34,6 +29,15 @@ than a quarter of a round."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""
+
+
+def budgets(padding: float) -> tuple[DemoSpec, ...]:
+    """BUDGETS for a model with this part of padding in its tiles, so that an adapter sends as large a share of its
+    parameters as full training does."""
+    part = 1 - padding if padding >= NARROW_PADDING_MIN else 1.0
+    return tuple(
+        DemoSpec(k=max(1, round(part * one.k)), update_topk=max(1, round(part * one.update_topk))) for one in BUDGETS
+    )
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,10 @@ class LocalSteps:
 def choice_for(
     facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
 ) -> RoundChoice:
-    """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, one of KINDS; by default
+    """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, of the star; by default
     what suits them.
 
-    Raises ConfigError for local steps of Muon on an adapter, or on a model without a matrix for them.
+    Raises ConfigError if local steps of Muon are asked for, and do not suit the model.
     """
     if kind == LOCAL_MUON:
         check_muon(facts, LocalMuonSpec(), instead=DEMO)
@@ -86,7 +90,7 @@ def choice_for(
 def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> str:
     """The kind of rule that suits: local steps of Muon where they are known to learn more (docs/convergence), and cost
     little more time; else votes."""
-    if swarm.nodes < MANY_NODES or not suits(facts, LocalMuonSpec()):
+    if swarm.nodes < MANY_NODES or not suits_muon(facts, LocalMuonSpec()):
         return DEMO
     steps = local_steps(facts, swarm, memory_bytes)
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
@@ -117,12 +121,9 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     """The setting of `demo` with the most bytes whose transfers fit into a round of the known batch."""
     tokens = known_batch(facts.trained) / swarm.nodes
     wanted_s = _wanted_s(tokens / swarm.tokens_s)
-    options: Sequence[DemoSpec] = budgets(facts.padding)
-    for demo in options:
-        needed_s = transfer_s(facts, demo, swarm) / TRANSFER_PART
-        if needed_s <= STRETCH_MAX * wanted_s or demo is options[-1]:
-            return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
-    raise AssertionError("there is at least one setting")
+    needed = [(transfer_s(facts, demo, swarm) / TRANSFER_PART, demo) for demo in budgets(facts.padding)]
+    needed_s, demo = next((one for one in needed if one[0] <= STRETCH_MAX * wanted_s), needed[-1])
+    return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
 
 
 def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: LocalSteps) -> RoundChoice:

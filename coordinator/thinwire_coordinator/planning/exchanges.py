@@ -1,0 +1,48 @@
+"""The planner of each kind of exchange, and the plan of a run of any kind. The only place that chooses between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.gossip import planner as gossip
+from thinwire_coordinator.planning.plan import Advice, Plan, Step, micro_batch_for
+from thinwire_coordinator.planning.run_text import Key, Words
+from thinwire_coordinator.planning.settings import Wanted
+from thinwire_coordinator.planning.star import planner as star
+from thinwire_proto.contract import RunSpec
+
+
+class ExchangePlanner(Protocol):
+    """What an exchange has of its own. RULES: the kinds of rule that `init --rule` can choose.
+
+    `choose` and `step_of` raise ConfigError for nodes that the exchange cannot join. `advise` also gets the paths of
+    all keys of the file.
+    """
+
+    RULES: Sequence[str]
+
+    def choose(self, wanted: Wanted) -> RunSpec: ...
+    def step_of(self, run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int) -> Step: ...
+    def words_of(self, plan: Plan) -> Words: ...
+    def keys_of(self, plan: Plan) -> dict[str, list[Key]]: ...
+    def advise(self, plan: Plan, given: Iterable[tuple[str, ...]]) -> list[Advice]: ...
+
+
+PLANNERS: dict[str, ExchangePlanner] = {"star": star, "gossip": gossip}
+
+
+def planner_of(run: RunSpec) -> ExchangePlanner:
+    return PLANNERS[run.exchange.kind]
+
+
+def plan_of(
+    run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts, memory_bytes: float = math.inf
+) -> Plan:
+    """The plan of a run, with the largest micro-batch that fits into a node's memory. Raises ConfigError if its
+    exchange cannot join so many nodes."""
+    micro_batch = micro_batch_for(run, model, memory_bytes)
+    step = planner_of(run).step_of(run, model, swarm, micro_batch)
+    return Plan(run, model, data, swarm, step, memory_bytes, micro_batch)

@@ -1,0 +1,189 @@
+"""A planned run: the cost of one of its steps, and the figures and warnings that follow from it for any exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thinwire_common.units import human_bytes, human_count
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.settings import rate_for
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.needs import (
+    FROZEN_BYTES_A_PARAMETER,
+    PROGRAM_BYTES,
+    samples_at_once,
+    state_disk_bytes,
+    trained_bytes,
+)
+
+MICRO_BATCH = 8
+"""The micro-batch of `thinwire-node start` without `--micro-batch`."""
+COORDINATOR_BYTES_A_PARAMETER = 16
+"""Measured peak (docs/performance.md): replica, copy, the model that measures."""
+HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
+RATE_FACTOR_MAX = 3.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all nodes: a round, or an iteration of each.
+
+    exchange_s: of its transfers, which may go on beside computing. sent_bytes, received_bytes: by a node. tokens: of
+    all nodes. uplink_bits_s: what the coordinator's own line must send. memory_bytes: of the coordinator, more than
+    what each exchange needs. disk_bytes: what the coordinator keeps of a step. snapshots: that it keeps.
+    """
+
+    seconds: float
+    computing_s: float
+    exchange_s: float
+    sent_bytes: float
+    received_bytes: float
+    tokens: float
+    uplink_bits_s: float
+    memory_bytes: float
+    disk_bytes: float
+    snapshots: int
+
+    @property
+    def both_ways_bytes(self) -> float:
+        return self.sent_bytes + self.received_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run with `swarm.nodes` equal nodes that are there all the time.
+
+    run: completed. memory_bytes: of one node's machine. micro_batch: the largest that fits into it.
+    """
+
+    run: RunSpec
+    model: ModelFacts
+    data: DataFacts
+    swarm: SwarmFacts
+    step: Step
+    memory_bytes: float
+    micro_batch: int
+
+    @property
+    def tokens(self) -> float:
+        return self.step.tokens * self.run.schedule.steps
+
+    @property
+    def passes(self) -> float:
+        """Passes over the data; 0 if the data are not known."""
+        return self.tokens / self.data.all_tokens if self.data.all_tokens else 0.0
+
+    @property
+    def run_s(self) -> float:
+        return self.step.seconds * self.run.schedule.steps
+
+    @property
+    def run_bytes(self) -> float:
+        """Sent and received by a node over the whole run."""
+        return self.step.both_ways_bytes * self.run.schedule.steps
+
+    @property
+    def month_bytes(self) -> float:
+        """Sent and received by a node that takes part all the time."""
+        return self.step.both_ways_bytes / self.step.seconds * MONTH_SECONDS
+
+    @property
+    def hour_sent_bytes(self) -> float:
+        return self.step.sent_bytes / self.step.seconds * HOUR_SECONDS
+
+    @property
+    def first_download_bytes(self) -> float:
+        return 4.0 * self.model.trained + self._frozen_bytes
+
+    @property
+    def node_memory_bytes(self) -> float:
+        return node_memory_bytes(self.run, self.model, self.micro_batch)
+
+    @property
+    def node_disk_bytes(self) -> float:
+        """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
+        of_data = max(self.data.bytes, self.data.node_bytes_min)
+        return state_disk_bytes(self.run, self.model.size) + self._frozen_bytes + of_data
+
+    @property
+    def coordinator_memory_bytes(self) -> float:
+        own = COORDINATOR_BYTES_A_PARAMETER * self.model.trained + self.step.memory_bytes
+        return PROGRAM_BYTES + own + self._frozen_bytes
+
+    @property
+    def coordinator_disk_bytes(self) -> float:
+        kept = 4.0 * self.model.trained * self.step.snapshots
+        return kept + self.step.disk_bytes * self.run.schedule.steps + self.data.bytes
+
+    @property
+    def _frozen_bytes(self) -> float:
+        return float(FROZEN_BYTES_A_PARAMETER * self.model.frozen)
+
+
+def node_memory_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
+    """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
+    activations = samples_at_once(run, micro_batch) * facts.activation_bytes
+    return PROGRAM_BYTES + trained_bytes(run, facts.size) + FROZEN_BYTES_A_PARAMETER * facts.frozen + activations
+
+
+def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float) -> int:
+    """The largest micro-batch, a power of two up to the default, that fits into the memory; 1 if none does."""
+    found = MICRO_BATCH
+    while found > 1 and node_memory_bytes(run, facts, found) > memory_bytes:
+        found //= 2
+    return found
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A warning about a dotted key."""
+
+    key: str
+    text: str
+
+
+def common_advice(plan: Plan) -> Iterator[Advice]:
+    """The warnings about a run of any exchange: it does not fit into memory, trains badly, or never begins."""
+    yield from _memory(plan)
+    yield from _rate(plan)
+    for key, why in plan.run.rule.doubts(plan.model.parameters, plan.run.model.vocabulary):
+        yield Advice(key, why)
+    nodes, rounds = plan.swarm.nodes, plan.run.round
+    if nodes < rounds.min_contributions:
+        yield Advice(
+            "round.min_contributions",
+            f"the run waits for {rounds.min_contributions} nodes, and there are {nodes}: it never begins",
+        )
+    if nodes > rounds.nodes_max:
+        yield Advice("round.nodes_max", f"only {rounds.nodes_max} of {nodes} nodes may take part")
+
+
+def _memory(plan: Plan) -> Iterator[Advice]:
+    needed = plan.node_memory_bytes
+    has = f"and the machine has {human_bytes(plan.memory_bytes)}"
+    if needed > plan.memory_bytes:
+        yield Advice(
+            "model",
+            f"a node needs about {human_bytes(needed)} of memory even with --micro-batch {plan.micro_batch}, {has}; "
+            "choose a smaller model or context, or larger machines",
+        )
+    elif plan.micro_batch < MICRO_BATCH:
+        by_default = human_bytes(node_memory_bytes(plan.run, plan.model, MICRO_BATCH))
+        yield Advice(
+            "model",
+            f"a node needs about {by_default} of memory by default, {has}; volunteers start it with --micro-batch "
+            f"{plan.micro_batch}, which needs {human_bytes(needed)}",
+        )
+
+
+def _rate(plan: Plan) -> Iterator[Advice]:
+    if plan.model.frozen or plan.model.begins:
+        return  # other rates suit a model that is fine-tuned
+    given, known = plan.run.schedule.learning_rate, rate_for(plan.model, plan.run.rule)
+    if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
+        factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
+        yield Advice(
+            "schedule.learning_rate",
+            f"{given:g} is {factor} what is known to work for {human_count(plan.model.trained)} parameters: {known:g}",
+        )

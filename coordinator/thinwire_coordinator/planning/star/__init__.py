@@ -1,0 +1,1 @@
+"""Plans a run of the star, whose coordinator merges votes in rounds."""

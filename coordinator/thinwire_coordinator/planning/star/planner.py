@@ -1,0 +1,205 @@
+"""The figures, the words and the warnings of a run whose coordinator merges votes in rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from thinwire_common.units import human_bytes, human_count, human_seconds
+from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
+from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
+from thinwire_coordinator.planning.settings import SAMPLES_MAX, Wanted, rate_for, rounded_s, schedule_for, tokens_for
+from thinwire_coordinator.planning.star import traffic
+from thinwire_coordinator.planning.star.choice import (
+    DEMO,
+    LOCAL_MUON,
+    NARROW_PADDING_MIN,
+    Amount,
+    budgets,
+    choice_for,
+    kind_for,
+)
+from thinwire_proto.contract import LocalMuonSpec, RoundSpec, RunSpec
+
+RULES: Sequence[str] = (DEMO, LOCAL_MUON)
+LENGTH_S_MAX = 86_400.0
+"""A bound of the contract."""
+SNAPSHOTS = 5
+"""Snapshots that a coordinator keeps without `--keep` (docs/retention.md)."""
+ROW_BYTES = 2048
+SUM_BYTES_A_COMPONENT = 2
+"""The merged votes, padding included."""
+TRANSFER_PART_MAX = 0.5
+WAITING_PART_MAX = 0.2
+BARRIER_NODES_MAX = 8
+K_FACTOR_MAX = 2
+"""k of an adapter over what fits its rank: beyond it, there is a warning."""
+
+
+def choose(wanted: Wanted) -> RunSpec:
+    """The run for this model and these data. Raises ConfigError for more steps than a run can have, and for a rule that
+    does not suit the model.
+
+    The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
+    nobody.
+    """
+    facts, swarm = wanted.facts, wanted.swarm
+    amount = Amount(tokens_for(wanted), wanted.steps)
+    chosen = choice_for(facts, swarm, amount, wanted.memory_bytes, wanted.rule)
+    length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
+    fitting = length_s * swarm.tokens_s / facts.context
+    run = RunSpec(
+        model=wanted.model,
+        data=wanted.data,
+        demo=chosen.demo,
+        rule=chosen.rule,
+        round=RoundSpec(
+            pace="clock",
+            length_ms=round(1000 * length_s),
+            samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
+        ),
+    )
+    return run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step_of(run, facts, swarm).tokens)})
+
+
+def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Step:
+    """The cost of a round."""
+    up = traffic.contribution_bytes(facts, run.demo) + traffic.OTHER_BYTES_A_ROUND
+    update = traffic.update_bytes(facts, run.demo, swarm.nodes)
+    down = update + traffic.OTHER_BYTES_A_ROUND
+    transfer_s = 8 * up / swarm.up_bits_s + 8 * down / swarm.down_bits_s
+    step_tokens = run.rule.micro_batch_max(micro_batch) * facts.context
+    tokens_s = swarm.tokens_s / (1 + run.rule.more_passes(facts.parameters, step_tokens))
+    node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s)
+    return Step(
+        seconds=round_s,
+        computing_s=node_tokens / tokens_s,
+        exchange_s=transfer_s,
+        sent_bytes=up,
+        received_bytes=down,
+        tokens=node_tokens * swarm.nodes,
+        uplink_bits_s=8 * down * swarm.nodes / round_s,
+        memory_bytes=SUM_BYTES_A_COMPONENT * facts.components,
+        disk_bytes=update + ROW_BYTES,
+        snapshots=SNAPSHOTS,
+    )
+
+
+def _round(rounds: RoundSpec, context: int, tokens_s: float, transfer_s: float) -> tuple[float, float]:
+    """(tokens of a node, seconds) of a round whose upload and download take `transfer_s`."""
+    if rounds.pace == "clock":
+        computing_s = rounds.length_s if rounds.base_age_max else max(0.0, rounds.length_s - transfer_s)
+        return min(computing_s * tokens_s, rounds.lease_samples * context), rounds.length_s
+    share = rounds.samples * context
+    computing_s = share / tokens_s
+    needed_s = max(computing_s, transfer_s) if rounds.base_age_max else computing_s + transfer_s
+    return min(share, rounds.length_s * tokens_s), min(needed_s, rounds.length_s)
+
+
+def words_of(plan: Plan) -> Words:
+    return Words("round", [], [], f"{plan.step.uplink_bits_s / 1e6:,.3g} Mbit/s on average")
+
+
+def keys_of(plan: Plan) -> dict[str, list[Key]]:
+    """The lines of the run file, by section, after model and data."""
+    run, facts, rule = plan.run, plan.model, plan.run.rule
+    measured = "measured" if facts.trained < 2_000_000 else "extended from smaller models"
+    usual = f"for {human_count(facts.trained)} parameters, {measured}"
+    if facts.frozen:
+        usual = "usual for an adapter"
+    elif facts.begins:
+        usual = "a tenth of that from scratch, because the model begins from weights"
+    rate = f"{' of the matrices' if rule.kind == LOCAL_MUON else ''}; {usual}"
+    transfer = f"{plan.step.exchange_s / plan.step.seconds:.0%} of it for the network"
+    found: dict[str, list[Key]] = {
+        "schedule": schedule_keys(plan, steps="", rate=rate),
+        "round": [
+            ("pace", run.round.pace, "a slow node contributes less, and delays nobody"),
+            ("length_ms", run.round.length_ms, transfer),
+            ("samples", run.round.samples, "of a node for its full weight; up to 3 times as many are used"),
+        ],
+    }
+    if isinstance(rule, LocalMuonSpec):
+        steps = math.ceil(plan.step.tokens / plan.swarm.nodes / facts.context / rule.micro_batch)
+        sent = "a node takes local steps of Muon, and sends the sign of each component of their sum"
+        micro_batch = ("micro_batch", rule.micro_batch, f"samples of a local step: {steps} steps a round")
+        return found | {"rule": [("kind", rule.kind, sent), micro_batch]}
+    kept = [("update_topk", run.demo.update_topk, "the strongest that an update keeps")] if run.demo.update_topk else []
+    return found | {"demo": [("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"), *kept]}
+
+
+def advise(plan: Plan, given: Iterable[tuple[str, ...]] = ()) -> list[Advice]:
+    """All warnings about a run with rounds."""
+    return [*common_advice(plan), *_link(plan), *_speed(plan), *_narrow(plan), *_many_nodes(plan)]
+
+
+def _link(plan: Plan) -> Iterator[Advice]:
+    step, swarm, rounds = plan.step, plan.swarm, plan.run.round
+    upload_s = 8 * step.sent_bytes / swarm.up_bits_s
+    fewer = "" if plan.run.demo.sends_whole_tiles else " or a smaller demo.k"  # where all travel, fewer take more bytes
+    both = (
+        f"{human_bytes(step.sent_bytes)} at {swarm.up_bits_s / 1e6:g} Mbit/s: {human_seconds(upload_s)}; "
+        f"{human_bytes(step.received_bytes)} down at {swarm.down_bits_s / 1e6:g} Mbit/s: "
+        f"{human_seconds(step.exchange_s - upload_s)}"
+    )
+    if upload_s >= rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a round of {human_seconds(rounds.length_s)} is shorter than its upload ({both}). No contribution "
+            f"would arrive in time; give a longer round{fewer}",
+        )
+    elif step.exchange_s > TRANSFER_PART_MAX * rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a round of {human_seconds(rounds.length_s)} leaves little room for its transfers ({both}). A "
+            f"link that is slower for a moment misses the round; give a longer round{fewer}",
+        )
+    if not rounds.base_age_max and step.exchange_s > WAITING_PART_MAX * step.seconds:
+        yield Advice(
+            "round.base_age_max",
+            f"nodes wait for the network for {step.exchange_s / step.seconds:.0%} of each round ({both}). "
+            "With base_age_max = 1 they train meanwhile",
+        )
+
+
+def _speed(plan: Plan) -> Iterator[Advice]:
+    rounds, swarm = plan.run.round, plan.swarm
+    sample_s = plan.model.context / swarm.tokens_s
+    length = human_seconds(rounds.length_s)
+    if sample_s > rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a node of {swarm.tokens_s:,.0f} tokens/s needs {human_seconds(sample_s)} for one sample of "
+            f"{plan.model.context} tokens, and a round lasts {length}: it could not contribute",
+        )
+    if rounds.pace == "barrier" and swarm.nodes > BARRIER_NODES_MAX:
+        yield Advice(
+            "round.pace",
+            f'with pace = "barrier", every round waits for the slowest of {swarm.nodes} nodes, up to {length}; with '
+            '"clock" a slow node contributes less and delays nobody',
+        )
+
+
+def _narrow(plan: Plan) -> Iterator[Advice]:
+    """More components than the narrow tiles of an adapter have use for."""
+    padding, demo = plan.model.padding, plan.run.demo
+    fitting = budgets(padding)[0]
+    if plan.model.frozen and padding >= NARROW_PADDING_MIN and demo.k > K_FACTOR_MAX * fitting.k:
+        kept = "" if demo.magnitude == "tile" else f" and update_topk = {fitting.update_topk}"
+        yield Advice(
+            "demo.k",
+            f"{padding:.0%} of the adapter's tiles is padding, so {demo.k} components a tile are a large share of its "
+            f"parameters; the usual share is k = {fitting.k}{kept}",
+        )
+
+
+def _many_nodes(plan: Plan) -> Iterator[Advice]:
+    amount = Amount(plan.tokens)
+    if plan.run.rule.kind == DEMO and kind_for(plan.model, plan.swarm, amount, plan.memory_bytes) == LOCAL_MUON:
+        yield Advice(
+            "rule.kind",
+            f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}" (docs/local-rules.md). It needs a '
+            f"learning_rate of about {rate_for(plan.model, LocalMuonSpec()):g} and its own [demo] and [round]; init "
+            "writes them for the same nodes and links",
+        )

@@ -1,1 +1,0 @@
-"""Groups hosts into clusters, and places them on a topology."""
