@@ -48,11 +48,11 @@ class Exchanged:
         began = time.process_time()
         launched = self._turns.launch({PEER: WEIGHT}, [PEER])
         spent_s = time.process_time() - began
-        self._turns.begin(iteration - 1, iteration, launched)
+        self._turns.begin(iteration, launched)
         message = launched.messages[PEER]
         buffer = self._turns.arriving.take()
         buffer[: message.numel()].copy_(message)
-        self._turns.arrived(Arrived(iteration, PEER, buffer, message.numel()), may_be_mixed=True)
+        self._turns.receive([Arrived(iteration, PEER, buffer, message.numel())])
         began = time.process_time()
         self._turns.mix([Turn(TOPOLOGY_NUMBER, iteration, PEER)], iteration, 1.0)
         self.least_s = min(self.least_s, spent_s + time.process_time() - began)

@@ -255,7 +255,7 @@ def test_a_warning_names_the_line_of_the_script(monkeypatch: pytest.MonkeyPatch)
     model = Network(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     gossip = Gossip(model, optimizer)
-    monkeypatch.setattr(gossip._exchange, "news", lambda: ["rank 1 is gone"])
+    monkeypatch.setattr(gossip._exchange.peers, "news", lambda: ["rank 1 is gone"])
     for call in (optimizer.step, gossip.finish):
         with pytest.warns(RuntimeWarning, match="rank 1 is gone") as caught:
             call()

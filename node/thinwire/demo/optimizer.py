@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from thinwire.demo.agreement import check_equal, check_equal_rates
+from thinwire.demo.agreement import EqualPayloads, check_equal, check_equal_rates
 from thinwire.demo.all_gather import AllGather
-from thinwire.demo.equal_payloads import EqualPayloads
 from thinwire.demo.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire.script import only_asks_for_state
 from thinwire.whole_parameters import named, refuse_partial, refuse_replaced

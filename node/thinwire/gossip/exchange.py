@@ -1,28 +1,21 @@
 """The exchange of one rank: sends its parameters after a step, and mixes what has come into them before the next.
 
-The rules of waiting are those of `thinwire_proto.gossip.iteration`. A turn is one use of an edge; what it adds is the
-business of `Turns`. A peer that is late is waited for within the slack. One that is gone, has finished, or waits for
-this rank elsewhere, is not.
+A turn is one use of an edge; what it adds is the business of `Turns`. Both belong to the thread that trains. What the
+lines' threads do meanwhile is kept by `Peers`, behind its lock.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from torch import Tensor
 
 from thinwire.gossip.flat import FlatLayout
 from thinwire.gossip.launched import HostCopies, Launched, Traffic
-from thinwire.gossip.lines import Head, Kind, Line, LineGroups
-from thinwire.gossip.send_order import Outgoing, SendOrder
-from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Turns
-from thinwire_proto.errors import RemoteError
-from thinwire_proto.gossip.cut import Cut
-from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
-from thinwire_proto.gossip.lead import lead_of
+from thinwire.gossip.lines import LineGroups
+from thinwire.gossip.peers import Peers
+from thinwire.gossip.turns import Turns
+from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.topology import Topology
 
@@ -40,114 +33,34 @@ class Exchange:
         slack: int,
         patience_s: float,
     ) -> None:
-        self._topology = topology
-        self._rank = groups.heads.rank() if groups else 0
-        self._patience_s = patience_s
+        self._is_directed = topology.is_directed
         self._factor = late_factor(slack)
-        self._machine = IterationMachine(slack, patience_s, lead_of(topology, slack))
         self._turns = turns
-        self._changed = turns.changed
-        self._mix: Mix | None = None
-        self._gone: dict[int, str] = {}  # peers that will send nothing more, and why
-        self._missing: set[int] = set()  # peers that were waited for in vain, and were not heard since
-        self._noted: dict[tuple[int, int], Head] = {}  # by peer and kind
-        self._averaged = 0
-        self._cut = Cut()
-        self._news: list[str] = []
-        self._closed = False
-        self._is_ending = False  # nothing more is begun, and no message is too early to be read
-        self._told: set[int] = set()  # peers that know that this rank ends, or cannot know it any more
-        self.traffic = Traffic()
-        self._host = HostCopies(layout.host_buffers(turns.message_bytes_max))
-        self._outgoing = SendOrder(patience_s / 2)  # peers that wait for what is held up still get it in time
-        self._lines: dict[int, Line] = {}
-        if groups is not None:
-            peers = topology.peers(self._rank)
-            self._lines = {peer: Line(groups, peer, turns.arriving, self) for peer in peers}
+        host = HostCopies(layout.host_buffers(turns.message_bytes_max))
+        self.peers = Peers(topology, groups, turns.arriving, host, slack=slack, patience_s=patience_s)
 
     @property
-    def iteration(self) -> int:
-        """The newest that this rank has begun; -1 before the first."""
-        return self._machine.iteration
-
-    @property
-    def left_out(self) -> dict[int, str]:
-        """The peers that this rank no longer waits for, and why. Those that are only late come back. Those that have
-        finished are not among them."""
-        with self._changed:
-            late = dict.fromkeys(self._missing, f"nothing within {self._patience_s:g} s")
-            finished = {peer for peer, kind in self._noted if kind == Kind.FINISHED}
-            return {peer: why for peer, why in sorted((late | self._gone).items()) if peer not in finished}
-
-    @property
-    def gone(self) -> set[int]:
-        """The peers that will send nothing more because their line broke."""
-        with self._changed:
-            return {peer for peer in self._gone if (peer, Kind.FINISHED) not in self._noted}
-
-    @property
-    def pending(self) -> int:
-        """Turns that this rank has begun and not mixed."""
-        with self._changed:
-            return self._machine.unmixed
+    def traffic(self) -> Traffic:
+        return self.peers.traffic
 
     @property
     def weight(self) -> float | None:
         """That of this rank's parameters in the mean of all ranks. None: all ranks count alike."""
         return self._turns.weight
 
-    def news(self) -> list[str]:
-        """The events of peers since the last call, in words."""
-        with self._changed:
-            news, self._news = self._news, []
-        return news
-
-    @property
-    def next_iteration(self) -> int:
-        """The iteration to launch now."""
-        with self._changed:
-            return self._machine.next_iteration
-
     def launch(self, iteration: int) -> None:
         """Begin an iteration: send the parameters as they are now to the peers of its edges."""
-        mixing = self._topology.at(iteration)
-        with self._changed:
-            skips = iteration > self._machine.iteration + 1
-            slow = self._not_keeping_up()
-            sources = {
-                peer: weight * self._factor
-                for peer, weight in sorted(mixing.rows[self._rank].items())
-                if peer not in self._gone and (self._topology.is_directed or peer not in slow)
-            }
-            targets = [peer for peer in mixing.targets(self._rank) if peer not in self._gone]
-        if skips:
-            self._tell_passed(iteration - 1)
-        launched = self._turns.launch(sources, [peer for peer in targets if peer not in slow])
+        self._reclaim()
+        edges = self.peers.edges(iteration)
+        sources = {peer: weight * self._factor for peer, weight in edges.sources.items()}
+        launched = self._turns.launch(sources, edges.targets)
         self._begin(iteration, launched)
-        if self._topology.is_directed and (passed := [peer for peer in targets if peer not in launched.messages]):
-            self._tell_passed(iteration, passed)
+        if self._is_directed and (passed := [peer for peer in edges.all_targets if peer not in launched.messages]):
+            self.peers.tell_passed(iteration, passed)
 
     def collect(self, factor: float) -> None:
         """Wait for what is due, and mix it into the parameters. factor: the fraction of the way to the peers."""
-        began = time.monotonic()
-        with self._changed:
-            self._decide(self._machine.computed(began))
-            while self._mix is None:
-                deadline = self._machine.deadline
-                assert deadline is not None, "a machine without a deadline has decided"
-                until = min(deadline, self._outgoing.held_until(self._reads))
-                self._changed.wait(max(0.0, until - time.monotonic()))
-                self._send_messages()
-                if self._mix is None:
-                    self._decide(self._machine.tick(time.monotonic()))
-            mix, self._mix = self._mix, None
-            for peer in mix.missing:
-                self._missing.add(peer)
-                self._news.append(f"rank {peer} is left out until it is heard of again: {mix.reason}")
-        if mix.missing:
-            self._send_messages()
-        self.traffic.waited_s += time.monotonic() - began
-        self._mix_turns(mix.turns, factor)
+        self._mix(self.peers.await_mix().turns, factor, self.peers.iteration)
 
     def drop(self, iteration: int) -> None:
         """Let what is pending add nothing. The parameters were replaced by the mean of all ranks.
@@ -155,38 +68,20 @@ class Exchange:
         iteration: the newest that one of them has begun. This rank is there too then, so that no message from before is
         mixed later.
         """
-        if iteration > self.iteration:
-            self._tell_passed(iteration)
+        if iteration > self.peers.iteration:
+            self.peers.tell_passed(iteration)
             self._begin(iteration, Launched({}))
         self._turns.drop()
 
-    def enter_averaging(self) -> None:
-        """Tell the peers that this rank averages now."""
-        with self._changed:
-            self._averaged += 1
-        self._tell(Kind.AVERAGING, self._averaged)
-
     def finish(self, factor: float) -> None:
-        """Wait for all that was sent here, mix it as `collect` does, tell the peers that this rank ends, and wait for
-        their end, each within the patience. What comes until then is mixed too, as its peer has done."""
-        with self._changed:
-            self._cut.close()
-            self._is_ending = self._topology.is_directed
-            self._changed.notify_all()
-        self._send_messages(at_once=True)
-        self._await(lambda: not self._owed())
+        """Mix all that was sent here, and tell the peers that this rank ends. Over one-way edges, what came early is
+        mixed too, or its mass would be lost; with both ends, such a turn is void."""
+        self.peers.await_last()
         self.collect(factor)
-        for peer, line in self._lines.items():
-            line.send(Head(Kind.FINISHED, self.iteration), None, self._on_told(peer))
-        self._await(lambda: self._gone.keys() & self._told >= self._lines.keys())
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            last = self._machine.computed(time.monotonic()) or self._machine.tick(math.inf)
-        assert last is not None, "the patience is over"
-        self._mix_turns(last.turns, factor)
-        early = self._turns.mix_early()
-        self.traffic.mixed += early.messages
+        last = self.peers.close()
+        self._mix(last, factor, self.peers.iteration)
+        if self._is_directed:
+            self._mix([], factor, math.inf)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have
@@ -194,186 +89,35 @@ class Exchange:
 
         Raises RemoteError if one does not within the patience, or is left out: no state that fits then exists.
         """
-        with self._changed:
-            number = self._cut.begin()
-        self._tell(Kind.SAVING, number)
-        self._await(lambda: not self._cut.missing(self._lines.keys() - self._gone.keys() - self._missing))
-        with self._changed:
-            unsaved = {*self._cut.missing(self._lines.keys() - self._gone.keys()), *self._cut.without(self._lines)}
+        number = self.peers.begin_save()
         try:
-            if unsaved:
-                self._tell(Kind.UNSAVED, number)
-                raise RemoteError(
-                    f"rank {', '.join(map(str, sorted(unsaved)))}: not saved with the others within "
-                    f"{self._patience_s:g} s, so the states would not fit "
-                    "together. All ranks call state_dict equally often; save again once stats()['left_out'] is empty"
-                )
-            with self._changed:
-                open_turns = [turn for turn in self._machine.open if self._cut.is_open(turn.peer, turn.iteration)]
-                without = sorted(self._cut.missing(self._lines))
-            return {"number": number, "without": without} | self._turns.state(self.iteration, open_turns)
+            saved = self.peers.saved(number)
+            self._turns.receive(self.peers.take(self.peers.iteration))
+            state = self._turns.state(self.peers.iteration, saved.open_turns, saved.early)
+            return {"number": number, "without": saved.without} | state
         finally:
-            with self._changed:
-                self._cut.end()
-                self._changed.notify_all()
+            self.peers.end_save()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Only before the first iteration, and on all ranks. Raises RemoteError if a peer does not load its state."""
         for iteration, launched in self._turns.load(state):
             self._begin(iteration, launched)
-        with self._changed:
-            self._machine.hold(self._turns.early(state))
-        self._tell_passed(self.iteration)
-        self._await(lambda: not self._turns.awaits(state))
-        with self._changed:
-            if absent := self._turns.awaits(state):
-                raise RemoteError(f"rank {min(absent)[1]} has not loaded its state within {self._patience_s:g} s")
-
-    # what the lines report, from their threads
-
-    def await_room(self, peer: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self._accepts(peer) and not self._cut.holds(peer)))
-
-    def _accepts(self, peer: int) -> bool:
-        return self._is_ending or self._machine.accepts(peer)
-
-    def on_message(self, peer: int, iteration: int, buffer: Tensor, size: int) -> None:
-        with self._changed:
-            self.traffic.bytes_received += size
-            self._missing.discard(peer)
-            turn = Turn(TOPOLOGY_NUMBER, iteration, peer)
-            may_be_mixed = iteration > self._machine.iteration or turn in self._machine.open
-            self._turns.arrived(Arrived(iteration, peer, buffer, size), may_be_mixed=may_be_mixed)
-            if self._machine.accepts(peer) or iteration <= self._machine.iteration:
-                self._decide(self._machine.received(turn))
-            self._changed.notify_all()
-
-    def on_head(self, peer: int, head: Head) -> None:
-        with self._changed:
-            self._noted[peer, head.kind] = head
-            if head.kind == Kind.FINISHED:
-                self._gone.setdefault(peer, f"it has finished, after iteration {head.iteration}")
-                self._decide(self._machine.absent(peer))
-            elif head.kind == Kind.SAVING:
-                self._cut.marked(peer, head.times, head.iteration)
-                self._missing.discard(peer)
-            elif head.kind == Kind.PASSED:
-                self._decide(self._machine.passed(peer, TOPOLOGY_NUMBER, head.iteration))
-            elif head.kind == Kind.UNSAVED:
-                self._cut.given_up(peer, head.times)
-            elif head.kind == Kind.RECEIVED:
-                self._outgoing.arrived(head.iteration, peer)
-            if self._waits_elsewhere(peer):
-                self._decide(self._machine.absent(peer))
-            self._changed.notify_all()
-        self._send_messages()
-
-    def on_lost(self, peer: int, reason: str) -> None:
-        with self._changed:
-            if peer not in self._gone and not self._closed:
-                self._gone[peer] = reason
-                self._news.append(f"rank {peer} is gone, and its edges are left out: {reason}")
-            self._told.add(peer)
-            self._decide(self._machine.absent(peer))
-            self._changed.notify_all()
-        self._send_messages()
-
-    # inside
-
-    def _not_keeping_up(self) -> set[int]:
-        """The peers that get no more until they have answered what they were sent, or, one-way, received it."""
-        if self._topology.is_directed:
-            return {peer for peer in self._lines if self._outgoing.count(peer) >= AHEAD_MAX}
-        unanswered = [turn.peer for turn in self._machine.open]
-        return {peer for peer in unanswered if unanswered.count(peer) >= AHEAD_MAX}
+        self.peers.resume(self._turns.early(state), self._turns.awaited(state))
 
     def _begin(self, iteration: int, launched: Launched) -> None:
-        sources = list(launched.weights)
-        with self._changed:
-            self._turns.begin(self._machine.iteration, iteration, launched)
-            self._machine.begin(TOPOLOGY_NUMBER, iteration, sources)
-            self._changed.notify_all()
-        for peer in sources:
-            self._lines[peer].expect(iteration)
-        for peer, message in launched.messages.items():
-            get, give_back = self._host.copy(message)
-            head = Head(Kind.MESSAGE, iteration, size=message.numel())
-            with self._changed:
-                self._outgoing.add(Outgoing(peer, head, get, self._on_sent(iteration, launched, give_back)))
-            self.traffic.bytes_sent += message.numel()
-        self._send_messages()
+        self._turns.begin(iteration, launched)
+        self.peers.begin(iteration, launched)
 
-    def _send_messages(self, *, at_once: bool = False) -> None:
-        with self._changed:
-            now = time.monotonic()
-            for one in self._outgoing.all(now) if at_once else self._outgoing.due(self._reads, now):
-                self._lines[one.peer].send(one.head, one.message, one.sent)
+    def _mix(self, turns: Sequence[Turn], factor: float, newest: float) -> None:
+        """Mix these turns, and take the messages up to the newest iteration for it."""
+        self._reclaim()
+        self._turns.receive(self.peers.take(newest))
+        mixed = self._turns.mix(turns, self.peers.iteration, factor)
+        self.traffic.mixed += mixed.messages
+        self.traffic.late += mixed.late
+        self._turns.keep(self.peers.alive())
 
-    def _reads(self, peer: int) -> bool:
-        """Whether the peer reads on, and waits for nothing else of this rank."""
-        return peer not in self._gone and peer not in self._missing and not self._waits_elsewhere(peer)
-
-    def _on_sent(self, iteration: int, launched: Launched, give_back: Callable[[], None]) -> Callable[[], None]:
-        def on_sent() -> None:
-            give_back()
-            with self._changed:
-                self._turns.sent(iteration, launched)
-
-        return on_sent
-
-    def _mix_turns(self, turns: Sequence[Turn], factor: float) -> None:
-        with self._changed:
-            iteration = self.iteration
-        mixed = self._turns.mix(turns, iteration, factor)
-        with self._changed:
-            self.traffic.mixed += mixed.messages
-            self.traffic.late += mixed.late
-            alive = {(turn.iteration, turn.peer) for turn in self._machine.open if turn.peer not in self._gone}
-            self._turns.keep(alive)
-
-    def _owed(self) -> list[Turn]:
-        """Open turns whose message may still come."""
-        gone = self._gone.keys() | self._missing
-        return [turn for turn in self._machine.open if turn.peer not in gone]
-
-    def _tell(self, kind: Kind, times: int) -> None:
-        """Say to all peers what this rank does now."""
-        with self._changed:
-            for peer in self._lines.keys() - self._gone.keys() - self._missing:
-                if not self._waits_elsewhere(peer):
-                    self._machine.present(peer)  # no peer averages or saves without this rank any more
-        self._send(Head(kind, self.iteration, times))
-
-    def _tell_passed(self, iteration: int, peers: Iterable[int] | None = None) -> None:
-        self._send(Head(Kind.PASSED, iteration), peers)
-
-    def _send(self, head: Head, peers: Iterable[int] | None = None) -> None:
-        """To these peers, or all, that are not gone, after all messages that were begun before."""
-        self._send_messages(at_once=True)
-        for peer in self._lines if peers is None else peers:
-            if peer not in self._gone:
-                self._lines[peer].send(head, None, lambda: None)
-
-    def _waits_elsewhere(self, peer: int) -> bool:
-        """Whether the peer averages or saves already, so that this rank must not wait for it."""
-        averages = self._noted.get((peer, Kind.AVERAGING))
-        return self._cut.is_ahead(peer) or (averages is not None and averages.times > self._averaged)
-
-    def _decide(self, mix: Mix | None) -> None:
-        if mix is not None:
-            self._mix = mix
-            self._changed.notify_all()
-
-    def _await(self, done: Callable[[], bool]) -> None:
-        """Wait until it is so, at most for the patience."""
-        with self._changed:
-            self._changed.wait_for(done, timeout=self._patience_s)
-
-    def _on_told(self, peer: int) -> Callable[[], None]:
-        def on_told() -> None:
-            with self._changed:
-                self._told.add(peer)
-                self._changed.notify_all()
-
-        return on_told
+    def _reclaim(self) -> None:
+        """Use the tensors of messages that are sent again."""
+        for iteration, launched in self.peers.take_sent():
+            self._turns.sent(iteration, launched)

@@ -167,8 +167,7 @@ class Gossip:
     @contextmanager
     def averaged(self, *, buffers: bool = True) -> Iterator[list[int]]:
         """Inside the block, the model is the mean of all ranks: trained parameters, and buffers of floats unless
-        `buffers` is false. Then all are as before. All ranks must enter. Yields the ranks that took part: those that
-        live."""
+        `buffers` is false. Then all are as before. All ranks must enter. Yields those that took part."""
         self._leave_averaged("averaged")
         held = [*self._trained(), *self._model.buffers()]
         backup = [tensor.detach().clone() for tensor in held]
@@ -209,14 +208,14 @@ class Gossip:
             "topology": self.topology.name,
             "contraction": self.topology.contraction,
             "steps": self.steps,
-            "iteration": self._exchange.iteration,
+            "iteration": self._exchange.peers.iteration,
             "mixed": traffic.mixed,
             "late": traffic.late,
-            "pending": self._exchange.pending,
+            "pending": self._exchange.peers.pending,
             "waited_s": traffic.waited_s,
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
-            "left_out": self._exchange.left_out,
+            "left_out": self._exchange.peers.left_out,
             **(self._control.stats() if self._control else {"codec": self._level.codec, "every": self._level.every}),
         }
 
@@ -301,7 +300,7 @@ class Gossip:
         """Why this rank cannot go on from a state."""
         if unreadable := why_unreadable(state):
             return unreadable
-        if self.steps or self._exchange.iteration >= 0:
+        if self.steps or self._exchange.peers.iteration >= 0:
             return "load the state before the first step; create a new Gossip to go back"
         if lost := state["exchange"]["without"]:
             return (
@@ -325,10 +324,10 @@ class Gossip:
 
     @torch.no_grad()
     def _average(self, buffers: bool) -> Averaged:
-        self._exchange.enter_averaging()
+        self._exchange.peers.enter_averaging()
         floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
         tensors, exchange = [*self._trained(), *floats], self._exchange
-        return self._ranks.average(tensors, lambda: exchange.gone, exchange.weight, exchange.iteration)
+        return self._ranks.average(tensors, lambda: exchange.peers.gone, exchange.weight, exchange.peers.iteration)
 
     @torch.no_grad()
     def _before_step(self) -> None:
@@ -347,7 +346,8 @@ class Gossip:
         self._pulled.end()
         self._exchange.collect(self.factor)
         self._tell_news()
-        if self._control and self._is_last_before_exchange and self._control.measures(self._exchange.next_iteration):
+        control, peers = self._control, self._exchange.peers
+        if control and self._is_last_before_exchange and control.measures(peers.next_iteration):
             self._before = self._flat()
 
     @property
@@ -361,14 +361,14 @@ class Gossip:
         self._has_stepped = True
         self.steps += 1
         self._begin_exchange()
-        self._pulled.begin([*self._exchange.left_out])
+        self._pulled.begin([*self._exchange.peers.left_out])
 
     def _begin_exchange(self) -> None:
         if not self._is_last_before_exchange:
             self._since += 1
             return
         self._since = 0
-        iteration = self._exchange.next_iteration
+        iteration = self._exchange.peers.next_iteration
         if self._control is not None:
             after, before, self._before = self._flat(), self._before, None
             step = None if before is None else float((after - before).double().norm())
@@ -395,5 +395,5 @@ class Gossip:
         return self._layout.values(buffer)[0]
 
     def _tell_news(self) -> None:
-        for sentence in self._exchange.news():
+        for sentence in self._exchange.peers.news():
             warn_script(sentence)

@@ -1,14 +1,24 @@
-"""An iteration that a rank has begun, and copies of its messages in host memory."""
+"""An iteration that a rank begins, with its edges, and copies of its messages in host memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from thinwire.gossip.flat import Buffers
+
+
+class Edges(NamedTuple):
+    """The edges of an iteration. sources: peers whose messages will be mixed, and their weights in the topology.
+    targets: peers to send to; all_targets: with those that do not keep up, and get nothing."""
+
+    sources: dict[int, float]
+    targets: list[int]
+    all_targets: list[int]
 
 
 @dataclass

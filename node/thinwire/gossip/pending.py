@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,13 @@ class Difference(NamedTuple):
     values: Tensor
 
 
+class Received(NamedTuple):
+    """A decoded message. buffer: to be given back once theirs was used. theirs: uint8 [layout.bytes]."""
+
+    buffer: Tensor
+    theirs: Tensor
+
+
 class PendingTurns:
     """Turns of edges with both ends, as `turns.Turns` describes them. A turn adds w·(theirs − own), for the same
     iteration on both ends, however late it comes."""
@@ -31,14 +37,11 @@ class PendingTurns:
     def __init__(self, layout: FlatLayout, codec: EdgeCodec) -> None:
         self._layout = layout
         self._codec = codec
-        self.changed = threading.Condition()
         self.message_bytes_max = codec.message_bytes_max
         self.arriving = layout.host_buffers(codec.message_bytes_max)
         self._snapshots = Buffers(layout.bytes, device=layout.device)
         self._launched: dict[int, Launched] = {}
-        self._arrived: list[Arrived] = []  # in order
-        self._messages: dict[Key, Tensor | None] = {}  # buffers, of turns that may be mixed; None: not decoded yet
-        self._theirs: dict[Key, Tensor] = {}  # what decoding has made of them
+        self._received: dict[Key, Received] = {}  # to be mixed
         self._delta: Tensor | None = None  # of turns that were ready when a loaded state was saved
         self._later: dict[Turn, Difference] = {}  # such turns that come after an open one, to be added in their order
 
@@ -50,21 +53,21 @@ class PendingTurns:
             launched.own[peer], launched.messages[peer] = self._codec.encode(peer, snapshot)
         return launched
 
-    def begin(self, before: int, iteration: int, launched: Launched) -> None:
-        for there, peer in list(self._messages):
-            if before < there <= iteration and not (there == iteration and peer in launched.weights):
-                del self._messages[there, peer]  # the turn is void: this rank has not sent its own message
+    def begin(self, iteration: int, launched: Launched) -> None:
         self._launched[iteration] = launched
         launched.unsent = len(launched.messages)
 
-    def arrived(self, message: Arrived, *, may_be_mixed: bool) -> None:
-        self._arrived.append(message)
-        if may_be_mixed:
-            self._messages[message.iteration, message.peer] = None
+    def receive(self, messages: Iterable[Arrived]) -> None:
+        """Decodes also those of void turns: codecs count on it."""
+        for message in messages:
+            theirs = self._codec.decode(message.peer, message.buffer[: message.size])
+            if message.may_be_mixed:
+                self._received[message.iteration, message.peer] = Received(message.buffer, theirs)
+            else:
+                self.arriving.give(message.buffer)
 
     def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
         """Adds Σ w·(theirs − own), in the order of the turns."""
-        self._decode(iteration)
         delta, self._delta = self._delta, None
         later, self._later = self._later, {}
         mixed = late = 0
@@ -72,13 +75,12 @@ class PendingTurns:
             key = turn.iteration, turn.peer
             if delta is None:
                 delta = self._snapshots.take().zero_()
-            self._add(delta, later[turn] if turn in later else self._difference(key, self._theirs.pop(key)))
             if turn in later:
+                self._add(delta, later[turn])
                 continue
-            with self.changed:
-                buffer = self._messages.pop(key)
-            assert buffer is not None, "a decoded message is kept until it is mixed"
-            self.arriving.give(buffer)
+            received = self._received.pop(key)
+            self._add(delta, self._difference(key, received.theirs))
+            self.arriving.give(received.buffer)
             mixed += 1
             late += turn.iteration < iteration
         if delta is not None:
@@ -86,13 +88,9 @@ class PendingTurns:
             self._snapshots.give(delta)
         return Mixed(mixed, late)
 
-    def mix_early(self) -> Mixed:
-        """Nothing: without a message of this rank, a turn is void on both ends."""
-        return Mixed(0, 0)
-
     def keep(self, alive: set[Key]) -> None:
         for iteration, launched in list(self._launched.items()):
-            for peer in [peer for peer in launched.weights if (iteration, peer) not in alive | self._messages.keys()]:
+            for peer in [peer for peer in launched.weights if (iteration, peer) not in alive | self._received.keys()]:
                 del launched.weights[peer]
             self._forget(iteration, launched)
 
@@ -105,16 +103,12 @@ class PendingTurns:
         for launched in self._launched.values():
             launched.weights = dict.fromkeys(launched.weights, 0.0)
 
-    def state(self, iteration: int, open_turns: Sequence[Turn]) -> dict[str, Any]:
+    def state(self, iteration: int, open_turns: Sequence[Turn], early: Sequence[Arrived]) -> dict[str, Any]:
         """With the messages of open turns, to be sent again. Early messages are not in it: their senders send them
         again."""
-        self._decode(iteration)
-        with self.changed:
-            ready = [key for key in self._messages if key[0] <= iteration]
-            early = sorted(key for key in self._messages if key[0] > iteration)
         found = dict(self._later)
-        for key in ready:
-            found[Turn(TOPOLOGY_NUMBER, *key)] = self._difference(key, self._theirs[key].clone())
+        for key, received in self._received.items():
+            found[Turn(TOPOLOGY_NUMBER, *key)] = self._difference(key, received.theirs.clone())
         delta, later = None if self._delta is None else self._delta.clone(), []
         for turn, difference in sorted(found.items()):
             if open_turns and turn > min(open_turns):  # a sum of floats depends on its order
@@ -128,7 +122,7 @@ class PendingTurns:
             "delta": delta,
             "later": later,
             "open": [self._open_state(turn) for turn in open_turns],
-            "early": early,
+            "early": sorted((one.iteration, one.peer) for one in early),
             "codec": dict(self._codec.state_dict()),
         }
 
@@ -148,34 +142,19 @@ class PendingTurns:
             if iteration >= 0:
                 yield iteration, launched
 
-    def early(self, state: Mapping[str, Any]) -> list[Turn]:
+    def early(self, state: Mapping[str, Any]) -> list[Arrived]:
         return []
 
-    def awaits(self, state: Mapping[str, Any]) -> set[Key]:
-        return {(iteration, peer) for iteration, peer in state["early"]} - self._messages.keys()
+    def awaited(self, state: Mapping[str, Any]) -> set[Key]:
+        return {(iteration, peer) for iteration, peer in state["early"]}
 
     def _forget(self, iteration: int, launched: Launched) -> None:
-        """Give the snapshot of an iteration back if nothing needs it. With the condition."""
+        """Give the snapshot of an iteration back if nothing needs it."""
         if not launched.weights and self._launched.get(iteration) is launched:
             del self._launched[iteration]
         if not launched.weights and not launched.unsent and launched.snapshot is not None:
             self._snapshots.give(launched.snapshot)
             launched.snapshot = None  # once
-
-    def _decode(self, iteration: int) -> None:
-        """Decode the messages up to this iteration, in their order, also those of void turns: codecs count on it. Those
-        that came early stay, because a peer that resumes sends them again."""
-        with self.changed:
-            due = [one for one in self._arrived if one.iteration <= iteration]
-            self._arrived = [one for one in self._arrived if one.iteration > iteration]
-        for there, peer, buffer, size in due:
-            theirs = self._codec.decode(peer, buffer[:size])
-            with self.changed:
-                if (there, peer) in self._messages:
-                    self._messages[there, peer] = buffer
-                    self._theirs[there, peer] = theirs
-                else:
-                    self.arriving.give(buffer)
 
     def _difference(self, key: Key, theirs: Tensor) -> Difference:
         """Compute the addition of a turn. Changes theirs."""

@@ -12,7 +12,6 @@ change is taken in as a step.
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from thinwire.gossip.compressed import tiles_of
 from thinwire.gossip.flat import Buffers, FlatLayout
 from thinwire.gossip.launched import Launched
-from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Key, Mixed
+from thinwire.gossip.turns import Arrived, Key, Mixed
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.iteration import Turn
@@ -45,7 +44,6 @@ class PushedTurns:
     ) -> None:
         self._layout = layout
         self._codec = make_codec(codec, tiles_of(layout, "a topology with one-way edges"))
-        self.changed = threading.Condition()
         self.message_bytes_max = HEAD.size + self._codec.bytes_max
         self.arriving = layout.host_buffers(self.message_bytes_max)
         self._buffers = Buffers(layout.bytes, device=layout.device)
@@ -55,7 +53,7 @@ class PushedTurns:
         numbers, device = self._node.mass.numel(), layout.device
         self._outgoing = {peer: Outgoing(numbers, device, expected) for peer in targets}
         self._incoming = {peer: Incoming(expected) for peer in sources}
-        self._arrived: list[Arrived] = []  # in order
+        self._received: list[Arrived] = []  # to be mixed, in order
         self._iteration = -1  # the newest that was begun
         self._void = -1  # the last iteration whose messages count for nothing
 
@@ -76,25 +74,15 @@ class PushedTurns:
             launched.messages[peer] = torch.frombuffer(message, dtype=torch.uint8)
         return launched
 
-    def begin(self, before: int, iteration: int, launched: Launched) -> None:
+    def begin(self, iteration: int, launched: Launched) -> None:
         self._iteration = iteration
 
-    def arrived(self, message: Arrived, *, may_be_mixed: bool) -> None:
-        self._arrived.append(message)
+    def receive(self, messages: Iterable[Arrived]) -> None:
+        self._received += messages
 
     def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
-        """Takes every message up to this iteration, whole, whichever turns the machine has decided on."""
-        return self._mix(iteration)
-
-    def mix_early(self) -> Mixed:
-        """All that is in: its mass would be lost."""
-        return self._mix(None)
-
-    def _mix(self, newest: int | None) -> Mixed:
-        """Take the messages up to this iteration; None: all of them."""
-        with self.changed:
-            due = [one for one in self._arrived if newest is None or one.iteration <= newest]
-            self._arrived = [one for one in self._arrived if newest is not None and one.iteration > newest]
+        """Takes every message that was received, whole, whichever turns the machine has decided on."""
+        due, self._received = self._received, []
         if not due:
             return Mixed(0, 0)
         self._take_in_parameters()
@@ -120,10 +108,8 @@ class PushedTurns:
             arc.rest.zero_()
         self._void = self._iteration
 
-    def state(self, iteration: int, open_turns: Sequence[Turn]) -> dict[str, Any]:
+    def state(self, iteration: int, open_turns: Sequence[Turn], early: Sequence[Arrived]) -> dict[str, Any]:
         """With all messages that are in, early ones too: nothing is sent again."""
-        with self.changed:
-            arrived = list(self._arrived)
         return {
             "iteration": iteration,
             "void": self._void,
@@ -141,7 +127,7 @@ class PushedTurns:
             "open": [{"iteration": turn.iteration, "peer": turn.peer} for turn in open_turns],
             "arrived": [
                 {"iteration": one.iteration, "peer": one.peer, "message": one.buffer[: one.size].clone()}
-                for one in arrived
+                for one in [*self._received, *early]
             ],
         }
 
@@ -158,20 +144,17 @@ class PushedTurns:
             into = self._incoming[peer] = Incoming()
             into.growth = None if saved["growth"] is None else saved["growth"].to(device, copy=True)
             into.sequence, into.weight = saved["sequence"], saved["weight"]
-        with self.changed:  # peers that have loaded theirs may have sent something already
-            self._arrived = [*map(self._arrived_before, state["arrived"]), *self._arrived]
+        due = [saved for saved in state["arrived"] if saved["iteration"] <= state["iteration"]]
+        self._received = [self._arrived_before(saved) for saved in due]
         for iteration in sorted({turn["iteration"] for turn in state["open"]} | {state["iteration"]}):
             if iteration >= 0:
                 yield iteration, Launched({one["peer"]: 0.0 for one in state["open"] if one["iteration"] == iteration})
 
-    def early(self, state: Mapping[str, Any]) -> list[Turn]:
-        return [
-            Turn(TOPOLOGY_NUMBER, saved["iteration"], saved["peer"])
-            for saved in state["arrived"]
-            if saved["iteration"] > state["iteration"]
-        ]
+    def early(self, state: Mapping[str, Any]) -> list[Arrived]:
+        early = [saved for saved in state["arrived"] if saved["iteration"] > state["iteration"]]
+        return [self._arrived_before(saved) for saved in early]
 
-    def awaits(self, state: Mapping[str, Any]) -> set[Key]:
+    def awaited(self, state: Mapping[str, Any]) -> set[Key]:
         return set()
 
     def _arrived_before(self, saved: Mapping[str, Any]) -> Arrived:

@@ -3,7 +3,6 @@ one-way ones."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -20,12 +19,14 @@ Key = tuple[int, int]
 
 
 class Arrived(NamedTuple):
-    """A message that is not decoded: the first `size` bytes of a buffer."""
+    """A message that is not decoded: the first `size` bytes of a buffer. may_be_mixed: by the rules of
+    `IterationMachine`; a void turn is not."""
 
     iteration: int
     peer: int
     buffer: Tensor
     size: int
+    may_be_mixed: bool = True
 
 
 class Mixed(NamedTuple):
@@ -36,13 +37,11 @@ class Mixed(NamedTuple):
 
 
 class Turns(Protocol):
-    """changed: guards what the lines' threads share. Methods that say so are called with it; all others by the thread
-    that trains, without it.
+    """All methods are called by the thread that trains.
 
     message_bytes_max: bound on a message. arriving: the buffers of messages that come; they are given back here.
     """
 
-    changed: threading.Condition
     message_bytes_max: int
     arriving: Buffers
 
@@ -54,39 +53,35 @@ class Turns(Protocol):
         """Messages of the parameters as they are now. sources: the peers whose messages will be mixed, and their
         weights. targets: the peers to send to."""
 
-    def begin(self, before: int, iteration: int, launched: Launched) -> None:
-        """An iteration begins; `before` was the last. With the condition."""
+    def begin(self, iteration: int, launched: Launched) -> None:
+        """An iteration begins."""
 
-    def arrived(self, message: Arrived, *, may_be_mixed: bool) -> None:
-        """A message is in. With the condition. may_be_mixed: by the rules of `IterationMachine`."""
+    def receive(self, messages: Iterable[Arrived]) -> None:
+        """Take messages in the order in which they came, also those of void turns. An early one comes only at the end
+        of the run, and only over one-way edges."""
 
     def mix(self, turns: Iterable[Turn], iteration: int, factor: float) -> Mixed:
         """Mix these turns into the parameters, and what a loaded state has brought. iteration: the newest that was
         begun. factor: the fraction of the way to go."""
 
-    def mix_early(self) -> Mixed:
-        """This rank ends: mix what counts although it has not come to its iteration."""
-
     def keep(self, alive: set[Key]) -> None:
-        """Forget all turns but these, and those whose message is in: they were mixed, or are void. With the
-        condition."""
+        """Forget all turns but these, and those whose message is in: they were mixed, or are void."""
 
     def sent(self, iteration: int, launched: Launched) -> None:
-        """One of the iteration's messages is sent, and its buffer free. With the condition."""
+        """One of the iteration's messages is sent, and its buffer free."""
 
     def drop(self) -> None:
         """Let what is pending add nothing. The parameters were replaced by the mean of all ranks."""
 
-    def state(self, iteration: int, open_turns: Sequence[Turn]) -> dict[str, Any]:
-        """All of it, as tensors and numbers. open_turns: those whose message is sent after the save. Leaves all
-        pending."""
+    def state(self, iteration: int, open_turns: Sequence[Turn], early: Sequence[Arrived]) -> dict[str, Any]:
+        """All of it, as tensors and numbers. open_turns: those whose message is sent after the save. early:
+        the messages of turns that have not begun. Leaves all pending."""
 
     def load(self, state: Mapping[str, Any]) -> Iterator[tuple[int, Launched]]:
         """Take a state, and yield the iterations to begin again."""
 
-    def early(self, state: Mapping[str, Any]) -> list[Turn]:
-        """The turns that had not begun when the state was saved, and whose message is in it."""
+    def early(self, state: Mapping[str, Any]) -> list[Arrived]:
+        """The messages in a state of turns that had not begun when it was saved."""
 
-    def awaits(self, state: Mapping[str, Any]) -> set[Key]:
-        """The messages that peers send again once they have loaded their own states, and that are not in yet. With the
-        condition."""
+    def awaited(self, state: Mapping[str, Any]) -> set[Key]:
+        """The messages that peers send again once they have loaded their own states."""
