@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost
-from thinwire_node.kinds import PartSettings, name_of
-from thinwire_node.machine import Machine
+from thinwire_node.kinds import Machine, PartSettings, name_of
 from thinwire_node.part import Part
 from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom

@@ -16,8 +16,8 @@ from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
 from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced
 from thinwire_node.exchange.short_names import short_name
-from thinwire_node.kinds import Surroundings, name_of
-from thinwire_node.machine import Machine, RealMachine
+from thinwire_node.kinds import Machine, Surroundings, name_of
+from thinwire_node.machine import RealMachine
 from thinwire_node.part import ParametersDiffer, Part, Session
 from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.settings import NodeSettings

@@ -6,7 +6,7 @@ It has one line for each, which is all that names them outside their folders.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Entrance
@@ -15,12 +15,12 @@ from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.storage.state import NodeState
+from thinwire_node.training.compute import Compute
+from thinwire_node.training.threads import Threads
 from thinwire_proto.contract import Contract
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.kinds import Kinds
-
-if TYPE_CHECKING:
-    from thinwire_node.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,32 @@ class Surroundings:
     traffic: Traffic
     invite: Invite | None = None
     thin_line: bool = False
+
+
+class Machine(Protocol):
+    """The clocks, state, link and compute of one machine."""
+
+    clocks: Clocks
+    device: str
+
+    def open_state(self) -> NodeState:
+        """Open the state directory. Raises ConfigError."""
+
+    def kind(self, name: str) -> type[Kind]:
+        """The kind of exchange with this name. Raises ContractError."""
+
+    def threads(self) -> Threads:
+        """The threads of a part."""
+
+    async def choose_apply_device(self, contract: Contract, threads: Threads) -> None:
+        """Choose the device that applies updates, and log it. Raises ConfigError if this machine cannot compute
+        exactly."""
+
+    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> Compute:
+        """Load the model onto the device."""
+
+    def place(self, replica: Replica) -> Replica:
+        """Move a replica to the device that applies updates. One that is there already is not copied."""
 
 
 @dataclass(frozen=True)

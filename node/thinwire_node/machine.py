@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -24,32 +23,6 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import task_of
 
 log = logging.getLogger("thinwire.node")
-
-
-class Machine(Protocol):
-    """The clocks, state, link and compute of one machine."""
-
-    clocks: Clocks
-    device: str
-
-    def open_state(self) -> NodeState:
-        """Open the state directory. Raises ConfigError."""
-
-    def kind(self, name: str) -> type[Kind]:
-        """The kind of exchange with this name. Raises ContractError."""
-
-    def threads(self) -> Threads:
-        """The threads of a part."""
-
-    async def choose_apply_device(self, contract: Contract, threads: Threads) -> None:
-        """Choose the device that applies updates, and log it. Raises ConfigError if this machine cannot compute
-        exactly."""
-
-    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> Compute:
-        """Load the model onto the device."""
-
-    def place(self, replica: Replica) -> Replica:
-        """Move a replica to the device that applies updates. One that is there already is not copied."""
 
 
 class RealMachine:
