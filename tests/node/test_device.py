@@ -34,7 +34,7 @@ def test_auto_skips_a_device_that_does_not_work(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_updates_are_applied_on_the_cpu_if_the_device_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_the_cpu(device: torch.device) -> SelfTest:
+    def only_the_cpu(demo: DemoSpec, device: torch.device) -> SelfTest:
         return SelfTest(device.type == "cpu", True, "synthetic")
 
     monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)

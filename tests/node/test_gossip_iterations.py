@@ -16,6 +16,7 @@ from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
 from thinwire_node.daemon import Node
+from thinwire_node.gossip.neighbours import Peer
 from thinwire_node.gossip.part import GossipPart
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.kinds import PartSettings
@@ -95,7 +96,7 @@ async def test_a_node_says_by_its_id_for_whose_messages_it_waits(
         async with Within(20):
             while one.doing != f"waiting: for messages of {name}":
                 await asyncio.sleep(0.01)
-        one._refuse(1, "its message is damaged")
+        one.neighbours.leave_out(1, "its message is damaged")
     assert f"topology 1, from iteration 0; peers: {name}" in caplog.text
     assert f"node {name} is left out: its message is damaged" in caplog.text
     for number, training in enumerate((one, other)):
@@ -148,7 +149,7 @@ async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_p
     trainings = [nodes.open(number) for number in range(3)]
     late = trainings[0]
     held: list[tuple[int, Message]] = []
-    take = late.received
+    take = late.neighbours.received
 
     def hold(peer: int, message: Message) -> None:
         if message.iteration == STEPS - 1:
@@ -156,7 +157,7 @@ async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_p
         else:
             take(peer, message)
 
-    late.received = hold  # type: ignore[method-assign]
+    late.neighbours.received = hold  # type: ignore[method-assign]
     mixed = mixed_turns(late)
     for number, training in enumerate(trainings):
         await nodes.start(number, training)
@@ -197,8 +198,8 @@ async def test_a_report_names_no_more_missed_peers_than_it_may(tmp_path: Path) -
     training = nodes.open(0)
     waited_for = set(range(1000, 1000 + MISSED_MAX - 1))
     training._unreported.missed |= waited_for
-    training._lost |= {1, 2, 3}
-    training.places |= dict.fromkeys((1, 2, 3), nodes.answer(0).places[1])
+    for peer in (1, 2, 3):
+        training.neighbours._peers[peer] = Peer(nodes.answer(0).places[1], is_lost=True)
     assert set(training.report().missed) == {1} | waited_for
     await nodes.close(0, training)
 

@@ -83,7 +83,7 @@ async def test_a_node_that_lacks_the_place_of_a_peer_asks_for_all_places(tmp_pat
     assert training.report().topology == 0
     await training.take(whole)
     assert training.report().topology == 1
-    assert training.places == whole.places
+    assert training.neighbours.places == whole.places
     await nodes.close(0, training)
 
 
