@@ -19,10 +19,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from thinwire_coordinator.swarm import events
+
 from bench.wide_area.programs import cpu_s
 from deploy.local_swarm.processes import Processes
 from thinwire_coordinator.cli.status_client import open_channel
-from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.observe.metrics import Metrics
 from thinwire_proto.wire.rows import Counted

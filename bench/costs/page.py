@@ -24,8 +24,8 @@ from playwright.async_api import async_playwright
 
 from deploy.local_swarm.processes import Process
 from thinwire_common.ready_file import READY_FILE
+from thinwire_coordinator import evaluation
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.hall import evaluation
 from thinwire_coordinator.hall.observe.history import History
 from thinwire_coordinator.hall.web.live import Live
 from thinwire_coordinator.hall.web.page import Page

@@ -180,11 +180,8 @@ class Bootstrap:
         return work
 
     def _tell_unused_options(self) -> None:
-        options = self._settings.options
-        given = (("--peers", options.peers != PeerSettings()), ("--archive-messages", options.archives_messages))
-        for flag, is_given in given:
-            if is_given:
-                log.warning("%s has no effect in this run: it has a centre, and nodes send each other nothing", flag)
+        if self._settings.options.peers != PeerSettings():
+            log.warning("--peers has no effect in this run: it has a centre, and nodes send each other nothing")
 
     def _claim(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""

@@ -25,7 +25,6 @@ from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
-from thinwire_node.storage.message_archive import open_archive
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import TorchCompute
@@ -37,7 +36,6 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.gossip.archive import ARCHIVE_FILE, ArchiveHeader
 from thinwire_proto.gossip.peer_wire import body_bytes_max
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.task import DataSource, task_of
@@ -141,8 +139,6 @@ class RealMachine:
         record: Record,
         options: NodeOptions,
     ) -> GossipTraining:
-        header = ArchiveHeader(contract.hash, state.node_id)
-        archive = open_archive(state.path(ARCHIVE_FILE), header, kept) if options.archives_messages else None
         threads = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
         self._tell_training()
         exchange, layout = contract.exchange, layout_of(contract.parameters)
@@ -164,7 +160,6 @@ class RealMachine:
             record,
             options,
             self.clocks,
-            archive,
         )
 
     def _tell_training(self) -> None:

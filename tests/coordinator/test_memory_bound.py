@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from thinwire_coordinator.swarm import feed as feeds
 
 from support.small import small_contract
 from thinwire_coordinator.hall.access.bounds import Bounds
@@ -18,7 +19,6 @@ from thinwire_coordinator.hall.access.open_files import (
     page_connections,
 )
 from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
-from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_proto.exact.tiles import TileLayout

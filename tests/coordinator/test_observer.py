@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from thinwire_coordinator.swarm import observer
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_common.within import Within
@@ -15,7 +16,6 @@ from thinwire_coordinator.hall.events import Event, NodeJudged
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.round.receipts import Receipt
-from thinwire_coordinator.star.trust import observer
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret
 from thinwire_coordinator.star.trust.evidence import Cause, Verdict
 from thinwire_proto.contract import DemoSpec

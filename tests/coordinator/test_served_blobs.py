@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinwire_coordinator.swarm import served_blobs
 
-from thinwire_coordinator.hall import served_blobs
 from thinwire_coordinator.hall.served_blobs import ServedBlobs
 from thinwire_proto.blobs import Blob, HashingStopped, blob_of
 

@@ -17,13 +17,13 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 from starlette.requests import Request
+from thinwire_coordinator.swarm import events
 
 from bench.joining import Everybody
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
-from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.observe.counters import Counters

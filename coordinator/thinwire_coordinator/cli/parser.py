@@ -100,15 +100,6 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
         metavar="INVITE",
         help="an invite to the run, used or not, or @FILE with one: the coordinator that it names must have signed",
     )
-    check.add_argument(
-        "--messages",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="STATE_DIR",
-        help="in a run without a centre: state directories of nodes that ran with --archive-messages; what they have "
-        "mixed is repeated",
-    )
     check.set_defaults(command=_verify)
     return check
 
@@ -135,12 +126,10 @@ def _verify(arguments: argparse.Namespace) -> None:
     from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.star.verify import verify  # noqa: PLC0415
-    from thinwire_proto.gossip.archive import ARCHIVE_FILE  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
     set_threads(options.state_dir, options.threads)
-    archives = [folder / ARCHIVE_FILE for folder in arguments.messages]
-    verify(options.state_dir, print, invite.fingerprint if invite else None, archives)
+    verify(options.state_dir, print, invite.fingerprint if invite else None)
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from thinwire_coordinator.gossip.archives import ReportedHead, archive_header, replay_archive, report_of
 from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
 from thinwire_coordinator.gossip.level import GivenLevel, Ladder, ladder_of_run
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
@@ -23,8 +21,6 @@ class BeatCheck:
     """Checks row after row. first: the first state."""
 
     def __init__(self, state: RunState, first: Replica, signatures: SignatureCheck) -> None:
-        self.heads: dict[str, list[ReportedHead]] = {}
-        """By node, the heads that it has reported since it last began."""
         self._state = state
         self._first = first
         self._signatures = signatures
@@ -66,9 +62,6 @@ class BeatCheck:
             if entry.samples > signed.report.samples:
                 raise PayloadError(f"node {entry.node}: more samples are counted than it has reported")
             self._go_on(signed)
-            self.heads.setdefault(signed.node, []).append(
-                ReportedHead(row.step, signed.report.iteration, signed.report.head)
-            )
             self.sketches.report(signed.node, signed.report)
             statements[entry] = signed.statement
         self.reports += len(reports)
@@ -96,7 +89,6 @@ class BeatCheck:
         before, now = self._iterations.get(signed.node, 0), signed.report.iteration
         if now == 0 < before and signed.report.head == GENESIS:
             self.begun_anew += 1
-            self.heads.pop(signed.node, None)
         elif now < before:
             raise PayloadError(f"node {signed.node}: its iteration goes back from {before} to {now}")
         self._iterations[signed.node] = now
@@ -119,16 +111,8 @@ def _as_many(entries: list[Any], row: Row) -> list[Any]:
     return entries
 
 
-def verify_beats(
-    state: RunState,
-    first: Replica,
-    say: Callable[[str], None],
-    signatures: SignatureCheck,
-    archives: Sequence[Path] = (),
-) -> None:
-    """Check the run. Raises LedgerError at the first failure. first: the first state, already checked. archives: of
-    messages; see `gossip_archives`. Raises ConfigError if one is not of this run."""
-    owners = {path: archive_header(path, state).node for path in archives}
+def verify_beats(state: RunState, first: Replica, say: Callable[[str], None], signatures: SignatureCheck) -> None:
+    """Check the run. Raises LedgerError at the first failure. first: the first state, already checked."""
     check = BeatCheck(state, first, signatures)
     for row in state.ledger.rows():
         check.check(row)
@@ -146,7 +130,6 @@ def verify_beats(
         say(f"{check.begun_anew} times a node that had lost its journal began anew, as it says itself")
     for line in signatures.report():
         say(line)
-    report_of([replay_archive(path, state, first, check.heads.get(node, [])) for path, node in owners.items()], say)
     head = state_at_head(state)
     if head.step == 0:
         say("the run is not complete: there is no final mean yet")

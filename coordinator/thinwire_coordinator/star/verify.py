@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from thinwire_coordinator.gossip.ledger_rows import has_no_centre
@@ -11,26 +11,24 @@ from thinwire_coordinator.hall.ledger.blob_sizes import check_blobs
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.replay import check_length, no_snapshot, replay
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError, ReplicaError
+from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.rows import genesis
 
 PROGRESS_STEPS = 1000
 
 
-def verify(
-    folder: Path, say: Callable[[str], None], fingerprint: bytes | None = None, archives: Sequence[Path] = ()
-) -> None:
+def verify(folder: Path, say: Callable[[str], None], fingerprint: bytes | None = None) -> None:
     """Replay the run and check it. Raises LedgerError at the first failure.
 
     The replay starts from the first state or, if retention has deleted it, from the oldest snapshot. say: receives each
     line of the report, which names the start and the checks. fingerprint: of the key that must have signed the rows;
-    None: the one that the ledger names. archives: of messages of nodes, in a run without a centre.
+    None: the one that the ledger names.
     """
     state = open_state(folder, read_only=True)
     began_with = min(state.snapshot_steps(), default=0)
     try:
-        _verify(state, say, fingerprint, archives)
+        _verify(state, say, fingerprint)
     except LedgerError as error:
         oldest = min(state.snapshot_steps(), default=0)
         if oldest == began_with or error.step is None or error.step >= oldest:
@@ -44,7 +42,7 @@ def verify(
         state.close()
 
 
-def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | None, archives: Sequence[Path]) -> None:
+def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | None) -> None:
     say(f"contract {state.contract.hash.hex()}")
     say(state.data.describe())
     _check_blobs(state, say)
@@ -53,10 +51,8 @@ def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | No
     if fingerprint is not None:
         signatures.check_key(fingerprint)
     if has_no_centre(state.contract):
-        verify_beats(state, _first_state(state, say), say, signatures, archives)
+        verify_beats(state, _first_state(state, say), say, signatures)
         return
-    if archives:
-        raise ConfigError("the nodes of this run mix nothing, so there is no archive to check; leave --messages out")
     replica, start = _oldest_state(state, say, signatures)
     snapshots = set(state.snapshot_steps()) - {replica.step}
     contributions = body_bytes = updates = 0
