@@ -103,10 +103,9 @@ def check_ends_for_want_of_space(node: Process, other: Process) -> None:
 
 
 def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
-    """Its archive is written by what a line brings, beside the iterations."""
     full = swarm.folder / "full"
     coordinator = swarm.coordinator(run_of(10_000, BEAT_MS))
-    node = swarm.node("one", "--archive-messages", through=("full_disk.py", "archive", str(full)))
+    node = swarm.node("one", through=("full_disk.py", str(full)))
     other = swarm.node("two")
     until((swarm.folder / "one" / JOURNAL_FILE).exists, "the first iteration", coordinator, node, other)
     full.touch()
@@ -116,7 +115,7 @@ def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
 def test_a_node_whose_disk_is_full_while_the_coordinator_is_away_says_so_and_ends(swarm: RealSwarm) -> None:
     full = swarm.folder / "full"
     coordinator = swarm.coordinator(run_of(100_000, 500, patience_ms=500))
-    nodes = [swarm.node("one", *RESTING, through=("full_disk.py", "journal", str(full))), swarm.node("two", *RESTING)]
+    nodes = [swarm.node("one", *RESTING, through=("full_disk.py", str(full))), swarm.node("two", *RESTING)]
     node, other = nodes
     journal = swarm.folder / "one" / JOURNAL_FILE
     # only after some beats does the lease last for seconds at the pace of the node, however fast it is
