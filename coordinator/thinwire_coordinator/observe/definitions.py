@@ -30,25 +30,22 @@ STATE = METRICS.gauge(
 )
 READY = METRICS.gauge("ready", "1 while nodes can join (as /readyz reports), otherwise 0.")
 TERM = METRICS.gauge("term", "Number of times that a coordinator has started on this run, including the current one.")
-PARAMETERS = METRICS.gauge("parameters", "Number of parameters of the model.", unit="{parameter}")
+PARAMETERS = METRICS.gauge("parameters", "Number of parameters of the model.")
 
 # rounds
 ROUND = METRICS.gauge("round", "Number of the newest round that was opened.")
 ROUND_LENGTH_SECONDS = METRICS.gauge("round_length_seconds", "Length of a round, from the contract.")
-STEP = METRICS.gauge("step", "Updates sealed so far.", unit="{step}")
-STEPS = METRICS.gauge("steps", "Updates in the whole run.", unit="{step}")
+STEP = METRICS.gauge("step", "Updates sealed so far.")
+STEPS = METRICS.gauge("steps", "Updates in the whole run.")
 ITERATIONS = METRICS.gauge(
     "iterations",
     'Iterations that the nodes of a run without a centre (exchange.kind = "gossip") have done. of: least, median and '
     "most among those that take part.",
     "of",
-    unit="{iteration}",
 )
 TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a run without a centre; 0 before the first.")
-TOPOLOGY_MEMBERS = METRICS.gauge(
-    "topology_members", "Members of the newest topology of a run without a centre.", unit="{node}"
-)
-BEATS = METRICS.gauge("beats", "Beats of a run without a centre that are sealed as rows, in all terms.", unit="{beat}")
+TOPOLOGY_MEMBERS = METRICS.gauge("topology_members", "Members of the newest topology of a run without a centre.")
+BEATS = METRICS.gauge("beats", "Beats of a run without a centre that are sealed as rows, in all terms.")
 DISAGREEMENT = METRICS.gauge(
     "disagreement",
     "Root mean square distance of the nodes' parameters from their mean, estimated from a sketch of each. Only in a "
@@ -64,14 +61,12 @@ ROUNDS_SEALED = METRICS.counter(
     "deadline passed).",
     "reason",
     values=("everybody", "time"),
-    unit="{round}",
 )
 ROUNDS_VOID = METRICS.counter(
     "rounds_void_total",
     "Rounds that ended with too few contributions. reason: why they ended, as in rounds_sealed_total.",
     "reason",
     values=("everybody", "time"),
-    unit="{round}",
 )
 SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
     "sealed_timestamp_seconds",
@@ -96,7 +91,6 @@ CONTRIBUTIONS = METRICS.counter(
     "suspected.",
     "outcome",
     values=OUTCOMES,
-    unit="{contribution}",
 )
 CONTRIBUTION_AFTER_OPEN_SECONDS = METRICS.histogram(
     "contribution_after_open_seconds",
@@ -115,26 +109,23 @@ FINGERPRINTS_COMPARED = METRICS.counter(
     "different.",
     "result",
     values=("equal", "different"),
-    unit="{fingerprint}",
 )
 
 # learning
-TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.", unit="{token}")
+TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")
 SAMPLES_SKIPPED = METRICS.counter(
-    "samples_skipped_total", "Samples that nodes passed over because they could not read their data.", unit="{sample}"
+    "samples_skipped_total", "Samples that nodes passed over because they could not read their data."
 )
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
     "Training loss of the newest sealed round: median over its nodes, each with the weight of its votes, in nats per "
     "token. In a run without a centre, of the newest beat: median over its nodes, each with its own parameters.",
-    unit="{nat}/{token}",
 )
 HELD_OUT_LOSS = METRICS.gauge(
     "held_out_loss",
     "Newest loss on samples that no node trains on, in nats per token. NaN if the run has diverged. The perplexity is "
     "exp(held_out_loss). set: name of the held-out set; at most 16 sets are measured.",
     "set",
-    unit="{nat}/{token}",
 )
 HELD_OUT_LOSS_STEP = METRICS.gauge("held_out_loss_step", "Step at which held_out_loss was measured.", "set")
 HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
@@ -157,13 +148,13 @@ LEARNING_RATE = METRICS.gauge(
 )
 
 # votes and updates
-VOTES = METRICS.counter("votes_total", "Components in accepted contributions.", unit="{component}")
+VOTES = METRICS.counter("votes_total", "Components in accepted contributions.")
 VOTES_BYTES = METRICS.counter(
     "votes_bytes_total",
     "Payload bytes of accepted contributions. 8 · votes_bytes_total / votes_total is the number of "
     "bits per component sent up.",
 )
-UPDATE_COMPONENTS = METRICS.counter("update_components_total", "Components in sealed updates.", unit="{component}")
+UPDATE_COMPONENTS = METRICS.counter("update_components_total", "Components in sealed updates.")
 UPDATE_BODY_BYTES = METRICS.counter(
     "update_body_bytes_total",
     "Bytes of sealed updates, each counted once. 8 · update_body_bytes_total / update_components_total is the "
@@ -174,7 +165,6 @@ UPDATES = METRICS.counter(
     "Sealed updates by encoding. codec: votes, signs, levels.",
     "codec",
     values=("votes", "signs", "levels"),
-    unit="{update}",
 )
 
 # bytes
@@ -184,15 +174,13 @@ PAYLOAD_BYTES = METRICS.counter(
     "direction",
     "kind",
 )
-MESSAGES = METRICS.counter(
-    "messages_total", "gRPC messages. Labels as in payload_bytes_total.", "direction", "kind", unit="{message}"
-)
+MESSAGES = METRICS.counter("messages_total", "gRPC messages. Labels as in payload_bytes_total.", "direction", "kind")
 WIRE_BYTES = METRICS.counter(
     "wire_bytes_total",
     "Bytes of TCP segments, including headers and retransmissions, as counted by the kernel. Linux only.",
     "direction",
 )
-CONNECTIONS = METRICS.gauge("connections", "Open TCP connections to the gRPC port. Linux only.", unit="{connection}")
+CONNECTIONS = METRICS.gauge("connections", "Open TCP connections to the gRPC port. Linux only.")
 DENSE_ALLREDUCE_BYTES = METRICS.counter(
     "dense_allreduce_bytes_total",
     "Bytes that the nodes would have sent with a ring all-reduce of fp32 gradients: for each sealed round with "
@@ -206,14 +194,13 @@ COMPRESSION_RATIO = METRICS.gauge(
 )
 
 # nodes
-NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state", unit="{node}")
-NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.", unit="{node}")
+NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state")
+NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.")
 CALLS_REFUSED = METRICS.counter(
     "calls_refused_total",
     "Calls that the port refused before the swarm saw them, joins among them. reason: as docs/operating.md explains.",
     "reason",
     values=tuple(reason.value for reason in DoorReason),
-    unit="{call}",
 )
 MEMORY_BOUND_BYTES = METRICS.gauge(
     "memory_bound_bytes", "The most memory that the coordinator takes, whatever arrives. 0 before nodes can join."
@@ -223,7 +210,6 @@ JOINS_REFUSED = METRICS.counter(
     "Joins that the door refused, and sessions that it ended. reason: as docs/operating.md explains.",
     "reason",
     values=tuple(reason.value for reason in DoorReason),
-    unit="{join}",
 )
 TRUST_DECISIONS = METRICS.counter(
     "trust_decisions_total",
@@ -231,26 +217,22 @@ TRUST_DECISIONS = METRICS.counter(
     "newcomer), cleared (its votes are merged again), banned.",
     "verdict",
     values=tuple(verdict.value for verdict in Verdict),
-    unit="{decision}",
 )
 NODES_WENT = METRICS.counter(
     "nodes_went_total",
     "Number of times that a node stopped being active. reason: left (it announced this), lost (it did not).",
     "reason",
     values=("left", "lost"),
-    unit="{node}",
 )
 FETCHES = METRICS.counter(
     "fetches_total",
     "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus, blob.",
     "what",
     values=("snapshot", "corpus", "blob"),
-    unit="{fetch}",
 )
 WATCHER_FAILURES = METRICS.counter(
     "watcher_failures_total",
     "Exceptions in observers: metrics, page and history. Each one is logged; none of them ends the run.",
-    unit="{failure}",
 )
 SINK_ITEMS = METRICS.counter(
     "sink_items_total",
@@ -258,7 +240,6 @@ SINK_ITEMS = METRICS.counter(
     "outcome: written, dropped (the sink does not keep up), failed (writing them raised an exception).",
     "sink",
     "outcome",
-    unit="{item}",
 )
 
 # the machine
@@ -267,7 +248,6 @@ QUEUE_DEPTH = METRICS.gauge(
     "Jobs that are queued or running on a worker thread. queue: seal, query, fetch, watch, snapshot, "
     "replica, copy, merge, evaluation.",
     "queue",
-    unit="{job}",
 )
 DISK_FREE_BYTES = METRICS.gauge(
     "disk_free_bytes",
