@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric
 
-from thinwire_common.metrics import Definitions
+from thinwire_common.metrics import Definition, Definitions
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 
 METRICS = Definitions("thinwire_coordinator_")
@@ -29,8 +29,12 @@ def collect(figures: GossipFigures) -> Iterable[Metric]:
     for label, value in zip(("least", "median", "most"), figures.iterations, strict=True):
         iterations.add_metric((label,), value)
     yield iterations
-    for of, value in ((TOPOLOGY, figures.topology), (DISAGREEMENT_IN_STEPS, figures.in_steps)):
-        if value is not None:
-            gauge = of.gauge()
-            gauge.add_metric((), value)
-            yield gauge
+    yield _one(TOPOLOGY, figures.topology)
+    if figures.in_steps is not None:
+        yield _one(DISAGREEMENT_IN_STEPS, figures.in_steps)
+
+
+def _one(of: Definition, value: float) -> Metric:
+    gauge = of.gauge()
+    gauge.add_metric((), value)
+    return gauge
