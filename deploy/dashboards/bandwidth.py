@@ -47,9 +47,9 @@ TOTALS = PanelRow(
             "times",
             (
                 Query(
-                    f"2 * {ALL_REDUCE} / ignoring (direction, kind) "
+                    f"2 * {ALL_REDUCE} / "
                     '(thinwire_coordinator_payload_bytes_total{direction="received", kind="contribution"} '
-                    "+ ignoring (direction) "
+                    "+ ignoring (direction, kind) "
                     'thinwire_coordinator_payload_bytes_total{direction="sent", kind="update"})',
                     "ratio",
                 ),
