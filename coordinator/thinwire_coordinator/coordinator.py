@@ -204,7 +204,7 @@ class Coordinator:
         frozen = await self._start_worker.run(frozen_parameters, contract)
         audits = settings.audit_every > 0 and self._gossip is None
         activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
-        memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
+        check_memory(contract, bounds, frozen, audits=audits, activations=activations)
         door, whole_run = door_of(swarm, swarm.state.key, access), self._monitoring.whole_run
         self._server = Server(swarm, door, transport, bounds, self._gossip, whole_run)
         port = await self._server.start(settings.listen)
@@ -220,7 +220,7 @@ class Coordinator:
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
         tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
-        self._monitoring.listening(swarm, port, memory.total_bytes)
+        self._monitoring.listening(swarm, port)
         if self._on_listening is not None:
             self._on_listening(port)
         host, _, _ = settings.listen.rpartition(":")

@@ -9,9 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
-from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.hall.ledger.disk_forecast import Need
-from thinwire_coordinator.hall.observe import definitions
+from thinwire_coordinator.hall.observe import definitions, gossip_metrics, star_metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.view import SwarmView
 from thinwire_coordinator.hall.workers import Workers
@@ -30,14 +29,11 @@ class Gauges(Collector):
         self._readiness = readiness
         self._workers = workers
         self.needs: list[Need] = []
-        self.memory_bound_bytes = 0
 
     def collect(self) -> Iterable[Metric]:
         swarm = self._readiness.swarm
-        yield _one(definitions.READY, self._readiness.ready)
         yield _each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
         yield _each(definitions.QUEUE_DEPTH, self._workers.depths())
-        yield _one(definitions.MEMORY_BOUND_BYTES, self.memory_bound_bytes)
         for of, values in (
             (definitions.DISK_FREE_BYTES, [need.free_bytes for need in self.needs]),
             (definitions.DISK_NEEDED_BYTES, [max(0, need.total_bytes - need.there_bytes) for need in self.needs]),
@@ -57,10 +53,9 @@ def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:
     info = definitions.INFO.gauge()
     info.add_metric((VERSION, contract.hash.hex()[:CONTRACT_DIGITS], contract.round.pace), 1)
     yield info
-    yield _one(definitions.TERM, swarm.term.number)
     yield _one(definitions.PARAMETERS, swarm.layout.parameters)
-    yield _one(definitions.ROUND, swarm.round_number)
-    yield _one(definitions.ROUND_LENGTH_SECONDS, contract.round.length_s)
+    yield _one(star_metrics.ROUND, swarm.round_number)
+    yield _one(star_metrics.ROUND_LENGTH_SECONDS, contract.round.length_s)
     yield _one(definitions.STEP, swarm.step)
     yield _one(definitions.STEPS, swarm.steps)
     active = swarm.active
@@ -69,18 +64,7 @@ def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:
     failures.add_metric((), swarm.watcher_failures)
     yield failures
     if swarm.gossip is not None:
-        yield from _of_gossip(swarm.gossip)
-
-
-def _of_gossip(figures: GossipFigures) -> Iterable[Metric]:
-    yield _each(definitions.ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
-    yield _one(definitions.TOPOLOGY, figures.topology)
-    yield _one(definitions.TOPOLOGY_MEMBERS, figures.members)
-    yield _one(definitions.BEATS, figures.beats)
-    if figures.disagreement is not None:
-        yield _one(definitions.DISAGREEMENT, figures.disagreement)
-    if figures.in_steps is not None:
-        yield _one(definitions.DISAGREEMENT_IN_STEPS, figures.in_steps)
+        yield from gossip_metrics.collect(swarm.gossip)
 
 
 def _one(of: Definition, value: float) -> Metric:
