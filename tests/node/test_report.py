@@ -22,8 +22,7 @@ from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.definitions import METRICS
-from thinwire_node.observe.metrics import NodeMetrics, samples
+from thinwire_node.observe.metrics import ALL, NodeMetrics, samples
 from thinwire_node.observe.report import TAKES_PART, Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
@@ -88,7 +87,7 @@ def test_tcp_info_gives_wire_bytes_unless_the_kernel_is_too_old() -> None:
 
 def test_each_metric_has_values_with_its_labels() -> None:
     found = samples(REPORT, 0.5)
-    assert found.keys() == {metric for metric in METRICS if metric.kind != "histogram"}
+    assert found.keys() == {metric for metric in ALL if metric.kind != "histogram"}
     assert all(len(labels) == len(metric.labels) for metric, values in found.items() for labels in values)
 
 

@@ -44,7 +44,7 @@ def test_a_replaying_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> Non
     until(lambda: b"replaying" in _read(http, "/api/status"), "the coordinator replays", coordinator)
     codes = [answers(http, path) for path in ("/livez", "/readyz")]
     assert codes == [200, 503]
-    assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_ready") == 0
+    assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_state", state="starting") == 1
     coordinator.popen.kill()
     coordinator.popen.wait()
 
