@@ -146,21 +146,6 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm: RealSwarm) -> None:
     swarm.verify()
 
 
-def test_samples_of_a_report_whose_answer_was_lost_are_counted_once(swarm: RealSwarm) -> None:
-    """The node trains on while the coordinator is away, so its next report names them again, up to a later mark."""
-    process = swarm.coordinator(RUN)
-    node, _ = training(swarm)
-    first = min(positions(node))
-    node.beat(samples=4, iteration=1, trained_through=first + 3)
-    killed(process)
-    swarm.coordinator()
-    node.join()
-    node.iteration = 2
-    assert node.beat(samples=8, trained_through=first + 7).state == TRAINING
-    assert min(positions(node)) == first + 8
-    assert refused(lambda: node.beat(samples=8, trained_through=first + 11))[0] == "foreign_lease"
-
-
 def test_a_coordinator_that_is_killed_amid_deposits_asks_again(swarm: RealSwarm) -> None:
     process = swarm.coordinator(RUN)
     nodes = training(swarm)
@@ -224,17 +209,6 @@ def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: Rea
     assert node.beat().state == TRAINING
     assert positions(node) == before
     assert not positions(other) & before
-
-
-def test_a_report_that_is_sent_again_is_taken_once(swarm: RealSwarm) -> None:
-    swarm.coordinator(RUN)
-    node, _ = training(swarm)
-    request = node.request(samples=4, iteration=1, trained_through=min(positions(node)) + 3)
-    first = node.send(request)
-    assert node.send(request).lease == first.lease
-    changed = node.request(iteration=2)
-    changed.number = request.number
-    assert refused(lambda: node.send(changed))[0] == "malformed"
 
 
 def test_the_calls_of_a_run_with_a_centre_are_refused(swarm: RealSwarm) -> None:

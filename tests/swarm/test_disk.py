@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from deploy.local_swarm.processes import Process
 from support.disks import fill, make_room, read_only, small_disk
 from support.real import RESTING, RealSwarm, ended, run_text, until
 from support.sealed_run import make_run
-from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import MEND_DISK, LedgerError
@@ -77,26 +74,6 @@ def test_a_full_disk_ends_the_coordinator_which_continues_once_there_is_space(sw
         assert verified(swarm.state) >= seen + 5
 
 
-def test_the_body_of_a_row_that_could_not_be_written_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "state", tmp_path / "bodies"
-    with small_disk(folder, DISK_MB):
-        (folder / "bodies.url").write_text(str(elsewhere))
-        make_run(folder, 4)
-        state = open_state(folder)
-        fill(folder)
-        row = replace(state.ledger.row(3), step=4, counted=(), body_hash=state.bodies.put(b"of no row"))
-        with pytest.raises(LedgerError, match="database or disk is full"):
-            state.ledger.append(row, RowSignatures(b"", ()))
-        state.close()
-        make_room(folder)
-        assert verified(folder) == 4
-        assert len(list(elsewhere.iterdir())) == 5
-        state = open_state(folder)
-        Retention(state, None).sweep()
-        assert len(list(elsewhere.iterdir())) == 4
-        state.close()
-
-
 ANY_DISK = ("--disk-max", "1 GB")
 """The node would not start on this disk, because the data could be larger than it."""
 
@@ -138,27 +115,6 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
 
 
 # read-only folders
-
-
-def test_a_read_only_folder_ends_the_coordinator_with_an_error(swarm: RealSwarm) -> None:
-    swarm.state.mkdir()
-    with read_only(swarm.state):
-        text = failed_in_words(serve(swarm))
-        assert f"{swarm.state}: cannot be used as a state directory: Read-only file system" in text
-        assert "give another --state-dir" in text
-    coordinator = swarm.coordinator(LONG)
-    swarm.node("a")
-    swarm.reached(3)
-    seen = swarm.status().step
-    with read_only(swarm.state / "updates"):
-        text = failed_in_words(coordinator)
-        assert f"{swarm.state}: the disk fails: [Errno 30] Read-only file system" in text
-        assert f"nothing that was sealed is lost; {MEND_DISK}" in text
-        state = open_state(swarm.state)
-        with pytest.raises(OSError, match="Read-only file system"):  # the next start fails in the same way
-            Retention(state, None).sweep()
-        state.close()
-    assert verified(swarm.state) >= seen
 
 
 # torn files
