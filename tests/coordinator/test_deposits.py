@@ -105,27 +105,6 @@ def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_pa
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, slow, last = coordinator.nodes
-        assert await coordinator.deposit(first) == ""
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
-        await asyncio.sleep(0.05)
-        assert await coordinator.deposit(last) == ""
-        with pytest.raises(ConnectionError):
-            await slowly
-        await sealing
-        assert coordinator.run.beats.directory.phase is Phase.COLLECTING
-        assert await coordinator.deposit(slow) == ""
-        parameters = coordinator.swarm.view.layout.parameters
-        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
-
-    collecting(tmp_path, scene)
-
-
-@pytest.mark.usefixtures("short_patience")
 def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,29 +128,6 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
         parameters = coordinator.swarm.view.layout.parameters
         assert torch.equal(sealed_model(coordinator), mean_of(others, parameters))
         assert "the mean of 2 nodes is sealed, without node 2 (2 of 2 iterations)" in caplog.text
-
-    collecting(tmp_path, scene)
-
-
-@pytest.mark.usefixtures("short_patience")
-def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_mean(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, slow, last = coordinator.nodes
-        assert await coordinator.deposit(first) == ""
-        with pytest.raises(ConnectionError):
-            await coordinator.deposit(slow, broken_upload(0))
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
-        await asyncio.sleep(0.05)
-        waits = asyncio.ensure_future(coordinator.deposit(last))
-        with pytest.raises(ConnectionError):
-            await slowly
-        await sealing
-        assert await waits == ""
-        parameters = coordinator.swarm.view.layout.parameters
-        await asyncio.sleep(2 * PATIENCE_S)
-        assert torch.equal(await sealed(coordinator), mean_of([first, last], parameters))
 
     collecting(tmp_path, scene)
 

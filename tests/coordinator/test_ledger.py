@@ -68,23 +68,6 @@ def test_a_run_is_verified_where_nobody_can_write(folder: Path) -> None:
         assert "replayed 4 updates from the first state" in verified(folder)
 
 
-def test_a_ledger_in_use_is_verified_by_those_who_cannot_write_beside_it(folder: Path) -> None:
-    """The files beside it are those of the coordinator that has it open."""
-    ledger = Ledger(folder / "ledger.sqlite")
-    ledger.begin_term()
-    assert (folder / "ledger.sqlite-wal").stat().st_size
-    with without_writers(folder):
-        assert "replayed 4 updates from the first state" in verified(folder)
-    ledger.close()
-
-
-def test_a_ledger_that_was_not_closed_is_refused_where_nobody_can_write(folder: Path) -> None:
-    """Its newest rows may be in the log beside it alone."""
-    (folder / "ledger.sqlite-wal").write_bytes(b"changes")
-    with without_writers(folder), pytest.raises(LedgerError, match=r"was not closed, .*; copy .* to where you can"):
-        verified(folder)
-
-
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("step", [0, 2, 3])
 def test_one_byte_changed_in_any_field_of_a_row_is_found_and_named(folder: Path, column: str, step: int) -> None:
@@ -150,24 +133,6 @@ def test_a_damaged_snapshot_is_set_aside_and_new_nodes_get_the_previous_one(fold
     state.close()
 
 
-def test_another_contract_is_blamed_and_no_snapshot_is_renamed(folder: Path) -> None:
-    path = folder / "contract.json"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"steps":', b'"steps":1'))
-    state = open_state(folder)
-    blame = r"contract\.json is not the contract that this run began with; restore contract\.json"
-    with pytest.raises(LedgerError, match=blame):
-        replica_at_head(state, set_aside=True)
-    with pytest.raises(LedgerError, match=blame):
-        verified(folder)
-    state.close()
-    path.write_bytes(whole)
-    state = open_state(folder)
-    assert replica_at_head(state, set_aside=True).step == STEPS
-    assert state.snapshot_steps() == [0, 2]
-    state.close()
-
-
 def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -178,25 +143,6 @@ def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pyt
         replica_at_head(state, set_aside=True)
     assert state.snapshot_steps() == [0, 2]
     state.close()
-
-
-def test_snapshots_that_were_set_aside_are_named_when_none_is_left(folder: Path) -> None:
-    for step in (0, 2):
-        path = folder / "snapshots" / f"{step}.safetensors"
-        path.rename(path.with_suffix(".bad"))
-    state = open_state(folder)
-    with pytest.raises(LedgerError, match=r"none exists beside 0\.bad, 2\.bad, set aside as damaged; restore one"):
-        replica_at_head(state)
-    state.close()
-
-
-def test_a_malformed_database_page_is_an_error(folder: Path) -> None:
-    path = folder / "ledger.sqlite"
-    data = bytearray(path.read_bytes())
-    data[4096:] = b"\xa5" * (len(data) - 4096)
-    path.write_bytes(data)
-    with pytest.raises(LedgerError, match=r"cannot (read|open) .*; restore it from the newest copy"):
-        verified(folder)
 
 
 def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
@@ -232,28 +178,6 @@ def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
     assert (again.step, again.head, again.state_hash()) == (STEPS, whole.head, whole.state_hash())
 
 
-def test_terms_begin_after_the_last_recorded_round(folder: Path) -> None:
-    state = open_state(folder)
-    assert (state.ledger.begin_term().number, state.ledger.begin_term().first_round) == (1, 4)
-    state.ledger.record_void(2, 4, "nobody came")
-    term = state.ledger.begin_term()
-    assert (term.number, term.first_round) == (3, 5)
-    state.close()
-
-
-def test_consecutive_voids_share_one_record(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.sqlite")
-    for round_number in (3, 4, 5, 9):
-        ledger.record_void(1, round_number, f"reason {round_number}")
-    ledger.record_void(2, 10, "another term")
-    assert ledger.rounds_void == 5
-    with sqlite3.connect(tmp_path / "l.sqlite") as db:
-        rows = db.execute("SELECT first_round, last_round, term, reason FROM voids").fetchall()
-    db.close()
-    assert rows == [(3, 5, 1, "reason 5"), (9, 9, 1, "reason 9"), (10, 10, 2, "another term")]
-    ledger.close()
-
-
 def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
@@ -264,26 +188,11 @@ def test_receipts_and_leases_survive(folder: Path) -> None:
     state.close()
 
 
-def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
-    """An insert into the second table fails, so the first table stays unchanged too."""
-    state = open_state(folder)
-    row = state.ledger.row(STEPS - 1)
-    with pytest.raises(LedgerError, match="the record exists already"):
-        state.ledger.append(replace(row, step=STEPS), RowSignatures(b"", [signed(6), signed(7)]))
-    assert state.ledger.step == STEPS
-    state.close()
-
-
 def test_two_coordinators_do_not_share_a_state_directory(tmp_path: Path) -> None:
     lock = lock_state(tmp_path)
     with pytest.raises(ConfigError, match="another coordinator runs on this state directory"):
         lock_state(tmp_path)
     lock.release()
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a coordinator's state directory"):
-        open_state(tmp_path)
 
 
 @pytest.mark.parametrize("scheme", ["local", "memory"])

@@ -95,38 +95,6 @@ class Browser:
             await asyncio.wait_for(self.has.wait(), 10)
 
 
-async def test_each_message_is_built_once_for_all_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "EVERY_S", 0.01)
-    made: list[bytes] = []
-
-    def message() -> bytes:
-        made.append(b'{"n":%d}' % len(made))
-        return made[-1]
-
-    stream = live.Live(message, Events().failed)
-    stream.wake()
-    await asyncio.sleep(0)
-    assert not made  # no browser is connected
-    browsers = [Browser(stream) for _ in range(50)]
-    for browser in browsers:
-        await browser.message(b'{"n":0}')
-    slow, gone, *others = browsers
-    slow.reads.clear()
-    gone.closed.set()
-    await gone.task
-    for number in range(len(made), 6):
-        stream.wake()
-        for browser in others:
-            await browser.message(b'{"n":%d}' % number)
-    assert len(made) <= 8
-    slow.reads.set()
-    await slow.message(made[-1])
-    assert len(slow.got) <= 5  # only the newest message, not all that it has missed
-    stream.close()
-    await asyncio.gather(*(browser.task for browser in browsers))
-    assert slow.got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-
-
 async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 2)
     stream = live.Live(lambda: b"{}", Events().failed)

@@ -60,24 +60,6 @@ async def test_a_damaged_blob_is_refused_and_told_once_until_it_is_restored(
     assert "does not have the blob" in (await blobs.find(name))[1]
 
 
-async def test_a_call_that_ends_does_not_end_the_check(tmp_path: Path) -> None:
-    """A large blob on a slow disk takes longer than a node waits. It would never be checked."""
-    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
-    call = asyncio.ensure_future(blobs.find(name))
-    while not blobs._checks:
-        await asyncio.sleep(0)
-    (_, check), *_ = blobs._checks.values()
-    call.cancel()
-    assert await check == ""
-    assert call.cancelled()
-
-
-async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    name = "cd" * 32
-    (tmp_path / name).mkdir()
-    assert "is damaged" in (await ServedBlobs(tmp_path).find(name))[1]
-
-
 @pytest.mark.parametrize("call", ["open", "stat"])
 async def test_a_blob_that_cannot_be_read_for_a_while_is_served_after_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, call: str

@@ -60,12 +60,6 @@ def test_the_first_nodes_of_a_run_all_count_though_all_are_of_one_network(rounds
     assert min(trust.weight(f"founder{node}") for node in range(200)) >= least
 
 
-def test_a_newcomer_of_another_network_takes_nothing_from_the_founders() -> None:
-    trust = _run_of_one_network(FULL_AFTER)
-    trust.arrived("later", "198.51.100.0/24", 0.0)
-    assert min(trust.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
-
-
 def test_keys_that_come_later_are_bounded_although_their_network_founded_the_run() -> None:
     trust = _run_of_one_network(FULL_AFTER)
     for number in range(1000):
@@ -112,12 +106,6 @@ def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     founders = sum(-(-4 * again.weight(f"founder{node}") // 1) for node in range(200))
     keys = sum(-(-4 * again.weight(f"key{number}") // 1) for number in range(1001))
     assert 0 < keys <= GROUP_SHARE * founders + 1
-
-
-def test_a_run_that_restarts_before_any_node_has_its_full_weight_still_has_founders() -> None:
-    again = _restarted(_run_of_one_network(FULL_AFTER - 4))
-    again.arrived("another founder", NETWORK, 0.0)
-    assert all(again.of(node).founder for node in ("founder0", "founder199", "another founder"))
 
 
 @pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
