@@ -183,7 +183,7 @@ def test_with_fewer_than_two_nodes_the_coordinator_measures_everything(nodes: st
     assert shared.measurement.complete
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_events_ends_and_measures_each_part_once(seed: int) -> None:
     """Nodes answer, lie, decline, leave and are late at random; the coordinator measures the rest."""
     rng = random.Random(seed)

@@ -19,7 +19,6 @@ from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
-from thinwire_node.session.download import BYTES_LEAST, RANGE_BYTES_MAX, RANGES_SEEN, next_range_bytes
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
@@ -154,36 +153,12 @@ async def test_a_whole_download_whose_hash_was_not_yet_checked_is_not_fetched_ag
     assert swarm.asked == []
 
 
-async def test_a_server_without_ranges_sends_all_of_it_again(tmp_path: Path, server: BlobServer) -> None:
-    blob = blob_in(server.folder)
-    found = fetcher(tmp_path, [server.url], Swarm())
-    found.cache.part(blob).write_bytes(b"begun")
-    server.fault = "no ranges"
-    await found.fetch([blob])
-    assert server.asked == [(blob.hash, 5)]
-
-
 async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path: Path, server: BlobServer) -> None:
     blob = blob_in(server.folder)
     found = fetcher(tmp_path, [server.url], Swarm())
     found.cache.part(blob).write_bytes(b"x" * 1000)
     await found.fetch([blob])
     assert server.asked == [(blob.hash, 1000), (blob.hash, 0)]
-
-
-async def test_a_cancelled_download_writes_nothing_more(tmp_path: Path, server: BlobServer) -> None:
-    blob = blob_in(server.folder)
-    server.fault = "stall"
-    found = fetcher(tmp_path, [server.url], Swarm())
-    task = asyncio.ensure_future(found.fetch([blob]))
-    await asyncio.to_thread(server.stalled.wait)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not found.cache.has(blob)
-    server.fault = ""
-    await found.fetch([blob])
-    assert found.cache.has(blob)
 
 
 @pytest.mark.parametrize("url", ["file:///etc", "ftp://127.0.0.1/x", "data:text/plain,"])
@@ -232,16 +207,6 @@ async def test_a_bucket_behind_a_thin_line_is_read_in_small_ranges(
     assert max(map(len, bucket.given)) < blob.size / 4
 
 
-@pytest.mark.usefixtures("impatient")
-def test_ranges_follow_the_speed_of_the_line() -> None:
-    assert next_range_bytes(BYTES_LEAST, took_s=0.0) == 4 * BYTES_LEAST
-    assert next_range_bytes(RANGE_BYTES_MAX, took_s=0.0) == RANGE_BYTES_MAX
-    assert next_range_bytes(BYTES_LEAST, took_s=100.0) == BYTES_LEAST
-    each_s = SILENT_S / RANGES_SEEN
-    assert next_range_bytes(1 << 20, took_s=2 * each_s) == 1 << 19
-    assert next_range_bytes(1 << 20, took_s=each_s / 2) == 1 << 21
-
-
 async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: BlobServer) -> None:
     one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
     with small_disk(tmp_path / "cache", 3):
@@ -257,19 +222,3 @@ async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: P
         assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]
         make_room(tmp_path / "cache")
         await found.fetch([two, one])
-
-
-async def test_a_disk_that_fills_up_during_a_download_says_so(
-    tmp_path: Path, server: BlobServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
-    with small_disk(tmp_path / "cache", 3):
-        found = fetcher(tmp_path, [server.url], Swarm())
-        await found.fetch([one])
-        fill(tmp_path / "cache")
-        monkeypatch.setattr(found.cache, "lacking_bytes", lambda blob: 0)
-        await found.fetch([two])
-        assert not found.cache.has(one)
-        with pytest.raises(NoRoom, match=r"it cannot be written to .*No space left on device"):
-            await found.fetch([two, one])
-        assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]

@@ -13,11 +13,9 @@ import grpc
 import pytest
 
 from support.connect_proxy import ConnectProxy, proxy_at
-from thinwire_common.reach.grpc_target import grpc_target
-from thinwire_common.reach.preflight import Way
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.port import LinkLost
-from thinwire_proto.errors import ConfigError, UsageError
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
@@ -171,22 +169,7 @@ def test_plain_text_goes_to_this_machine_only(address: str, monkeypatch: pytest.
     asyncio.run(main())
 
 
-def test_a_coordinator_that_encrypts_is_named() -> None:
-    async def main() -> None:
-        async with server(lambda: LEAF) as port:
-            with pytest.raises(UsageError, match="encrypts, and admits by invite"):
-                await answer(f"127.0.0.1:{port}", None)
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("address", ["192.0.2.1:7700", "localhost.example:7700", "[2001:db8::1]:7700", "0.0.0.0:7700"])
 def test_another_machine_needs_an_invite(address: str) -> None:
     with pytest.raises(ConfigError, match="start the node with an invite"):
         asyncio.run(answer(address, None))
-
-
-def test_a_link_local_address_keeps_its_interface() -> None:
-    way = Way(("fe80::1%eth0", 7700), None, "thinwire-coordinator", None)
-    target, _ = grpc_target(way, "[fe80::1]:7700", public_tls=False)
-    assert target == "ipv6:[fe80::1%25eth0]:7700"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.small import SHAPES, random_votes, shapes_contract
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.residual import Awaited, Pending, dropped_part
+from thinwire_node.compression.residual import Awaited, Pending
 from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
@@ -76,9 +76,3 @@ def test_each_update_belongs_to_its_round_and_none_without_update_topk() -> None
     plain = Awaited(0)
     plain.add(Pending(b"5", first, 14))
     assert plain.kept() == ()
-
-
-def test_an_update_with_all_components_drops_nothing() -> None:
-    _, sent = extraction()
-    merged = merge([(sent.votes(), 1)], LAYOUT.components)
-    assert dropped_part(sent, merged, LAYOUT, K) is None

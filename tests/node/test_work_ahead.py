@@ -106,18 +106,6 @@ def test_a_node_looks_ahead_by_each_contribution_that_its_replica_lacks(swarm: S
     asyncio.run(play())
 
 
-def test_what_is_not_counted_is_not_looked_ahead_by(swarm: Swarm) -> None:
-    async def play() -> None:
-        first = await swarm.contribute(STEP)
-        await swarm.work.settle(False)
-        assert swarm.stands_on()
-        second = await swarm.contribute(STEP)
-        assert swarm.stands_on(second[1])
-        assert not swarm.stands_on(first[1], second[1])
-
-    asyncio.run(play())
-
-
 def test_an_update_without_a_contribution_of_its_round_leaves_it_until_the_outcome_is_known(swarm: Swarm) -> None:
     async def play() -> None:
         first = await swarm.contribute(STEP)
@@ -125,19 +113,5 @@ def test_an_update_without_a_contribution_of_its_round_leaves_it_until_the_outco
         assert swarm.stands_on(first[1])
         await swarm.work.settle(False)
         assert swarm.stands_on()
-
-    asyncio.run(play())
-
-
-def test_a_contribution_that_was_counted_in_a_step_that_the_node_fetched_whole_is_forgotten(swarm: Swarm) -> None:
-    """The receipt came, and then a snapshot of a later step in place of the update."""
-
-    async def play() -> None:
-        first = await swarm.contribute(STEP)
-        await swarm.work.settle(True)
-        swarm.replica.apply(next_update(swarm.replica, first[1]), b"")
-        await swarm.work.adopt(swarm.replica.clone())
-        second = await swarm.contribute(STEP + 1)
-        assert swarm.stands_on(second[1])
 
     asyncio.run(play())

@@ -115,8 +115,3 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
 def test_an_invite_to_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="no valid address"):
         parse_invite(str(Invite(address, bytes(32), bytes(16))))
-
-
-def test_an_invite_of_a_later_format_asks_for_an_update() -> None:
-    with pytest.raises(ConfigError, match="update thinwire"):
-        parse_invite(str(Invite("host:7700", bytes(32), bytes(16), public_tls=2)))  # type: ignore[arg-type]
