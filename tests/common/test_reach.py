@@ -121,21 +121,6 @@ def test_tls_without_grpc_is_named(run: Run, tmp_path: Path) -> None:
     assert "speaks TLS but not gRPC" in failure(run, main())
 
 
-def test_a_connection_that_is_cut_is_named(run: Run) -> None:
-    async def main() -> None:
-        async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await reader.read(1)
-            finally:
-                writer.transport.abort()
-
-        listening = await asyncio.start_server(cut, "127.0.0.1", 0)
-        async with listening:
-            await way(listening.sockets[0].getsockname()[1])
-
-    assert "cut during the TLS handshake" in failure(run, main())
-
-
 def test_a_server_that_never_answers_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DIAL_S", 0.2)
 

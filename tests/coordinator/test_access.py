@@ -94,14 +94,6 @@ def test_a_revoked_invite_lets_its_nodes_back_in_unless_they_are_banned_with_it(
     assert [decision.what for decision in store.bans.decisions(9)] == ["banned", "banned"]
 
 
-def test_an_expired_invite_refuses_new_nodes_only(store: AccessStore) -> None:
-    store.invites.make(TOKEN, name="", now=NOW, expires=NOW + 60)
-    key = SecretKey().public
-    assert reason(store, candidate(key=key), NOW + 59) is None
-    assert reason(store, candidate(), NOW + 60) is DoorReason.EXPIRED
-    assert reason(store, candidate(key=key), NOW + 61) is None
-
-
 def test_a_ban_ends_and_says_how_long_it_lasts(store: AccessStore) -> None:
     store.invites.make(TOKEN, name="", now=NOW)
     key = SecretKey().public

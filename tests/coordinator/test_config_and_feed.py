@@ -112,15 +112,6 @@ def test_followers_share_the_same_bytes_at_the_head_and_behind_it(head_step: int
         assert one is other
 
 
-def test_a_follower_that_is_being_sent_an_update_is_not_disturbed_when_the_head_moves() -> None:
-    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
-    before = list(sealed.parts(7))
-    sending = sealed.parts(7)
-    got = [next(sending)]
-    assert UpdatePart.FromString(next(sealed.parts(8))).head_step == 8
-    assert [*got, *sending] == before
-
-
 async def test_a_follower_that_waits_is_woken_by_an_update_and_by_the_end_of_its_session() -> None:
     async def read(step: int) -> EncodedUpdate:
         raise AssertionError(f"step {step} is in the cache")

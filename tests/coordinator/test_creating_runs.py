@@ -9,7 +9,6 @@ import pytest
 
 from support.sealed_run import make_run
 from support.small import MODEL
-from support.token_folder import VOCABULARY, write_tokens
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.state_directory import check_run, create_state, open_state
 from thinwire_proto.contract import RunSpec, parse_run
@@ -69,27 +68,3 @@ def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differe
     finally:
         state.close()
     assert said in str(raised.value)
-
-
-def test_a_run_file_that_names_other_data_is_refused(tmp_path: Path) -> None:
-    """The folder is no part of the contract, and the run has its own copy, so the folder may be gone."""
-    for name, tokens in (("data", 500), ("other", 600)):
-        write_tokens(tmp_path / name, {"wiki": [tokens]})
-
-    def run(folder: str) -> RunSpec:
-        data = {"kind": "tokens", "folder": str(tmp_path / folder)}
-        return parse_run({"model": MODEL | {"vocabulary": VOCABULARY}, "data": data}, "test")
-
-    (tmp_path / "state").mkdir()
-    create_state(tmp_path / "state", run("data"))
-    (tmp_path / "data").rename(tmp_path / "moved")
-    state = open_state(tmp_path / "state")
-    try:
-        for folder in ("data", "moved"):
-            check_run(state, run(folder))
-        with pytest.raises(
-            ConfigError, match=r"data\.folder: \S*/other has the manifest \w+…, not \w+….* leave --run out"
-        ):
-            check_run(state, run("other"))
-    finally:
-        state.close()

@@ -58,15 +58,6 @@ def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(direc
     assert formed.assignment(3).adopts
 
 
-def test_edges_keep_the_topology_in_which_they_began(directory: Directory) -> None:
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    heard(directory, "d", 0, now)
-    formed = begun(directory, now)
-    assert formed.assignment(0).since == {1: 1, 3: 2}
-    assert formed.assignment(3).since == {0: 2, 2: 2}
-    assert formed.assignment(1).since == {0: 1, 2: 1}
-
-
 def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory: Directory) -> None:
     heard(directory, "d", 0, 0.0)
     now = trained(directory, "abcd", beats=2, per_beat=20)

@@ -82,17 +82,6 @@ def test_a_series_equals_the_reference(count: int) -> None:
     assert plain(series.points(5)) == dumb(steps(count), stride)
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 3), (40, 300), (300, 40), (17, 0)])
-def test_prepending_a_series_equals_one_whole_series(before: int, after: int) -> None:
-    whole, earlier, later = steps(before + after), Series(16), Series(16)
-    for bucket in steps(before + after)[:before]:
-        earlier.add(bucket)
-    for bucket in steps(before + after)[before:]:
-        later.add(bucket)
-    later.prepend(earlier)
-    assert plain(later.points(16)) == dumb(whole, later.stride)
-
-
 def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
     counted = tuple(Counted(node_key(node).public.node_id, b"", 4, 8) for node in range(nodes))
     return RoundSealed(

@@ -79,21 +79,6 @@ def test_a_node_stays_in_its_block_and_knows_the_next_one() -> None:
     assert leases.grant("b", 25, 2) == (SampleRange(20, 20), SampleRange(50, 5))
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_the_rest_of_a_block_is_free_when_its_node_is_gone(lost: bool) -> None:
-    leases = in_blocks(10)
-    leases.grant("a", 4, 0)
-    leases.report("a", 1)
-    if lost:
-        leases.take_back("a")
-    else:
-        leases.give_back("a")
-    assert leases.reserved("a") == ()
-    assert leases.grant("b", 4, 1) == (SampleRange(0, 4) if lost else SampleRange(2, 4),)
-    assert leases.reserved("b")[-1] == SampleRange(10, 10)
-    assert leases.grant("c", 4, 1) == (SampleRange(20, 4),)
-
-
 def test_each_of_four_nodes_reads_a_quarter_of_the_blocks() -> None:
     leases = in_blocks(100)
     read: dict[str, set[int]] = {node: set() for node in "abcd"}

@@ -8,24 +8,19 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.sealed_run import COLUMNS, make_run, signed, verified
+from support.sealed_run import COLUMNS, make_run, verified
 from thinwire_coordinator.ledger.bodies import Bodies
-from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.replay import replica_at_head
-from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import (
     RunState,
-    lock_state,
     open_state,
 )
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError
-from thinwire_proto.wire.rows import Counted
+from thinwire_proto.errors import LedgerError
 
 STEPS = 4
 
@@ -145,14 +140,6 @@ def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pyt
     state.close()
 
 
-def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
-    with sqlite3.connect(folder / "ledger.sqlite") as db:
-        db.execute("DELETE FROM rows WHERE step = 1")
-    db.close()
-    with pytest.raises(LedgerError, match="step 1: the row is missing"):
-        verified(folder)
-
-
 def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 1")
@@ -163,21 +150,6 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
         replica_at_head(open_state(folder))
 
 
-def test_a_file_that_is_not_a_ledger_is_an_error(folder: Path) -> None:
-    (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
-    with pytest.raises(LedgerError, match=r"cannot open .* as a ledger.*; restore it from the newest copy"):
-        verified(folder)
-
-
-def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
-    """A crash damaged the newest snapshot. The previous one and the updates after it give the same bits."""
-    whole = replica_at_head(open_state(folder))
-    path = folder / "snapshots" / "2.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
-    again = replica_at_head(open_state(folder))
-    assert (again.step, again.head, again.state_hash()) == (STEPS, whole.head, whole.state_hash())
-
-
 def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
@@ -186,13 +158,6 @@ def test_receipts_and_leases_survive(folder: Path) -> None:
     assert state.ledger.leases().cursor == 16 * STEPS
     assert state.ledger.counted_of([row.counted[0].contribution, b"x" * 32]) == 1
     state.close()
-
-
-def test_two_coordinators_do_not_share_a_state_directory(tmp_path: Path) -> None:
-    lock = lock_state(tmp_path)
-    with pytest.raises(ConfigError, match="another coordinator runs on this state directory"):
-        lock_state(tmp_path)
-    lock.release()
 
 
 @pytest.mark.parametrize("scheme", ["local", "memory"])
@@ -211,24 +176,3 @@ def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
     assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
     assert not state.snapshot_is_lighter(3)
     state.close()
-
-
-def test_a_damaged_row_that_the_page_reads_does_not_hide_later_rows_from_receipts(tmp_path: Path) -> None:
-    """A read that fails halfway must not keep its cursor: SQLite would show that connection the ledger of that moment
-    from then on, and a contribution that is sealed would be called unknown."""
-    make_run(tmp_path, 3)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    row = ledger.row(2)
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
-        database.execute("UPDATE rows SET counted = x'c1' WHERE step = 1")
-    database.close()
-    reader = ledger.sibling()
-    with pytest.raises(Damaged, match="step 1: the row cannot be read") as kept:
-        reader.counted_at(0, 3)
-    name = b"n" * 32
-    row = replace(row, step=3, previous=row.hash, counted=(Counted("a" * 32, name, 8, 8),))
-    ledger.append(row, RowSignatures(b"", [signed(8)]))
-    assert reader.step_of_contribution(name) == 3
-    assert kept.value.step == 1
-    reader.close()
-    ledger.close()

@@ -16,13 +16,10 @@ from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import audit_activation_bytes
 from thinwire_coordinator.rpc.memory_bound import (
-    CODEC_BYTES,
     DECODED_BYTES,
     DECODED_RANKED_BYTES,
-    LEVELS_BYTES,
     MERGED_BYTES,
     MERGED_RANKED_BYTES,
-    WHOLE_BYTES,
     _coding_bytes,
     audit_bytes,
     comparing_bytes,
@@ -37,17 +34,15 @@ from thinwire_coordinator.trust.standing import Standing
 from thinwire_coordinator.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.exact.magnitudes import MedianMagnitudeMerger, merger_of
+from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Merger, Votes, WholeVotes
+from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.task import NO_BLOBS
 from thinwire_proto.wire.codec import (
-    contribution_bytes_max,
     decode_votes,
     encode_update,
     encode_votes,
-    update_bytes_max,
 )
 
 
@@ -147,29 +142,6 @@ def test_encoding_and_decoding(per_tile: int, largest: int) -> None:
     with measured() as memory:
         decode_votes(sent, layout, per_tile)
         assert memory.peak <= _coding_bytes(layout, count, DECODED_BYTES, DECODED_RANKED_BYTES)
-
-
-@pytest.mark.parametrize("levels", [3, 127])
-@pytest.mark.parametrize("shapes", [((4096, 4096),), ((64, 64), (4096, 4096), (64,))], ids=["all tiles", "not all"])
-def test_encoding_and_decoding_of_whole_tiles(shapes: tuple[tuple[int, ...], ...], levels: int) -> None:
-    layout = TileLayout(tuple(Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(shapes)))
-    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.int8), layout.components)
-    if len(shapes) > 1:
-        signs[:4096] = 0
-    votes = WholeVotes(signs, np.full(np.count_nonzero(signs[::4096]), 90, np.uint8))
-    merger = MedianMagnitudeMerger(layout, "dct", 1.0, Merger(layout.components), levels=levels)
-    sent = encode_votes(votes, layout)
-    with measured() as memory:
-        again = decode_votes(sent, layout, 4096, "tile", whole=True)
-        assert memory.peak <= WHOLE_BYTES * layout.components
-    with measured() as memory:
-        merger.add(again, 1)
-        assert memory.peak <= CODEC_BYTES
-    with measured() as memory:
-        body = encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
-        assert memory.peak <= LEVELS_BYTES * layout.components + CODEC_BYTES // 2
-    assert len(body) <= update_bytes_max(layout, "tile", levels)
-    assert len(sent) <= contribution_bytes_max(layout, 4096, "tile", whole=True)
 
 
 def sign_votes(layout: TileLayout) -> Votes:

@@ -108,17 +108,3 @@ def test_colluding_nodes_that_answer_just_before_the_deadline_stretch_few_rounds
         now += T
         m.sealed(now)
     assert stretched <= 2 * 3
-
-
-def test_a_node_that_never_has_anything_is_not_awaited_for_ever() -> None:
-    m = machine(wait_for=2)
-    for node in "ab":
-        m.attend(node, 0.0)
-    waited = []
-    for number in range(4):
-        waited.append(m.awaited)
-        deliver(m, "a", number, T * number + 5.0)
-        if m.phase is Phase.OPEN:
-            m.excuse("b", T * number + 6.0, has_nothing=True)
-        m.sealed(T * number + 7.0)
-    assert waited == [2, 2, 1, 1]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.access.transport import plain_transport
-from thinwire_coordinator.generation import SAMPLE_SHARE, SampleBudget
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live
@@ -109,16 +108,6 @@ async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatc
     assert after.got[0]["status"] == 200
     stream.close()
     await asyncio.gather(browsers[1].task, after.task)
-
-
-def test_samples_use_their_share_of_the_processor_and_no_more() -> None:
-    budget, spent = SampleBudget(), 0.0
-    for second in range(100_000):
-        if budget.due(float(second), last=False):
-            budget.took(0.7)
-            spent += 0.7
-    assert 0.9 * SAMPLE_SHARE * 100_000 < spent <= SAMPLE_SHARE * 100_000
-    assert budget.due(0.0, last=True)
 
 
 async def test_no_network_shuts_the_browsers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

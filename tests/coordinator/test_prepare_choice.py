@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from support.prepared import prepared
 from support.reading import read
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import Counts
@@ -25,7 +24,6 @@ from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import read_token_file
 from thinwire_coordinator.prepare.sources import parse_sources
-from thinwire_coordinator.prepare.summary import summary
 from thinwire_proto.errors import ConfigError
 
 TEXTS = [f"Text {number} says Grüße." for number in range(50)]
@@ -180,16 +178,6 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
         read(tmp_path / "saved")
 
 
-@pytest.mark.filterwarnings("default")
-def test_of_several_saved_splits_one_is_named(tmp_path: Path) -> None:
-    """Otherwise the test split would be trained on."""
-    saved = tmp_path / "saved"
-    datasets.DatasetDict({"train": data_set(TEXTS), "test": data_set(["a test"])}).save_to_disk(saved)
-    with pytest.raises(ConfigError, match=rf"{saved}: holds the splits train, test; give one: {saved}/train"):
-        read(saved)
-    assert read(saved / "train").documents == TEXTS
-
-
 @pytest.mark.parametrize(
     ("text", "name", "urls"),
     [
@@ -211,22 +199,3 @@ def test_a_path_that_exists_is_a_path(
     monkeypatch.chdir(tmp_path)
     (source,) = parse_sources([text])
     assert (source.name, source.urls) == (name, urls)
-
-
-def _written(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def test_the_summary_says_what_is_left_out_and_what_is_read_as_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    _written(source / "a.jsonl", LINES + b'{"text": null}\n' * 12)
-    _written(source / "b.csv", b"a,b\n")
-    _written(source / "c.txt", POINTER)
-    made = prepared(tmp_path / "out", source)
-    said = summary(tmp_path / "out", made)
-    assert "skipped: unreadable parts: 1; binary files: 0; null texts: 12\n" in said
-    assert "files read as plain text although they look like something else: 1\n" in said
-    assert "in: null texts, left out: 12\n" in capsys.readouterr().err

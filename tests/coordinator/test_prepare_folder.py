@@ -72,15 +72,3 @@ def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path / "alone", tmp_path / "a.jsonl")
     assert (out / MANIFEST_FILE).read_bytes() == (tmp_path / "alone" / MANIFEST_FILE).read_bytes()
     assert not (out / CLAIM_FILE).exists()
-
-
-def test_a_folder_that_was_prepared_into_itself_is_prepared_again_without_what_was_made(tmp_path: Path) -> None:
-    """Otherwise the text that the first run held out is trained on in the second."""
-    source = texts(tmp_path / "in")
-    (source / "below").mkdir()
-    first = prepared(source / "below/first", source)
-    assert prepared(source / "second", source).manifest_hash == first.manifest_hash
-    prepared(source / "below/another", texts(tmp_path / "elsewhere", 3))
-    assert prepared(tmp_path / "third", source).manifest_hash == first.manifest_hash
-    with pytest.raises(ConfigError, match="holds prepared data, and no other files"):
-        prepared(tmp_path / "fourth", source / "below")

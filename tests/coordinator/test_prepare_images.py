@@ -91,11 +91,6 @@ def test_a_batch_reads_the_blobs_that_it_named(pictures: Path, tmp_path: Path) -
         data.batch(range(3, 12))
 
 
-def test_the_same_images_make_the_same_manifest(pictures: Path, tmp_path: Path) -> None:
-    first = made(pictures, tmp_path / "a")
-    assert made(pictures, tmp_path / "b", threads=3).manifest_hash == first.manifest_hash
-
-
 def test_a_file_that_is_no_image_is_counted(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "with bad ones"
     for name in ("blue", "green"):

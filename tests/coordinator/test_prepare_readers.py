@@ -103,21 +103,6 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     assert "skipped: latin.txt:3: is not UTF-8: byte 0xfc (1 of at most 10)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", LINES),
-        ("a.json", LINES),
-        ("a.json.gz", gzip.compress(LINES, mtime=0)),
-        ("a.jsonl.bz2", bz2.compress(LINES)),
-        ("a.jsonl.xz", lzma.compress(LINES)),
-        ("a.jsonl.zst", zstandard.compress(LINES[:100]) + zstandard.compress(LINES[100:])),  # two frames
-    ],
-)
-def test_json_lines(tmp_path: Path, tokenizer: str, name: str, content: bytes) -> None:
-    assert read_back(tmp_path / "out", write(tmp_path / name, content), tokenizer) == sorted(TEXTS)
-
-
 def test_a_json_file_without_lines_of_text_is_one_document(tmp_path: Path, tokenizer: str) -> None:
     for name, content in {"a": '{"name": "x"}', "b": '{\n "text": "y"\n}', "c": '[{"text": "z"}]'}.items():
         write(tmp_path / f"in/{name}.json", content.encode())
@@ -162,14 +147,6 @@ def test_a_truncated_file_keeps_what_comes_before(
     assert f"a.jsonl.{suffix}: is damaged, and the rest of it is left out" in capsys.readouterr().err
 
 
-def test_parquet(tmp_path: Path, tokenizer: str) -> None:
-    table = pyarrow.table({"body": TEXTS, "number": list(range(60))})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=25)
-    assert read_back(tmp_path / "out", tmp_path / "a.parquet", tokenizer, text_key="body") == sorted(TEXTS)
-    with pytest.raises(ConfigError, match=r"a.parquet: has no column 'text', but body, number; --text-key"):
-        prepared(tmp_path / "other", tmp_path / "a.parquet", tokenizer=tokenizer)
-
-
 def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(
@@ -183,13 +160,6 @@ def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsy
     assert made.counts.bad == 1
     assert all_texts(tmp_path / "out", made.manifest) == sorted(TEXTS[:20] + TEXTS[40:])
     assert "a.parquet, row group 1, from row 0 on: cannot be read: " in capsys.readouterr().err
-
-
-def test_what_is_not_parquet_is_skipped(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "in/a.parquet", b"not Parquet at all")
-    write(tmp_path / "in/b.jsonl", LINES)
-    assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == sorted(TEXTS)
-    assert "a.parquet: is not Parquet: " in capsys.readouterr().err
 
 
 def llm_c(tokens: list[int], magic: int, version: int, kind: str, claimed: int | None = None) -> bytes:

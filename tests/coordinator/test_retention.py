@@ -196,18 +196,6 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
 # leftovers of a crash
 
 
-def test_bodies_of_lost_rows_are_kept(state: RunState, caplog: pytest.LogCaptureFixture) -> None:
-    state.close()
-    with sqlite3.connect(state.folder / "ledger.sqlite") as db:
-        db.execute("DELETE FROM rows WHERE step >= 8")
-    db.close()
-    opened = open_state(state.folder)
-    before = opened.bodies.names()
-    Retention(opened, None).sweep()
-    assert opened.bodies.names() == before
-    assert told(caplog, "coordinator.bodies_unnamed") == [{"bodies": 2}]
-
-
 def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: pytest.LogCaptureFixture) -> None:
     state.close()
     with sqlite3.connect(state.folder / "ledger.sqlite") as db:

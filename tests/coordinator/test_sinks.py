@@ -175,18 +175,6 @@ def test_wandb_continues_its_offline_run_after_a_restart(tmp_path: Path, monkeyp
     assert numbers == sorted(set(numbers))  # wandb refuses a number that does not ascend
 
 
-def test_a_new_target_begins_new_curves_and_keeps_the_totals(tmp_path: Path) -> None:
-    first = recall(tmp_path / "a.json", "one")
-    first.newest, first.totals = {TRAINING: 5}, Totals(5, 50, 5, 5)
-    first.save()
-    again, other = recall(tmp_path / "a.json", "one"), recall(tmp_path / "a.json", "two")
-    assert (again.run_id, again.newest) == (first.run_id, {TRAINING: 5})
-    assert (other.newest, other.totals) == ({}, first.totals)
-    assert other.run_id != first.run_id
-    (tmp_path / "a.json").write_bytes(b"{")
-    assert recall(tmp_path / "a.json", "one").newest == {}
-
-
 def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="give another folder"):

@@ -13,9 +13,7 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
-from support.certificates import certificate
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.status import json_of
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.cli.status_table import table
@@ -182,18 +180,3 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
         ask_status_of(here)
     with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
         ask_status_of(there)
-
-
-async def test_status_of_a_coordinator_with_a_public_certificate_asks_for_an_invite(tmp_path: Path) -> None:
-    """Its certificate does not name the coordinator's key, and names another host than this machine."""
-    _, chain = certificate(tmp_path, "swarm.example")
-    state, stop = tmp_path / "state", asyncio.Event()
-    tls = TlsSettings(certificate=chain, key=chain)
-    settings = CoordinatorSettings(state, "127.0.0.1:0", RUN, wait_for=1, evaluate_every=100, tls=tls)
-    running = asyncio.ensure_future(Coordinator(settings).run(stop))
-    while not (state / READY_FILE).exists() and not running.done():
-        await asyncio.sleep(0.01)
-    with pytest.raises(RemoteError, match=r"of 'swarm.example', is not .* --tls-certificate, give an invite"):
-        await asyncio.to_thread(ask_status_of, state)
-    stop.set()
-    await running

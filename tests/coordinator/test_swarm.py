@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,22 +33,6 @@ async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(
     await bench.close()
 
 
-async def test_asking_during_the_check_gives_the_same_receipt(tmp_path: Path) -> None:
-    """The connection fails after the last byte. The node joins again, asks, and learns that the contribution counts."""
-    bench = Bench(tmp_path)
-    member = bench.join("a")
-    await bench.attend(member)
-    name = bench.name(member, bench.payload(1))
-    sending = asyncio.ensure_future(bench.contribute(member, 1))
-    while bench.current.receipt(name) is None:
-        await asyncio.sleep(0)
-    sending.cancel()
-    asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
-    assert asked.reason is Reason.COUNTED
-    assert bench.state.ledger.step_of_contribution(name) == 0
-    await bench.close()
-
-
 async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_path: Path) -> None:
     """The node joins again and asks while the contribution is incomplete. Its last part arrives later."""
     bench = Bench(tmp_path)
@@ -65,32 +48,6 @@ async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_pat
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert (receipt.counted, receipt.reason) == (False, Reason.NO_LEASE)
     assert bench.state.ledger.step_of_contribution(name) is None
-    await bench.close()
-
-
-async def test_a_node_that_was_late_and_then_had_no_lease_is_awaited_afterwards(tmp_path: Path) -> None:
-    """The round opens before the late contribution reports its samples, so the node's lease has nothing new."""
-    bench = Bench(tmp_path, length_ms=60_000)
-    quick, slow = bench.join("a"), bench.join("b")
-    await bench.attend(quick)
-    await bench.attend(slow)
-    payload = bench.payload(1)
-    late = bench.claim(slow, payload)
-
-    async def quick_contributes() -> None:
-        fingerprint = bench.swarm.registry.fingerprints.at(bench.current.round.step)
-        assert fingerprint is not None
-        claim = bench.claim(quick, payload, await fingerprint.fingerprint)
-        assert (await bench.swarm.contribute(quick, claim, parts_of(payload))).reason is Reason.COUNTED
-        while bench.swarm.intake.current is None:
-            await asyncio.sleep(0)
-
-    await quick_contributes()
-    assert (await bench.swarm.contribute(slow, late, parts_of(payload))).reason is Reason.LATE
-    nothing = replace(late, round=bench.current.round.number, samples=0, payload_bytes=0)
-    assert (await bench.swarm.contribute(slow, nothing, parts_of(b""))).reason is Reason.NOTHING_TRAINED
-    await quick_contributes()
-    assert bench.current.round.awaited == {quick.node_id, slow.node_id}
     await bench.close()
 
 

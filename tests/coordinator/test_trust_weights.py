@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_coordinator.trust.evidence import Cause, RoundEvidence, Shown
 from thinwire_coordinator.trust.standing import Standing
-from thinwire_coordinator.trust.trust import PRESENT_ROUNDS, Trust
+from thinwire_coordinator.trust.trust import Trust
 from thinwire_coordinator.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
 
 HONEST = [f"honest{number}" for number in range(12)]
@@ -74,26 +72,6 @@ def _restarted(trust: Trust) -> Trust:
     for node in trust.standings:
         again.arrived(node, NETWORK, 0.0)
     return again
-
-
-def test_a_node_that_was_away_keeps_what_is_known_of_it() -> None:
-    trust, others = Trust(), [f"other{number}" for number in range(6)]
-    rounds = count()
-
-    def play(nodes: list[str]) -> None:
-        number = next(rounds)
-        shown = tuple(Shown(node, 8.0, repeats=node == "hostile") for node in nodes)
-        trust.observe(RoundEvidence(number, shown), float(number))
-
-    for _ in range(2 * FULL_AFTER):
-        play([*others, "honest", "hostile"])
-    assert (trust.weight("honest"), trust.weight("hostile")) == (1, 0)
-    for _ in range(PRESENT_ROUNDS + 2):
-        play(others)
-    assert (trust.weight("honest"), trust.weight("hostile"), trust.weight("new")) == (1, 0, NEWCOMER)
-    again = _restarted(trust)
-    again.observe(RoundEvidence(1000, tuple(Shown(node, 8.0) for node in others)), 1000.0)
-    assert (again.weight("honest"), again.weight("hostile")) == (1, 0)
 
 
 def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:

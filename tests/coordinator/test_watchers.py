@@ -155,14 +155,3 @@ async def test_slow_reads_for_followers_and_watchers_do_not_delay_a_receipt(tmp_
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
     assert (found.reason, found.step) == (Reason.COUNTED, 0)
     await bench.close()
-
-
-@pytest.mark.parametrize("job", [Job.READ_STATUS, Job.WRITE_SNAPSHOT, Job.MEASURE_LOSS])
-async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, job: Job) -> None:
-    bench = Bench(tmp_path)
-    member = bench.join("a")
-    await bench.attend(member)
-    with Busy(bench.workers, job):
-        receipt = await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S / 2)
-    assert receipt.reason is Reason.COUNTED
-    await bench.close()

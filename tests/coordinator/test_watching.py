@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from bench.joining import Everybody
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
-from thinwire_common.tcp import Connections, End
 from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
@@ -204,27 +202,6 @@ def test_events_update_the_metrics() -> None:
     assert decisions == {Verdict.SUSPECTED: 2, Verdict.LOWERED: 0, Verdict.CLEARED: 0, Verdict.BANNED: 1}
     assert figure("fetches_total", what="corpus") == 1
     assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes_of_all(3, 1000)
-
-
-def test_bytes_of_closed_connections_stay_counted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connections = Connections(server.getsockname()[1], End.OURS)
-        client = socket.create_connection(server.getsockname())
-        accepted, _ = server.accept()
-        with client, accepted:
-            client.sendall(b"x" * 50_000)
-            came = 0
-            while came < 50_000:
-                came += len(accepted.recv(1 << 16))
-            accepted.sendall(b"y" * 100)
-            assert len(client.recv(100)) == 100
-            connections.look()
-            assert len(connections) == 1  # neither the listening socket nor the client's end
-            seen = connections.wire
-            assert 50_000 < seen.received < 55_000
-            assert 100 < seen.sent < 2_000
-        connections.look()
-        assert (len(connections), connections.wire) == (0, seen)
 
 
 def test_the_cpu_budget_limits_expensive_measurements() -> None:

@@ -6,11 +6,9 @@ import asyncio
 import hashlib
 import random
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from support.blob_server import BlobServer, blob_server
@@ -167,44 +165,6 @@ async def test_other_schemes_are_never_read(tmp_path: Path, url: str) -> None:
     blob = blob_in(tmp_path / "served")
     with pytest.raises(BlobUnavailable, match="a node never reads addresses of"):
         await fetcher(tmp_path, [url], Swarm()).fetch([blob])
-
-
-class Bucket:
-    """A bucket behind a line of so many bytes in a second. As in s3fs and gcsfs, a range is there when all of it is."""
-
-    def __init__(self, folder: Path, rate: float) -> None:
-        self._folder, self._rate = folder, rate
-        self.given: list[range] = []
-
-    def info(self, key: str) -> dict[str, int]:
-        return {"size": self._file(key).stat().st_size}
-
-    def cat_file(self, key: str, start: int, end: int) -> bytes:
-        time.sleep((end - start) / self._rate)
-        self.given.append(range(start, end))
-        return self._file(key).read_bytes()[start:end]
-
-    def _file(self, key: str) -> Path:
-        return self._folder / key.rpartition("/")[2]
-
-
-def from_bucket(tmp_path: Path, bucket: Bucket, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> BlobFetcher:
-    monkeypatch.setattr(fsspec, "filesystem", lambda scheme, **settings: bucket)
-    cache, own = BlobCache(tmp_path / "cache"), DataAddresses(frozenset({"s3"}))
-    return BlobFetcher(cache, ["s3://bucket/blobs"], swarm.blob, random.Random(1), Record(), own)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_bucket_behind_a_thin_line_is_read_in_small_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of this blob takes three times as long as a source may be silent."""
-    blob, bucket = blob_in(tmp_path, size=1 << 21), Bucket(tmp_path, rate=2e6)
-    found = from_bucket(tmp_path, bucket, Swarm(), monkeypatch)
-    await found.fetch([blob])
-    assert found.cache.has(blob)
-    assert [one.start for one in bucket.given] == [0, *(one.stop for one in bucket.given[:-1])]
-    assert max(map(len, bucket.given)) < blob.size / 4
 
 
 async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: BlobServer) -> None:

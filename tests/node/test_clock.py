@@ -33,13 +33,6 @@ def test_the_best_of_the_last_probes_is_used() -> None:
     assert clock.here(110.0, 100.1) == pytest.approx(105.0, abs=0.006)
 
 
-def test_a_new_term_discards_the_old_probes() -> None:
-    clock = CoordinatorClock()
-    clock.add(probe(5.0, 0.001, 0.001), 1)
-    assert clock.add(probe(-900.0, 0.02, 0.02, sent=101.0), 2) is None
-    assert clock.offset(101.1) == pytest.approx(-900.0, abs=0.03)
-
-
 @pytest.mark.parametrize("jump", [-7200.0, -0.5, 0.5, 7200.0])
 def test_a_clock_jump_is_detected_and_discards_the_old_probes(jump: float) -> None:
     clock = CoordinatorClock()

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from support.connect_proxy import ConnectProxy, proxy_at
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.port import LinkLost
 from thinwire_proto.errors import ConfigError
@@ -126,20 +125,6 @@ def test_a_renewal_drops_no_connection() -> None:
             assert await call_on(old.channel) == b"here"
             assert await answer("", invite(f"127.0.0.1:{port}")) == b"here"
             await old.channel.close()
-
-    asyncio.run(main())
-
-
-def test_a_proxy_is_passed_with_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        proxy = ConnectProxy("me:p@ss word", hosts={"coordinator.invalid": "127.0.0.1"})
-        async with server(lambda: LEAF) as port, proxy_at(proxy) as proxy_port:
-            monkeypatch.setenv("https_proxy", f"http://me:p%40ss%20word@127.0.0.1:{proxy_port}")
-            dialled = await dial("", invite(f"coordinator.invalid:{port}"), ())
-            assert dialled.port == proxy_port
-            assert await call_on(dialled.channel) == b"here"
-            await dialled.channel.close()
-            assert proxy.passed == 2 * [f"coordinator.invalid:{port}"]  # the first is that of the preflight
 
     asyncio.run(main())
 

@@ -220,16 +220,3 @@ def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
     assert kind(spec(), ready=0, now=due, leased=0) is Extract
     after = decide(replace(waiting, now=due, contributed=True), spec())
     assert after == Wait("the data of the next samples have not arrived", phase="data")
-
-
-def test_the_head_of_a_lease() -> None:
-    lease = Lease()
-    lease.renew([range(3, 5), range(10, 20)])
-    assert [lease.head(samples) for samples in (0, 1, 2, 4)] == [
-        (),
-        (range(3, 4),),
-        (range(3, 5),),
-        (range(3, 5), range(10, 12)),
-    ]
-    assert lease.take(3) == [3, 4, 10]
-    assert lease.runs == (range(11, 20),)
