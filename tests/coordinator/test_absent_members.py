@@ -83,20 +83,6 @@ def test_a_node_that_was_away_for_long_goes_on_and_what_it_had_not_reported_coun
     played(tmp_path, scene)
 
 
-def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 60.0)  # the others are not to be lost
-
-    async def scene(coordinator: GossipCoordinator) -> None:
-        await training(coordinator)
-        leases = coordinator.swarm.registry.leases
-        for number in range(3):
-            leases.grant(f"forgotten {number}", 2, 0)
-        await coordinator.run.beats.seal()
-        assert leases.holders == {node.node_id for node in coordinator.nodes}
-
-    played(tmp_path, scene)
-
-
 def test_only_a_node_that_has_mixed_nothing_may_begin_anew(tmp_path: Path) -> None:
     """`verify` demands the same of the ledger."""
 

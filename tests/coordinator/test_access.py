@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from thinwire_coordinator.access.bans import Ban
-from thinwire_coordinator.access.database import FILE, Database
-from thinwire_coordinator.access.invite_table import InviteTable
+from thinwire_coordinator.access.database import FILE
 from thinwire_coordinator.access.invites import ADDRESS_EVERY_S, InviteRecord, why_not
 from thinwire_coordinator.access.node_table import NodeRecord
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.access.store import SEEN_EVERY_S, AccessStore
-from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_proto.errors import ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 
 NOW = 1_790_000_000.0
@@ -138,23 +137,6 @@ def test_without_need_of_an_invite_everybody_enrols_but_the_banned(tmp_path: Pat
         assert reason(store, candidate(OTHER)) is None
         store.bans.ban(key.node_id, None, "", "organizer", NOW)
         assert reason(store, candidate(b"", key=key)) is DoorReason.BANNED
-
-
-def test_a_full_table_of_invites_forgets_those_that_admit_nobody(tmp_path: Path) -> None:
-    with closing(Database(tmp_path / FILE)) as database:
-        table = InviteTable(database, invites_max=4)
-        tokens = iter(bytes([number]) * 16 for number in range(9))
-        valid = table.make(next(tokens), name="", now=NOW)
-        expired = table.make(next(tokens), name="", now=NOW, expires=NOW + 60)
-        used = table.make(next(tokens), name="", now=NOW, uses_max=1)
-        revoked = table.make(next(tokens), name="", now=NOW)
-        table.use(used.number)
-        table.revoke(revoked.number, NOW)
-        kept = [table.make(next(tokens), name="", now=NOW + 60) for _ in (expired, used, revoked)]
-        assert table.all() == [valid, *kept]
-        with pytest.raises(ConfigError, match=r"4 invites are valid.*revoke"):
-            table.make(next(tokens), name="", now=NOW + 60)
-        assert table.all() == [valid, *kept]
 
 
 def test_neither_tokens_nor_readers_get_out_of_the_file(store: AccessStore, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.state_directory import check_bodies, create_state, open_state
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.contract import parse_run
-from thinwire_proto.errors import ConfigError, LedgerError, LocalError
+from thinwire_proto.errors import ConfigError, LocalError
 
 RUN = parse_run({"model": MODEL}, "test")
 
@@ -45,22 +45,6 @@ def test_a_new_run_needs_an_empty_address(tmp_path: Path) -> None:
         create_state(tmp_path, RUN, str(taken))
     create_state(tmp_path, RUN, str(tmp_path / "updates"))  # the default
     assert not (tmp_path / "bodies.url").exists()
-
-
-def test_bodies_stored_elsewhere_reveal_a_lost_ledger(tmp_path: Path) -> None:
-    create_state(tmp_path, RUN, "memory://lost")
-    state = open_state(tmp_path)
-    assert state.bodies.location == "memory://lost"
-    state.bodies.put(b"body")
-    state.close()
-    (tmp_path / "ledger.sqlite").write_bytes(
-        b""
-    )  # as a power cut may leave it; else the run would begin anew at step 0
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite is empty; restore it"):
-        open_state(tmp_path)
-    (tmp_path / "ledger.sqlite").unlink()
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing"):
-        open_state(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -150,38 +150,6 @@ def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> 
     collecting(tmp_path, scene)
 
 
-@pytest.mark.usefixtures("short_patience")
-def test_nodes_that_wait_for_longer_than_until_a_silent_one_is_lost_are_in_the_mean(tmp_path: Path) -> None:
-    """A node sends no report while its call waits for its turn. The first upload is slower than that bound."""
-
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, second, last = coordinator.nodes
-        body = first.body(coordinator.swarm.view.layout.parameters)
-        go_on = asyncio.Event()
-
-        async def slow_upload() -> AsyncIterator[bytes]:
-            yield body[:4]
-            await go_on.wait()
-            yield body[4:]
-
-        uploading = asyncio.ensure_future(coordinator.deposit(first, slow_upload()))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # before the others in the queue
-        await asyncio.sleep(0.05)
-        waiting = [asyncio.ensure_future(coordinator.deposit(node)) for node in (second, last)]
-        await asyncio.sleep(1.5 * coordinator.run.beats.directory.settings.lost_after_s)
-        await coordinator.run.beats.seal()
-        assert coordinator.run.beats.directory.entered == []  # all three are taken for lost
-        go_on.set()
-        await sealing
-        assert await uploading == ""
-        assert await asyncio.gather(*waiting) == ["", ""]
-        parameters = coordinator.swarm.view.layout.parameters
-        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
-
-    collecting(tmp_path, scene)
-
-
 def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_whose(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

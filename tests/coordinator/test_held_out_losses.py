@@ -74,18 +74,6 @@ def test_a_part_counts_once_and_from_its_own_node_alone() -> None:
     assert "not wanted" in held_out.answered(NODES[0], part, 1.0)
 
 
-def test_a_node_that_goes_with_a_part_ends_the_measurement_and_one_without_does_not() -> None:
-    held_out = losses()
-    held_out.begin(AT, NODES)
-    for part in held_out.open_to(NODES[0]):
-        held_out.answered(NODES[0], part, 1.0)
-    assert not held_out.left(NODES[0])
-    assert held_out.left(NODES[1])
-    assert held_out.open_to(NODES[2]) == []
-    assert results(held_out) == []
-    assert not held_out.left(NODES[2])
-
-
 @pytest.mark.parametrize(("trained", "nodes"), [(1, 1), (4, 1), (4, 3), (16, 3), (4, 100)])
 def test_measuring_takes_at_most_a_small_share_of_the_time_of_training(trained: int, nodes: int) -> None:
     held_out, names = losses(every=1, trained=trained), [f"node {number}" for number in range(nodes)]

@@ -14,11 +14,10 @@ import pytest
 
 from support.sealed_run import make_run, node_key
 from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.history import History, Past, Share, read_past
+from thinwire_coordinator.observe.history import History, Past, read_past
 from thinwire_coordinator.observe.series import Bucket, Series
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
-from thinwire_coordinator.swarm.whole_run import SHARES_TOLD_MAX
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import COLUMNS, curves_csv
 from thinwire_proto.all_reduce import ring_bytes_of_all
@@ -132,22 +131,6 @@ def test_a_run_that_has_diverged_says_so_until_a_loss_is_finite_again() -> None:
         watched.tell(LossMeasured(step, "wiki", loss))
         assert curve.diverged == diverged
     assert (curve.first, curve.newest) == ((5, 2.0), (15, 3.0))
-
-
-def test_the_whole_run_names_those_with_the_most_tokens() -> None:
-    """A share of this term and one of an earlier term are added, however many nodes came before."""
-    watched = Watched()
-    watched.tell(sealed(0))
-    here = node_key(1).public.node_id
-    others = {f"{number:032x}": Share(1, 10_000 + number) for number in range(2 * SHARES_TOLD_MAX)}
-    watched.history.begin_with(Past(shares=others | {here: Share(5, 9_999)}))
-    whole = watched.history.whole_run()
-    assert whole is not None
-    assert whole.nodes == len(watched.history.shares())
-    assert len(whole.shares) == SHARES_TOLD_MAX
-    everybody = sorted(watched.history.shares().items(), key=lambda item: item[1].tokens, reverse=True)
-    assert [share.node for share in whole.shares] == [node for node, _ in everybody[:SHARES_TOLD_MAX]]
-    assert (whole.shares[0].node, whole.shares[0].counted) == (here, 6)
 
 
 async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Path) -> None:

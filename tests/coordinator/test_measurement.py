@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.round.measurement import (
-    ASKED_MAX,
     Action,
     Judged,
     MeasureHere,
@@ -133,19 +132,6 @@ def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong
     assert shared.measured == [("wiki", pytest.approx(found, nan_ok=True), "coordinator")]
     assert shared.judged("differed") == [{"honest": honest, "liar": liar}[name] for name in wrong]
     assert len(shared.judged("agreed")) == (2 - len(wrong) if math.isfinite(found) else 0)
-
-
-def test_the_coordinator_measures_a_part_that_many_nodes_did_not() -> None:
-    shared = Shared("abcdefgh")
-    (part,) = shared.parts
-    for _ in range(ASKED_MAX - 1):
-        assert shared.here == []
-        shared.do(shared.measurement.decline(shared.asked(part)[0], part, 1.0))
-    assert shared.here == [part]
-    shared.answer(shared.asked(part)[0], part, 2.0)  # it had begun
-    shared.do(shared.measurement.measured_here(part, 2.0))
-    assert shared.measured == [("wiki", 2.0, "coordinator")]
-    assert len(shared.judged("agreed")) == 1
 
 
 def test_two_equal_lies_lose_against_the_coordinator_only_if_it_measured() -> None:

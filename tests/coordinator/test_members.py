@@ -33,16 +33,6 @@ def test_a_newcomer_takes_the_place_of_the_node_that_was_heard_of_longest_ago() 
     assert names(swarm) == {"a", "c"}
 
 
-def test_a_call_shows_that_a_node_is_here() -> None:
-    swarm = members()
-    first, second = swarm.join(A, "a"), swarm.join(B, "b")
-    assert first is not None
-    assert second is not None
-    swarm.of_secret(first[1])  # it probes
-    swarm.join(C, "c")
-    assert names(swarm) == {"a", "c"}
-
-
 def test_a_node_that_fetches_keeps_its_place_however_long_that_takes() -> None:
     swarm = members()
     first, second = swarm.join(A, "a"), swarm.join(B, "b")

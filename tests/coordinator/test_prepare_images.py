@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from thinwire_proto.contract.data.images import ImagesSpec
 from thinwire_proto.data.images import DEVIATION, HELD_OUT, MEAN, Images, ImagesKind
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.task import task_of
 
 COLOURS = {"blue": (10, 20, 240), "green": (20, 230, 30), "red": (250, 10, 10)}
 SIZE = 8
@@ -149,19 +147,6 @@ def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
         opened(tmp_path / "out", classes=5)
     with pytest.raises(ValueError, match=r"model\.image_size must be 8, as in the data; it is 9"):
         opened(tmp_path / "out", image_size=9)
-
-
-def test_a_model_of_timm_takes_a_batch(pictures: Path, tmp_path: Path) -> None:
-    try:
-        importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:  # its torchvision may be for another torch
-        pytest.skip(f"timm cannot be imported: {error}")
-    made(pictures, tmp_path)
-    model = {"kind": "timm", "name": "resnet18", "options": {"norm_layer": "groupnorm"}, "classes": 3}
-    data = opened(tmp_path, **model)
-    run = RunSpec.model_validate({"model": model | {"image_size": SIZE}})
-    loss = task_of(run.model).model("cpu").loss(*data.batch(range(4)))
-    assert torch.isfinite(loss)
 
 
 def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,16 +178,6 @@ def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: RunState, mon
     assert state.bodies.names() == names(state, *range(4, STEPS))
 
 
-def test_the_snapshot_that_becomes_the_oldest_is_read_back_first(
-    state: RunState, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = state.snapshot_path(6)
-    path.write_bytes(path.read_bytes()[:-10])
-    Retention(state, 2).sweep()
-    assert state.snapshot_steps() == list(SNAPSHOTS)
-    assert told(caplog, "coordinator.snapshot_unsound") == [{"step": 6}]
-
-
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     """The fields of each logged event with this id."""
     return [vars(record)["fields"] for record in caplog.records if getattr(record, "event", None) == event]

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-import threading
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +13,7 @@ from thinwire_coordinator.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.workers import Job
-from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import LocalError
 from thinwire_proto.wire.reasons import Reason
 
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
@@ -72,45 +65,3 @@ async def test_the_last_step_is_in_the_curves(tmp_path: Path, monkeypatch: pytes
     accumulated = EventAccumulator(str(curves))
     accumulated.Reload()
     assert [event.step for event in accumulated.Scalars("loss/training")] == [1]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, fails: bool
-) -> None:
-    """A task that goes on without the workers fails, and so does a future whose error nobody takes."""
-    monkeypatch.setattr(limits, "SEAL_CLOSE_S", PATIENCE_S if fails else 0.0)
-    stop, listening, told, writes = asyncio.Event(), asyncio.Event(), threading.Event(), threading.Event()
-    settings = CoordinatorSettings(
-        tmp_path, "127.0.0.1:0", RunSpec.model_validate({"model": MODEL}), wait_for=1, evaluate_every=100
-    )
-    coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
-    running = asyncio.ensure_future(coordinator.run(stop))
-    await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._swarm
-    assert swarm is not None
-    nodes, append, settle = SwarmNodes(swarm), swarm.state.ledger.append, swarm.settle
-
-    def slowly(*row: Any) -> None:
-        writes.set()
-        assert told.wait(PATIENCE_S)
-        if fails:
-            raise OSError(errno.EIO, "the disk fails")
-        append(*row)
-
-    async def settle_and_tell(within_s: float) -> None:
-        asyncio.get_running_loop().call_later(0.1, told.set)
-        await settle(within_s)
-
-    monkeypatch.setattr(swarm.state.ledger, "append", slowly)
-    monkeypatch.setattr(swarm, "settle", settle_and_tell)
-    contribution = await contributing(nodes)
-    assert await asyncio.to_thread(writes.wait, PATIENCE_S)
-    stop.set()
-    with pytest.raises(LocalError, match="the disk fails; nothing that was sealed is lost") if fails else nullcontext():
-        await asyncio.wait_for(running, PATIENCE_S)
-    await asyncio.sleep(0)
-    assert not swarm.failed.done()
-    assert [record.exc_info for record in caplog.records if record.levelno >= logging.ERROR] == [None] * fails
-    contribution.cancel()
-    await nodes.end_streams()

@@ -14,7 +14,7 @@ from support.ballots import Votes, ballot, empty, sent_by
 from thinwire_coordinator.trust.ballots import Ballot, Secret
 from thinwire_coordinator.trust.comparison import Comparer
 from thinwire_coordinator.trust.evidence import Audited, Cause, Decision, RoundEvidence, Shown, Verdict
-from thinwire_coordinator.trust.standing import BAN_S, BAN_S_MAX, Standing
+from thinwire_coordinator.trust.standing import BAN_S, BAN_S_MAX
 from thinwire_coordinator.trust.trust import Trust
 from thinwire_coordinator.trust.weights import FULL_AFTER
 
@@ -226,14 +226,3 @@ def test_the_order_of_evidence_does_not_matter(seed: int) -> None:
     first, again = play(1), play(-1)
     assert first[0] == again[0]  # type: ignore[index]
     assert first[1] == again[1]  # type: ignore[index]
-
-
-def test_a_standing_survives_a_restart() -> None:
-    swarm = Swarm()
-    swarm.play(9, lambda node, honest: swarm.votes.flipped(node))
-    before = swarm.trust.of(HOSTILE[0])
-    again = Standing.from_plain(before.node, before.plain())
-    assert again.suspected == before.suspected
-    assert again.why == before.why
-    assert again.bans == before.bans
-    assert again.evidence == pytest.approx(before.evidence, abs=0.001)

@@ -90,16 +90,3 @@ def test_a_file_with_another_hash_never_gets_the_name(tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match="100 bytes came with the hash"):
         cache.take_in(blob)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_how_many_blobs_fit_beside_those_that_others_want(tmp_path: Path) -> None:
-    blobs = [blob_named(number)[0] for number in range(4)]
-    cache = BlobCache(tmp_path, 300)
-    cache.want("task", blobs[:1])
-    cache.want("lease", blobs[1:3])
-    assert cache.room_for(blobs[1:], "lease") == 2
-    cache.want("evaluation", blobs[2:])
-    assert cache.room_for(blobs[1:], "lease") == 0
-    assert cache.room_for(blobs[2:], "lease") == 2  # they lie there once
-    cache.bound(1000, file_bytes_max=350)
-    assert [cache.most_bytes(blob) for blob in blobs[:2]] == [350, 250]

@@ -136,21 +136,6 @@ async def test_a_download_that_broke_off_is_continued(tmp_path: Path, server: Bl
     assert server.asked[-1] == (blob.hash, 262_500)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_a_whole_download_whose_hash_was_not_yet_checked_is_not_fetched_again(
-    tmp_path: Path, server: BlobServer, damaged: bool
-) -> None:
-    """The node was stopped while it hashed the file, which takes long for a large base. A damaged one is fetched."""
-    blob, swarm = blob_in(server.folder), Swarm()
-    found = fetcher(tmp_path, [server.url], swarm)
-    data = (server.folder / blob.hash).read_bytes()
-    found.cache.part(blob).write_bytes(b"x" + data[1:] if damaged else data)
-    await found.fetch([blob])
-    assert found.cache.path(blob).read_bytes() == data
-    assert server.asked == ([(blob.hash, 0)] if damaged else [])
-    assert swarm.asked == []
-
-
 async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path: Path, server: BlobServer) -> None:
     blob = blob_in(server.folder)
     found = fetcher(tmp_path, [server.url], Swarm())

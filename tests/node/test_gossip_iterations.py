@@ -6,22 +6,15 @@ import asyncio
 import random
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from support.gossip_lines import KEYS
 from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
-from thinwire_node.daemon import Node
-from thinwire_node.observe.reporter import Reporter
-from thinwire_node.observe.view import lines, one_line
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
-from thinwire_node.settings import NodeSettings
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract
@@ -73,43 +66,6 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
     assert one.work.saved.samples == SAMPLES
     for number, training in enumerate((one, other)):
         await nodes.close(number, training)
-
-
-async def test_a_report_speaks_of_iterations_with_a_session_and_without(tmp_path: Path) -> None:
-    """Before the first topology, while the coordinator is away, and when the node has left."""
-    nodes = GossipNodes(tmp_path, contract_with(60.0), 2)
-    node = Node(NodeSettings("127.0.0.1:1", tmp_path, "cpu", NodeOptions("x", 8, None), None))
-    found: Any = SimpleNamespace(contract=CONTRACT, work=None, training=None)
-    node._bootstrap, reporter = found, Reporter(node)
-
-    def shown() -> str:
-        report = reporter.report()
-        text = "\n".join(line.plain for line in lines(report, 100)) + one_line(report)
-        assert not any(word in text for word in ("round", "counted of", "step", "contributions")), text
-        return text
-
-    node.doing = "connecting"
-    assert "connecting" in shown()
-    one, other = nodes.open(0), nodes.open(1)
-    found.training = one
-    assert (reporter.report().words, reporter.report().state) == ("connecting", "connecting")
-    assert "iteration 0 of 3" in shown()
-    await nodes.start(0, one)
-    await other.take(nodes.answer(1))
-    name = KEYS[1].public.node_id[:8]
-    async with Within(20):
-        while not one.doing.startswith("waiting: for messages"):
-            await asyncio.sleep(0.01)
-    report = reporter.report()
-    assert (report.words, report.state) == (f"waiting: for messages of {name}; connecting", "waiting")
-    assert report.peers is not None
-    assert report.peers.topology == 1
-    assert f"to {name}" in shown()
-    for number, training in enumerate((one, other)):
-        await nodes.close(number, training)
-    node.doing = "left"
-    assert (reporter.report().words, reporter.report().state) == ("left", "left")
-    assert "iteration 0 of 3" in shown()
 
 
 async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_path: Path) -> None:

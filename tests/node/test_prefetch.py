@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,33 +161,6 @@ async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path
     node.prefetch.pass_over(node.lease)
     assert (node.record.shards_skipped, node.lease.left) == (0, 8)
     server.fault = ""
-    node.prefetch.look_again()
-    await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8)
-    task.cancel()
-
-
-async def test_a_full_disk_asks_for_no_byte_however_often_it_is_tried(
-    tmp_path: Path, server: BlobServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8})
-    node = Node(tmp_path, manifest, server)
-    free = SIZE - 1
-    looks: list[int] = []
-
-    def usage(folder: Path) -> Any:
-        looks.append(free)
-        return SimpleNamespace(free=free)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    task = asyncio.ensure_future(node.prefetch.run())
-    node.lease_of(range(8))
-    await node.until(lambda: node.record.shards_skipped)
-    node.now += SOURCE_REST_S + 1
-    node.prefetch.look_again()
-    await node.until(lambda: len(looks) >= 2)
-    assert server.asked == []
-    free = SIZE
-    node.now += SOURCE_REST_S + 1
     node.prefetch.look_again()
     await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8)
     task.cancel()

@@ -191,30 +191,3 @@ def test_the_status_command_says_whether_a_node_runs(
     state.close()
     assert "the node is not running; it ended without leaving" in ask_status(tmp_path)
     assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent
-
-
-def test_the_command_shows_each_state_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def ask_slots(*more: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["thinwire-node", "status", "--state-slots", str(tmp_path), *more])
-        main()
-        return capsys.readouterr().out
-
-    with pytest.raises(SystemExit):
-        ask_slots()
-    assert "no node has run here; give the nodes' --state-slots" in capsys.readouterr().err
-    for name in ("10", "2", "other"):
-        (tmp_path / name).mkdir()
-        status.write(tmp_path / name, REPORT)
-    (tmp_path / "11").mkdir()  # taken, and nothing was reported yet
-    headings = [line for line in ask_slots().splitlines() if line.startswith(str(tmp_path))]
-    assert headings == [f"{tmp_path / '2'}:", f"{tmp_path / '10'}:"]
-    reports = json.loads(ask_slots("--json"))
-    assert list(reports) == ["2", "10"]
-    assert reports["2"]["bytes"]["sent"] == REPORT.bytes.sent
-    (tmp_path / "2" / status.FILE).write_bytes(b"")  # as a power cut may leave it
-    shown = ask_slots()
-    assert f"{tmp_path / '2' / status.FILE}: written by another version of thinwire-node, or damaged" in shown
-    assert "ended without leaving" in shown.partition(f"{tmp_path / '10'}:")[2]  # the other slot is shown all the same
-    assert json.loads(ask_slots("--json"))["2"] is None

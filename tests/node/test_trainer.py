@@ -184,16 +184,6 @@ def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Tr
     assert not looks_ahead(trainer, sent, share=1.5 - share)
 
 
-def test_looking_ahead_does_not_change_the_replica(looking: tuple[Trainer, Sent]) -> None:
-    trainer, sent = looking
-    before, step, head = trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head
-    for start in (4, 8):
-        trainer.look_ahead([sent])
-        trainer.micro_batch(range(start, start + 4))
-    trainer.extract(8)
-    assert (trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head) == (before, step, head)
-
-
 def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     swarms = trainer.replica.clone()

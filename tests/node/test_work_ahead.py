@@ -104,14 +104,3 @@ def test_a_node_looks_ahead_by_each_contribution_that_its_replica_lacks(swarm: S
         assert swarm.stands_on()
 
     asyncio.run(play())
-
-
-def test_an_update_without_a_contribution_of_its_round_leaves_it_until_the_outcome_is_known(swarm: Swarm) -> None:
-    async def play() -> None:
-        first = await swarm.contribute(STEP)
-        await swarm.update()
-        assert swarm.stands_on(first[1])
-        await swarm.work.settle(False)
-        assert swarm.stands_on()
-
-    asyncio.run(play())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -13,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, random_votes, shapes_contract
-from thinwire_proto.contract import Magnitude, Parameter, ScheduleSpec
+from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import schedule as rates
 from thinwire_proto.exact.magnitudes import MagnitudeMerger
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes, merge
+from thinwire_proto.exact.votes import CHUNK, Merged, Votes, merge
 from thinwire_proto.wire.codec import (
     VERSION,
     contribution_bytes_max,
@@ -31,10 +30,8 @@ from thinwire_proto.wire.codec import (
     update_bytes_max,
 )
 from thinwire_proto.wire.component_codec import GAPS
-from thinwire_proto.wire.sign_form import signs_of
 
 LAYOUT = TileLayout(shapes_contract().parameters)
-OTHERS: tuple[Magnitude, ...] = ("clipped", "tile")
 RATE = float(np.float32(1e-3))
 
 
@@ -175,20 +172,6 @@ def test_merged_votes_outside_their_bounds_are_refused() -> None:
     data = payload(0, one, one, *ONE, b"\x01", 8, packed(b"\xff"), packed(b"\x00\x80"))
     with pytest.raises(PayloadError, match="between 1 and 32767"):
         decode_update(data, LAYOUT)
-
-
-def test_signs_round_trip_only_if_the_contract_steps_by_signs() -> None:
-    update = Update(3, RATE, 1.0, merge([(random_votes(LAYOUT, 2000, 1), 1)], LAYOUT.components))
-    assert isinstance(update.merged, Merged)
-    signs = signs_of(update.merged, LAYOUT, "dct", 3)
-    data = encode_update(replace(update, merged=signs), LAYOUT)
-    again = decode_update(data, LAYOUT).merged
-    assert isinstance(again, Signs)
-    assert np.array_equal(again.stepped, signs.stepped)
-    assert np.array_equal(again.positive, signs.positive)
-    for other in OTHERS:
-        with pytest.raises(PayloadError, match=f"demo.magnitude = {other}"):
-            decode_update(data, LAYOUT, other)
 
 
 @pytest.mark.parametrize(

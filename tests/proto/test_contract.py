@@ -41,15 +41,6 @@ def test_differences_are_named_with_both_values() -> None:
     assert differences(ours, ours) == []
 
 
-def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:
-    ours = small_contract()
-    first, *rest = ours.parameters
-    theirs = ours.model_copy(update={"parameters": (first.model_copy(update={"shape": (9, 9)}), *rest)})
-    assert differences(ours, theirs) == ["parameters.embedding.weight: [256, 64] here, [9, 9] there"]
-    wider = small_contract(model={"width": 128, "heads": 2, "layers": 1, "context": 32})
-    assert {line.split(":")[0] for line in differences(ours, wider)} == {"model.hidden", "model.width"}
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [

@@ -256,12 +256,3 @@ def test_a_pointer_of_git_lfs_is_named(kind: str, file: str, tied: Path, tmp_pat
         begin[kind]()
     assert str(raised.value) == f"{tmp_path / file}: {IS_LFS_POINTER}"
     assert "git lfs pull" in IS_LFS_POINTER
-
-
-def test_the_base_of_an_adapter_has_no_tensors_that_its_model_does_not_take(tied: Path, tmp_path: Path) -> None:
-    for path in tied.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    complete_model(LoraSpec(base=str(tmp_path)), lambda: None)
-    edited(tmp_path, EDITS["a bias"][0])
-    with pytest.raises(ConfigError, match=EDITS["a bias"][1]):
-        complete_model(LoraSpec(base=str(tmp_path)), lambda: None)

@@ -9,15 +9,12 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from deploy.local_swarm.processes import Process
 from support.disks import fill, make_room, read_only, small_disk
 from support.real import RESTING, RealSwarm, ended, run_text, until
-from support.sealed_run import make_run
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.ledger.verify import verify
-from thinwire_proto.errors import MEND_DISK, LedgerError
+from thinwire_proto.errors import MEND_DISK
 
 LONG = run_text(100_000)
 DISK_MB = 24
@@ -118,28 +115,6 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
 
 
 # torn files
-
-
-def test_a_torn_body_is_named_and_a_torn_snapshot_is_set_aside(swarm: RealSwarm) -> None:
-    swarm.state.mkdir()
-    make_run(swarm.state, 4)
-    state = open_state(swarm.state)
-    body = swarm.state / "updates" / state.ledger.row(1).body_hash.hex()
-    state.close()
-    data = body.read_bytes()
-    body.write_bytes(data[:100])
-    torn = f"step 1: body {body.name} does not match its hash: it has 100 of {len(data)} bytes"
-    with pytest.raises(LedgerError, match=torn):
-        verified(swarm.state)
-    body.write_bytes(data)
-
-    newest = swarm.state / "snapshots" / "2.safetensors"
-    newest.write_bytes(newest.read_bytes()[:5000])
-    coordinator = swarm.coordinator()
-    assert [event["step"] for event in coordinator.events("coordinator.snapshot_set_aside")] == [2]
-    assert newest.with_suffix(".bad").exists()
-    assert [event["step"] for event in coordinator.events("coordinator.replayed")] == [4]
-    assert verified(swarm.state) == 4
 
 
 def test_a_ledger_with_torn_last_rows_keeps_all_earlier_rows(swarm: RealSwarm, tmp_path: Path) -> None:
