@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.sealed_run import counted, make_run, node_key, verified
-from thinwire_coordinator.hall.ledger.signatures import RowSignatures
-from thinwire_coordinator.hall.ledger.signing import sign_older_rows
-from thinwire_coordinator.hall.ledger.state_directory import StartInterrupted, open_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.verify import verify
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
@@ -117,56 +114,6 @@ def test_a_row_of_another_coordinator_is_found(folder: Path) -> None:
     change(folder, "UPDATE about SET value = ? WHERE key = 'coordinator_key'", node_key(1).public.data.hex())
     with pytest.raises(Damaged, match="step 0: the row's signature is not that of the coordinator's key"):
         verified(folder)
-
-
-def test_rows_of_an_older_version_are_signed_once(folder: Path) -> None:
-    make_old(folder)
-    text = verified(folder)
-    assert "signatures: 0 of rows and 0 of contributions are correct" in text
-    assert "4 rows are not signed yet: the coordinator signs them when it starts" in text
-    assert "8 contributions are from before signatures" in text
-    state = open_state(folder)
-    assert sign_older_rows(state) == STEPS
-    assert sign_older_rows(state) == 0
-    state.close()
-    text = verified(folder)
-    assert "signatures: 4 of rows and 0 of contributions are correct" in text
-    assert "not signed yet" not in text
-    change(folder, "UPDATE rows SET signature = zeroblob(64) WHERE step = 1")
-    with pytest.raises(Damaged, match="step 1: the row's signature"):
-        verified(folder)
-
-
-def test_signing_continues_where_it_was_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire_coordinator.hall.ledger.signing.BATCH_ROWS", 3)
-    make_old(folder)
-    state = open_state(folder)
-    calls = []
-
-    def stop_at_the_second_batch() -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise StartInterrupted
-
-    with pytest.raises(StartInterrupted):
-        sign_older_rows(state, stop_at_the_second_batch)
-    assert state.ledger.signatures.first_unsigned() == 3
-    assert sign_older_rows(state) == 1
-    state.close()
-    assert "signatures: 4 of rows" in verified(folder)
-
-
-def test_a_row_that_does_not_follow_the_row_before_it_is_not_signed(folder: Path) -> None:
-    state = open_state(folder)
-    row = replace(state.ledger.row(3), step=4, counted=())  # it names the row before step 3 as the previous one
-    state.ledger.append(row, RowSignatures(b"", ()))
-    state.close()
-    make_old(folder)
-    state = open_state(folder)
-    with pytest.raises(Damaged, match="step 4: the row does not follow the previous row"):
-        sign_older_rows(state)
-    assert state.ledger.signatures.of_row(4) is None
-    state.close()
 
 
 def test_a_run_does_not_open_with_another_key_or_without_its_key(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,13 @@ import pytest
 import torch
 
 from support.sealed_run import make_run
-from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.hall.rpc.server import check_listen
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.errors import ConfigError
 
 STEPS = 40
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
@@ -92,14 +90,6 @@ async def test_a_coordinator_stopped_while_it_replays_leaves_the_ledger_unchange
     await serves(tmp_path)
 
 
-async def test_a_coordinator_does_not_start_if_its_ready_file_cannot_be_written(tmp_path: Path) -> None:
-    ready = tmp_path / "missing" / "ready.json"
-    coordinator = Coordinator(replace(settings(tmp_path / "state"), ready_file=ready))
-    with pytest.raises(LocalError, match=f"cannot write the ready file {ready}: No such file"):
-        await coordinator.run(asyncio.Event())
-    assert not is_state(tmp_path / "state")  # nothing was created or replayed before
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 async def test_a_coordinator_whose_port_is_in_use_creates_no_run(tmp_path: Path, host: str) -> None:
     with socket.create_server((host, 0)) as taken:
@@ -108,22 +98,3 @@ async def test_a_coordinator_whose_port_is_in_use_creates_no_run(tmp_path: Path,
             await Coordinator(replace(settings(tmp_path), listen=listen)).run(asyncio.Event())
     assert not is_state(tmp_path)
     await check_listen(listen)  # it is free again
-
-
-async def gone(path: Path) -> None:
-    while await asyncio.to_thread(path.exists):
-        await asyncio.sleep(0.01)
-
-
-async def test_the_ready_file_is_gone_while_a_coordinator_waits_for_its_workers(tmp_path: Path) -> None:
-    stop, snapshot_is_written = asyncio.Event(), threading.Event()
-    coordinator = Coordinator(settings(tmp_path), on_listening=lambda port: stop.set())
-    coordinator._workers.submit(Job.WRITE_SNAPSHOT, snapshot_is_written.wait, 60)
-    running = asyncio.ensure_future(coordinator.run(stop))
-    try:
-        await stop.wait()
-        await asyncio.wait_for(gone(tmp_path / READY_FILE), timeout=30)
-        assert not running.done()
-    finally:
-        snapshot_is_written.set()
-        await running

@@ -5,30 +5,22 @@ On a machine without a card the kernel runs in Triton's interpreter: the same co
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_corpus
-from thinwire_node import machine
-from thinwire_node.compression import fused, trial
+from support.small import SHAPES, shapes_contract
+from thinwire_node.compression import trial
 from thinwire_node.compression.compress import Compressor, Extracted
-from thinwire_node.compression.fused import TrialEndedError, make_fused, tried, verdict_of
+from thinwire_node.compression.fused import verdict_of
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.sent import Sent
-from thinwire_node.compression.trial import decide, disagreement, hard_tiles, reference_topk
-from thinwire_node.machine import RealMachine
-from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.data.text import CorpusText
+from thinwire_node.compression.trial import decide, disagreement, hard_tiles
+from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 
 pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
@@ -68,14 +60,6 @@ def assert_same_extraction(coefficients: Tensor, k: int, spec: DemoSpec) -> None
 def test_kernel_selects_as_torch(k: int, fields: dict[str, object]) -> None:
     """With tiles that are hard to select from; see `hard_tiles`."""
     assert_same_extraction(hard_tiles(), k, spec_of(**fields))
-
-
-@given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 4096))
-@settings(max_examples=25, deadline=None)
-def test_ties_go_to_the_lowest_positions(seed: int, largest: int, k: int) -> None:
-    """There are few different magnitudes, so nearly every k has ties at the boundary."""
-    coefficients = torch.randint(-largest, largest + 1, (1, 64, 64), generator=torch.Generator().manual_seed(seed))
-    assert_same_extraction(coefficients.to(torch.float32), k, spec_of())
 
 
 def test_extreme_float32_numbers() -> None:
@@ -142,16 +126,6 @@ def assert_same_but_for_ties(one: Sent, other: Sent) -> None:
         assert size == pytest.approx(min(abs(value) for at, value in first.items() if at // 4096 == tile), rel=1e-4)
 
 
-def test_zero_gradients_send_nothing() -> None:
-    momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
-    momentum.fused = fused_for(spec_of(magnitude="tile"))
-    nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
-    sent = momentum.accumulate_and_extract(nothing, 0.1, 1, 32)
-    assert len(sent.components) == 0
-    assert sent.codes is not None
-    assert len(sent.codes) == 0
-
-
 def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
     """The kernel receives only an address, so it would read other memory."""
     momentum = Momentum(LAYOUT, spec_of(), DEVICE)
@@ -211,12 +185,6 @@ def test_self_test_names_the_fault(fault: str, expected: str, monkeypatch: pytes
     assert (expected in found) if expected else found == ""
 
 
-def test_reference_topk_selects_as_torch() -> None:
-    for k in (1, 32, 4096):
-        plain = Compressor(spec_of(), "cpu").extract(hard_tiles(), k)
-        assert torch.equal(reference_topk(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
-
-
 def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "TESTED_K", (32,))
     spec = spec_of(precondition="adam")
@@ -228,18 +196,6 @@ def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.launch is None
     assert "in torch" in verdict.why
     assert "gradients" in verdict.why
-
-
-def test_one_compressor_for_two_models() -> None:
-    """The kernel reads from a table which tensor a tile is of. The second model has more tiles."""
-    spec, small, large = spec_of(), TileLayout([Parameter(name="w", shape=(70, 64))]), LAYOUT
-    kernel = fused_for(spec)
-    for layout in (small, large):
-        plain, other = Momentum(layout, spec, DEVICE), Momentum(layout, spec, DEVICE)
-        plain.fused, other.fused = None, kernel
-        gradients = {tensor.name: torch.randn(tensor.shape, device=DEVICE) for tensor in layout.tensors}
-        one, two = (momentum.accumulate_and_extract(gradients, 0.1, 1, 8) for momentum in (plain, other))
-        assert torch.equal(one.components, two.components)
 
 
 def test_without_triton_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,41 +237,6 @@ def test_a_trial_that_hangs_is_ended() -> None:
     verdict = verdict_of([sys.executable, "-c", "import time; time.sleep(60)"], 2.0)
     assert verdict.launch is None
     assert "longer than 2 s" in verdict.why
-
-
-async def test_a_node_that_is_told_to_stop_does_not_wait_for_the_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-
-    def hanging_trainer(*arguments: object) -> None:
-        try:
-            verdict_of([sys.executable, "-c", "import time; time.sleep(60)"], 60.0)
-        except TrialEndedError:
-            ended.set()
-
-    monkeypatch.setattr(machine, "Trainer", hanging_trainer)
-    here = RealMachine("nowhere:1", tmp_path, "cpu")
-    state, contract = here.open_state(), small_contract()
-    data = CorpusText(small_corpus(), contract)
-    making = asyncio.ensure_future(here.make_work(contract, state, data, random_replica(contract), None))
-    while not fused._running:
-        await asyncio.sleep(0.01)
-    making.cancel()
-    assert await asyncio.to_thread(ended.wait, 20)
-    assert not fused._running
-    state.close()
-
-
-def test_the_trial_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a card, the kernel runs in the interpreter there, with few tiles."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    verdict = tried(spec_of(k=1), torch.device("cpu"))
-    assert verdict.launch == 0, verdict.why
-
-
-def test_a_cpu_has_no_kernel() -> None:
-    assert make_fused(spec_of(), torch.device("cpu")) is None
 
 
 COMPILE = """

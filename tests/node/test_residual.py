@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from support.small import SHAPES, random_votes, shapes_contract
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.residual import Awaited, Pending, dropped_part
+from thinwire_node.compression.residual import Awaited, Pending
 from thinwire_node.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import TopkSelection
-from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.exact.votes import merge
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 K = 16
@@ -54,31 +54,3 @@ def test_exactly_the_dropped_components_are_put_back(update_topk: int, extractio
             expected[component] = alpha * 0.5**extractions_between * value
     assert torch.allclose(momentum.buffer - before, expected, atol=1e-6)
     assert update_topk > K or expected.any()
-
-
-def test_each_update_belongs_to_its_round_and_none_without_update_topk() -> None:
-    first, second = (Sent(torch.tensor([n]), torch.ones(1), n) for n in (1, 2))
-    merged = Merged(np.array([7]), np.ones(1, np.int16))  # the tile is full, with another node's component
-    awaited = Awaited(1)
-    awaited.add(Pending(b"1", first, 10))
-    awaited.add(Pending(b"2", second, 11))
-    kept = awaited.kept()
-    assert [(one.hash, one.step, one.sent.extraction) for one in kept] == [(b"1", 10, -1), (b"2", 11, 0)]
-    for life in (awaited, Awaited(1, kept)):
-        assert [part.components.tolist() for part in life.applied(10, [b"1"], merged, LAYOUT)] == [[1]]
-        assert [part.components.tolist() for part in life.applied(11, [b"2", b"1"], merged, LAYOUT)] == [[2]]
-    awaited.add(Pending(b"3", first, 12))
-    assert list(awaited.applied(12, [b"somebody's"], merged, LAYOUT)) == []  # not counted
-    assert awaited.kept() == ()
-    awaited.add(Pending(b"4", first, 13))
-    awaited.clear()
-    assert list(awaited.applied(13, [b"4"], merged, LAYOUT)) == []
-    plain = Awaited(0)
-    plain.add(Pending(b"5", first, 14))
-    assert plain.kept() == ()
-
-
-def test_an_update_with_all_components_drops_nothing() -> None:
-    _, sent = extraction()
-    merged = merge([(sent.votes(), 1)], LAYOUT.components)
-    assert dropped_part(sent, merged, LAYOUT, K) is None

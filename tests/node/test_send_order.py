@@ -28,10 +28,6 @@ def sent(found: object) -> list[tuple[int, int]]:
     return [(one.head.iteration, one.peer) for one in found]  # type: ignore[attr-defined]
 
 
-def test_messages_of_one_iteration_go_out_together() -> None:
-    assert sent(order_of((0, 1), (0, 2)).due(everybody, 0.0)) == [(0, 1), (0, 2)]
-
-
 def test_a_newer_iteration_waits_for_all_messages_of_the_older() -> None:
     order = order_of((0, 1), (0, 2), (1, 1), (2, 3))
     sent(order.due(everybody, 0.0))
@@ -48,12 +44,6 @@ def test_nobody_waits_for_a_peer_that_does_not_read() -> None:
     sent(order.due(everybody, 0.0))
     order.arrived(0, 2)
     assert sent(order.due(lambda peer: peer != 1, 0.0)) == [(1, 2)]
-
-
-def test_all_go_out_before_something_else_does() -> None:
-    order = order_of((0, 1), (1, 2), (2, 1))
-    assert sent(order.all(0.0)) == [(0, 1), (1, 2), (2, 1)]
-    assert sent(order.due(everybody, 0.0)) == []
 
 
 def test_a_message_holds_up_newer_ones_for_a_bounded_time() -> None:

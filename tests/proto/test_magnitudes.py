@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.small import random_replica, random_sized_votes, random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
@@ -57,26 +54,6 @@ def test_code_is_the_nearest_and_its_value_is_an_exact_float32() -> None:
     assert torch.equal(same, values)
 
 
-def test_magnitudes_outside_the_table_are_clamped() -> None:
-    codes, values = coded(torch.tensor([0.0, 1e-30, 1e-9, 100.0]))
-    assert values[:3].tolist() == [0, 0, 0]  # too small to be sent
-    assert codes[3] == 255
-
-
-@given(st.lists(st.integers(1, 8000), min_size=1, max_size=4), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
-def test_any_order_gives_the_same_bits(weights: list[int], random: Random) -> None:
-    contributions = [(random_sized_votes(LAYOUT, 32, seed), weight) for seed, weight in enumerate(weights)]
-    expected = merge_sized(contributions)
-    random.shuffle(contributions)
-    found = merge_sized(contributions)
-    assert np.array_equal(found.components, expected.components)
-    assert np.array_equal(found.values, expected.values)
-    assert found.scales is not None
-    assert expected.scales is not None
-    assert found.scales.tobytes() == expected.scales.tobytes()
-
-
 def test_one_python_integer_at_a_time_gives_the_same() -> None:
     """A deliberately simple reference for merging and scaling."""
     contributions = [(random_sized_votes(LAYOUT, 16, seed), 3 * seed + 1) for seed in range(3)]
@@ -112,24 +89,6 @@ def test_the_largest_possible_votes_do_not_overflow() -> None:
     merger.add(everything, WEIGHT_SUM_MAX)
     with pytest.raises(ValueError, match="32767"):
         merger.add(everything, 1)
-
-
-def test_votes_with_missing_codes_are_refused() -> None:
-    votes = random_sized_votes(LAYOUT, 8, 1)
-    assert votes.codes is not None
-    for codes in (None, votes.codes[:-1]):
-        with pytest.raises(ValueError, match="one code for each"):
-            merger_of(SIZED, LAYOUT, 0).add(replace(votes, codes=codes), 1)
-    with pytest.raises(ValueError, match="1 or more"):
-        merger_of(SIZED, LAYOUT, 0).add(votes, 0)
-
-
-def test_update_without_votes_changes_nothing() -> None:
-    replica = random_replica(SIZED)
-    before = replica.state_hash()
-    merged = merge_sized([(Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0, np.uint8)), 1)])
-    replica.apply(Update(0, 0.5, 1.0, merged), b"")
-    assert replica.state_hash() == before
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -205,17 +164,6 @@ def test_self_test_detects_a_float_displacement(transform: str, monkeypatch: pyt
 
     monkeypatch.setattr(apply_module, "displacements", in_float)
     assert not run_selftest(DemoSpec.model_validate({"transform": transform}), "cpu").exact
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_batch_size_does_not_change_the_result(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = []
-    for size in (batch, 1024):
-        monkeypatch.setattr(apply_module, "tile_batch", lambda device, size=size: size)
-        replica = random_replica(SIZED)
-        replica.apply(Update(0, 0.5, 1.0, merge_sized([(random_sized_votes(LAYOUT, 32, 1), 2)])), b"")
-        states.append(replica.state_hash())
-    assert states[0] == states[1]
 
 
 def test_golden_trajectory_with_magnitudes() -> None:

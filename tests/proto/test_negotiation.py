@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from thinwire_proto.errors import ContractError
-from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SERVED, OLDEST_SPOKEN, PROTOCOL, check_chosen, choose
+from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen, choose
 
 
 @pytest.mark.parametrize(("newest", "oldest", "chosen"), [(4, 0, 4), (4, 4, 4), (4, 2, 4), (5, 4, 4), (9, 1, 4)])
@@ -35,7 +35,3 @@ def test_the_node_checks_the_chosen_version() -> None:
     for chosen in (0, OLDEST_SPOKEN - 1, PROTOCOL + 1):
         with pytest.raises(ContractError, match=f"the coordinator chose protocol {chosen}"):
             check_chosen(chosen)
-
-
-def test_both_ends_know_every_version_that_they_speak() -> None:
-    assert list(ABILITIES) == list(range(min(OLDEST_SERVED, OLDEST_SPOKEN), PROTOCOL + 1))

@@ -133,8 +133,6 @@ def _verify(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
-    from thinwire_coordinator.star.verify import verify  # noqa: PLC0415
     from thinwire_proto.gossip.archive import ARCHIVE_FILE  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
@@ -147,7 +145,6 @@ def _export(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_coordinator.cli.export import export  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
     export(options.state_dir, arguments.step, arguments.out, arguments.merge, arguments.push)
@@ -165,7 +162,6 @@ def _sample(arguments: argparse.Namespace) -> None:
     options, given = read_options(ReplayOptions, arguments), arguments
 
     from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
-    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.hall.generation import Sampling  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)

@@ -15,9 +15,9 @@ from thinwire_coordinator.hall.byte_budget import ByteBudget, Reservation
 from thinwire_coordinator.hall.events import ContributionOffered, ContributionRefused, ContributionTaken
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.shared import Shared
+from thinwire_coordinator.round import admission
 from thinwire_coordinator.star.checking import Checker
 from thinwire_coordinator.star.open_round import OpenRound
-from thinwire_coordinator.star.round import admission
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.star.round.contributions import Contribution, NodeSignature, Round
 from thinwire_coordinator.star.round.receipts import Receipt
