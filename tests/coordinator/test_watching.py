@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from bench.joining import Everybody
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
-from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
 from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
@@ -203,37 +201,6 @@ def test_events_update_the_metrics() -> None:
     decisions = {verdict: figure("trust_decisions_total", verdict=verdict.value) for verdict in Verdict}
     assert decisions == {Verdict.SUSPECTED: 2, Verdict.LOWERED: 0, Verdict.CLEARED: 0, Verdict.BANNED: 1}
     assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes_of_all(3, 1000)
-
-
-def test_the_ring_all_reduce_baseline_follows_its_formula() -> None:
-    nodes, parameters = 5, 1_000_000
-    assert ring_bytes_of_all(nodes, parameters) == nodes * (2 * (nodes - 1) / nodes * 4 * parameters)
-    assert ring_bytes_of_all(1, parameters) == ring_bytes_of_all(0, parameters) == 0
-
-
-def test_bytes_of_closed_connections_stay_counted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connections = Connections(server.getsockname()[1], End.OURS)
-        client = socket.create_connection(server.getsockname())
-        accepted, _ = server.accept()
-        with client, accepted:
-            client.sendall(b"x" * 50_000)
-            came = 0
-            while came < 50_000:
-                came += len(accepted.recv(1 << 16))
-            accepted.sendall(b"y" * 100)
-            assert len(client.recv(100)) == 100
-            connections.look()
-            assert len(connections) == 1  # neither the listening socket nor the client's end
-            seen = connections.wire
-            assert 50_000 < seen.received < 55_000
-            assert 100 < seen.sent < 2_000
-        connections.look()
-        assert (len(connections), connections.wire) == (0, seen)
-
-
-def test_a_short_tcp_info_is_ignored() -> None:
-    assert parse_tcp_info(bytes(TCP_INFO_BYTES - 1), IPV4_BYTES) is None
 
 
 def test_the_cpu_budget_limits_expensive_measurements() -> None:

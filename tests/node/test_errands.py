@@ -65,34 +65,6 @@ async def test_any_number_of_confirmations_takes_one_job_for_each_peer(tmp_path:
         training.errands.check()
 
 
-async def test_any_number_of_comings_and_goings_takes_one_job_for_each_peer_and_the_last_counts(
-    tmp_path: Path,
-) -> None:
-    async with begun(tmp_path) as training:
-        hub = training.neighbours.lines._hub  # type: ignore[attr-defined] # these are HubLines
-        sent = hub.sent
-        async with busy(training):
-            for _ in range(1000):
-                training.neighbours.present(PEER)
-                training.neighbours.absent(PEER, "it left")
-                training.neighbours.absent(PEER + 1, "it left")
-                training.neighbours.present(PEER + 1)
-            await asyncio.sleep(0)
-            assert len(training.errands) == 2
-            assert training.work.jobs <= 3
-        assert hub.sent == sent + 1  # the first message, once, to the one that is there
-        assert training.report().missed == (PEER,)
-
-
-async def test_the_newest_of_the_confirmations_that_wait_counts(tmp_path: Path) -> None:
-    async with begun(tmp_path) as training:
-        async with busy(training):
-            training.neighbours.confirmed(PEER, NOTHING)
-            await asyncio.sleep(0)
-            training.neighbours.confirmed(PEER, NEVER_SENT)
-        assert PEER in training.report().missed
-
-
 async def test_a_wrong_confirmation_leaves_the_peer_out_and_the_node_goes_on(tmp_path: Path) -> None:
     async with begun(tmp_path) as training:
         training.neighbours.confirmed(PEER, NEVER_SENT)

@@ -15,27 +15,10 @@ def arrives(times: MessageTimes, size_bytes: int, seconds: float, first_bytes: i
     times.end(size_bytes, 100.0 + seconds)
 
 
-def test_nothing_is_known_before_the_first_message() -> None:
-    assert MessageTimes().milliseconds is None
-
-
 def test_the_time_stands_for_the_first_part_too() -> None:
     times = MessageTimes()
     arrives(times, 8 * FIRST_PART_BYTES, 0.7)
     assert times.milliseconds == 800
-
-
-def test_a_short_message_takes_no_time() -> None:
-    times = MessageTimes()
-    arrives(times, SHORT_BYTES - 1, 0.7)
-    assert times.milliseconds == 0
-
-
-def test_a_message_in_one_part_says_nothing() -> None:
-    """As an older node sends one of up to 1 MiB."""
-    times = MessageTimes()
-    arrives(times, 1 << 20, 0.0, first_bytes=1 << 20)
-    assert times.milliseconds is None
 
 
 def test_messages_that_shared_their_line_do_not_count() -> None:

@@ -71,13 +71,3 @@ def _read(address: str, path: str) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             return error.read()
-
-
-def test_a_node_without_a_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> None:
-    unused, http = free_addresses(2)
-    swarm.address = unused
-    node = swarm.node("alone", "--metrics", http)
-    until(lambda: answers(http, "/livez") == 200, "the node answers", node)
-    assert [answers(http, path) for path in ("/readyz", "/nothing")] == [503, 404]
-    node.tell(signal.SIGTERM)
-    assert ended(node) == 0
