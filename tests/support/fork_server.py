@@ -3,7 +3,7 @@
 Importing torch takes two seconds of a core, and the tests start hundreds of coordinators, nodes and commands. So each
 process that runs tests keeps one server. The server imports the modules once, has no threads, and forks for each start.
 A started process has its own number, session, environment and files. It reads its own arguments, and ends by itself or
-by a signal. `tests/gossip/swarm/test_make_swarm.py`, among others, starts the programs as they are installed.
+by a signal. `tests/swarm/test_make_swarm.py`, among others, starts the programs as they are installed.
 
     python -m support.fork_server DESCRIPTOR
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
 from support.real import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def from_the_root() -> dict[str, str]:
