@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 
-from support.sealed_run import make_state
+from support.new_state import make_state
 from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
