@@ -39,6 +39,9 @@ REGISTRIES = (
     "pyproject.toml",
 )
 """Files with a line, or in the settings of import-linter several, for each exchange."""
+LINE = r'^ +"[\w" :.]*\b{}\b[^\n]*",?\n'
+EMPTY = r"\[\[tool\.importlinter\.contracts\]\]\n[^\[]*layers = \[\n\]\n"
+"""A contract of import-linter that has lost all its layers."""
 TESTS = {
     "star": ("tests/star/coordinator/test_rounds.py", "tests/star/coordinator/test_swarm.py"),
     "gossip": ("tests/gossip/coordinator/test_deposits.py", "tests/gossip/node/test_gossip_iterations.py"),
@@ -66,8 +69,8 @@ def without(exchange: str, folder: Path) -> Path:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in REGISTRIES:
-        text = (folder / name).read_text()
-        (folder / name).write_text(re.sub(rf'^ +"[\w" :.]*\b{exchange}\b[^\n]*",?\n', "", text, flags=re.MULTILINE))
+        text = re.sub(LINE.format(exchange), "", (folder / name).read_text(), flags=re.MULTILINE)
+        (folder / name).write_text(re.sub(EMPTY, "", text))
     return folder
 
 
