@@ -87,7 +87,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 DEMOS = {
     "default": DEMO,
-    "all votes kept": DemoSpec(k=64, update_topk=0),
+    "all votes kept": DemoSpec(k=16, update_topk=0),
     "signs": DemoSpec(precondition="none", magnitude="sign", beta=0.9),
 }
 
