@@ -36,6 +36,7 @@ REGISTRIES = (
     "coordinator/thinwire_coordinator/kinds.py",
     "coordinator/thinwire_coordinator/planning/exchanges.py",
     "node/thinwire_node/kinds.py",
+    "node/thinwire_node/rules.py",
     "pyproject.toml",
 )
 """Files with a line, or in the settings of import-linter several, for each exchange."""

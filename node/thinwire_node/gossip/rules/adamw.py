@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from thinwire_node.gossip.rules.own_steps import OWN_STEPS, check_saved
+from thinwire_node.gossip.rules.own_steps import check_saved
+from thinwire_node.rules import RULES
 from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.exact.tiles import TileLayout
 
@@ -49,6 +50,6 @@ class AdamW:
         self.first, self.second, self.steps = tensors["first moment"], tensors["second moment"], steps
 
 
-@OWN_STEPS.register("adamw")
+@RULES.register("adamw")
 def make(contract: Contract, layout: TileLayout) -> AdamW:
     return AdamW(layout.parameters, *ADAM_BETAS, contract.schedule.weight_decay)

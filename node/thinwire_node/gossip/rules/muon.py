@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from thinwire_node.gossip.rules.own_steps import OWN_STEPS, check_saved
+from thinwire_node.gossip.rules.own_steps import check_saved
+from thinwire_node.rules import RULES
 from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -19,7 +20,7 @@ from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.muon import muon_step
 
 
-@OWN_STEPS.register("muon")
+@RULES.register("muon")
 class Muon:
     """Steps of Muon, with η·λ for the decay of all parameters."""
 

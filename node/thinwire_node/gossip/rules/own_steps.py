@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor
 
+from thinwire_node.rules import RULES
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.kinds import Kinds
 
 
 class OwnSteps(Protocol):
@@ -39,10 +39,7 @@ def check_saved(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name!r} of its optimizer has the shape {shapes[0]}, not {shapes[1]}")
 
 
-OWN_STEPS: Kinds[Callable[[Contract, TileLayout], OwnSteps]] = Kinds("rule", __package__)
-"""Constructors by `rule.kind`."""
-
-
 def make_own_steps(contract: Contract, layout: TileLayout) -> OwnSteps:
     """The optimizer that the contract names. Raises ContractError if this version does not have it."""
-    return OWN_STEPS[contract.rule.kind](contract, layout)
+    steps: OwnSteps = RULES[contract.rule.kind](contract, layout)
+    return steps

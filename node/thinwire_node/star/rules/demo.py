@@ -7,7 +7,8 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire.compression.zeros import zeros
-from thinwire_node.star.rules.rule import RULES, Compressed, Tensors
+from thinwire_node.rules import RULES
+from thinwire_node.star.rules.rule import Compressed, Tensors
 from thinwire_node.training.gradient_receiver import add_gradient
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout

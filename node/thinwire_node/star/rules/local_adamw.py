@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from thinwire_node.rules import RULES
 from thinwire_node.star.rules.local_steps import LocalSteps
-from thinwire_node.star.rules.rule import RULES
 from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.exact.tiles import TileLayout

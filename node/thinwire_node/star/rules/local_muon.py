@@ -14,8 +14,8 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire.compression.zeros import zeros
+from thinwire_node.rules import RULES
 from thinwire_node.star.rules.local_steps import LocalSteps
-from thinwire_node.star.rules.rule import RULES
 from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import ADAM_BETAS, Contract, LocalMuonSpec
 from thinwire_proto.exact.tiles import TileLayout, layout_of

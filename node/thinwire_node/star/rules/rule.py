@@ -13,9 +13,9 @@ from torch import Tensor
 
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
+from thinwire_node.rules import RULES
 from thinwire_proto.contract import Contract, VotingRuleSpec
 from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
-from thinwire_proto.kinds import Kinds
 
 Tensors = Mapping[str, Tensor]
 """Tensors by parameter name, float32, in the parameter's shape."""
@@ -82,13 +82,10 @@ class Compressed:
         self.momentum.decode_changes(use, sent, self._contract.rule.outer_rate if carries_magnitude else rate)
 
 
-RULES: Kinds[Callable[[Contract, TileLayout, torch.device | str], Rule]] = Kinds("rule", __package__)
-"""Constructors of rules by `rule.kind`."""
-
-
 def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:
     """Create the rule that the contract names. Raises ContractError if this version does not have it."""
-    return RULES[contract.rule.kind](contract, layout, device)
+    rule: Rule = RULES[contract.rule.kind](contract, layout, device)
+    return rule
 
 
 def shapes_kept(contract: Contract) -> dict[str, tuple[int, ...]]:
