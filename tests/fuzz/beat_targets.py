@@ -44,7 +44,7 @@ def _request_target() -> Target:
         missed=[3, 5],
         listens_at="[2001:db8::1]:7700",
         step_norm=0.01,
-        lines=report_of_lines(SeenLines(5, 6, (SeenEdge(1, "direct", 39, 1200), SeenEdge(2, "relay", None)))),
+        lines=report_of_lines(SeenLines(5, 6, (SeenEdge(1, "direct", 39), SeenEdge(2, "relay", None)))),
     )
     sign_report(valid, 1, KEY, bytes(32))
 

@@ -9,7 +9,6 @@ import pytest
 from support.relayed import CONTRACT, Node, message, relay_service, relayed_pair
 from thinwire_node.gossip.lines.framing import Framing
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import SNAPSHOT
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import PART_BYTES_MAX
@@ -34,20 +33,6 @@ async def test_messages_of_any_size_arrive_in_order_and_both_ways() -> None:
         assert one.traffic.peers_sent["relay"] > LARGE
         assert one.traffic.peers_received["relay"] > LARGE
         assert one.traffic.peers_sent["direct"] == 0
-
-
-async def test_the_time_of_messages_is_measured_where_they_arrive_but_not_of_snapshots() -> None:
-    async with relayed_pair() as pair:
-        one, two = pair.one, pair.two
-        one.send(2, replace(message(1), codec=SNAPSHOT, body=bytes(LARGE)))
-        await pair.start()
-        await two.until(lambda: len(two.messages) >= 1)
-        assert two.lines.message_ms(1) is None
-        one.send(2, message(2, LARGE))
-        await two.until(lambda: len(two.messages) >= 2)
-        assert two.lines.message_ms(1) is not None
-        assert one.lines.message_ms(2) is None  # the peer has sent nothing
-        assert two.lines.message_ms(7) is None  # no peer
 
 
 async def test_a_node_that_comes_back_is_sent_what_it_has_not_confirmed() -> None:

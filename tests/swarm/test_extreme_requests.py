@@ -91,7 +91,7 @@ class Guest:
                 listens_at=":7000",
                 lines=pb.LinesReport(
                     direct_sent=1,
-                    edges=[pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1, message_ms=5)],
+                    edges=[pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1)],
                 ),
             ),
             "Relay": pb.Parcel(

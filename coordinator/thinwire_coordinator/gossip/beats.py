@@ -16,12 +16,11 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
 from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
-from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
 from thinwire_coordinator.gossip.level import GivenLevel
 from thinwire_coordinator.gossip.measurements import Measurement
-from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
@@ -107,8 +106,8 @@ class Beats:
     ) -> BeatAnswer:
         """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
 
-        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch,
-        and to place members by."""
+        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch.
+        """
         node, before = member.node_id, self._answered.get(member.node_id)
         was_there = (known := self.directory.by_node.get(node)) is not None and known.is_restored
         if before is not None and before.session == signed.session and signed.number <= before.number:
@@ -160,7 +159,6 @@ class Beats:
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
         and it has not reported since."""
-        self.directory.see(node, lines)
         hall, sent, received = self._hall, lines.direct_sent, lines.direct_received
         elapsed_s = self._hall.now() - hall.began
         hall.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
@@ -178,22 +176,16 @@ class Beats:
             directory, now = self.directory, self._hall.now()
             decision = directory.decide(now)
             if isinstance(decision, Plan):
-                if formed := await self._formed(decision):
-                    directory.begin(formed, self._hall.now())
-                    self._ask()
-                    self._tell(formed.plan)
-                else:
-                    directory.stay()
+                formed = await self._hall.workers.submit(
+                    Job.FORM_TOPOLOGY, form, directory.settings.topology, decision, directory.topology
+                )
+                directory.begin(formed, self._hall.now())
+                self._ask()
+                self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
                 tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
         self.show()
-
-    async def _formed(self, plan: Plan) -> FormedTopology | None:
-        kind, older, workers = self.directory.settings.topology, self.directory.topology, self._hall.workers
-        if plan.moving is not None and older is not None:
-            return await workers.submit(Job.FORM_TOPOLOGY, move, kind, plan, older)
-        return await workers.submit(Job.FORM_TOPOLOGY, form, kind, plan, older)
 
     def _tell(self, plan: Plan) -> None:
         text = f"topology {plan.number} from iteration {plan.start}, {len(plan.members)} members: {plan.reason}"

@@ -17,7 +17,6 @@ def seen_lines(lines: Lines, peers: Collection[int], heard: Mapping[int, int], t
             peer,
             "direct" if peer in direct else "relay" if peer in present else "away",
             heard.get(peer),
-            lines.message_ms(peer),
         )
         for peer in sorted(peers)
     )

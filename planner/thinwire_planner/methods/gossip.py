@@ -18,10 +18,10 @@ import numpy as np
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network, lines_between
+from thinwire_planner.timing.placement import Order, place
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
-from thinwire_proto.gossip.placement import Order, place
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
 FAMILY = "gossip"

@@ -1598,36 +1598,25 @@ class EdgeReport(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     LINE_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
-    MESSAGE_MS_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     """The member number of the peer."""
     line: Global___EdgeReport.Line.ValueType
     iteration: _builtins.int
     """The iteration of the newest message of the peer; none before the first."""
-    message_ms: _builtins.int
-    """Milliseconds that a message of the peer takes to arrive, snapshots left aside; none before the first. The coordinator
-    places members by them.
-    """
     def __init__(
         self,
         *,
         member: _builtins.int = ...,
         line: Global___EdgeReport.Line.ValueType = ...,
         iteration: _builtins.int | None = ...,
-        message_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "_message_ms", b"_message_ms", "iteration", b"iteration", "message_ms", b"message_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "_message_ms", b"_message_ms", "iteration", b"iteration", "line", b"line", "member", b"member", "message_ms", b"message_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration", "line", b"line", "member", b"member"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__iteration: _TypeAlias = _typing.Literal["iteration"]  # noqa: Y015
     _WhichOneofArgType__iteration: _TypeAlias = _typing.Literal["_iteration", b"_iteration"]  # noqa: Y015
-    _WhichOneofReturnType__message_ms: _TypeAlias = _typing.Literal["message_ms"]  # noqa: Y015
-    _WhichOneofArgType__message_ms: _TypeAlias = _typing.Literal["_message_ms", b"_message_ms"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__iteration) -> _WhichOneofReturnType__iteration | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_ms) -> _WhichOneofReturnType__message_ms | None: ...
 
 Global___EdgeReport: _TypeAlias = EdgeReport  # noqa: Y015
 
