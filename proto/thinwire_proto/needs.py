@@ -96,7 +96,7 @@ def edges_of_a_node(run: RunSpec) -> int:
     """The most peers with which a node of a swarm without a centre has an edge, on its topology with `round.nodes_max`
     nodes. Edges that have ended and linger count too."""
     nodes, kind = run.round.nodes_max, getattr(run.exchange, "topology", "")
-    few = {"ring": 2, "tree": 3, "random-regular": 4, "matching": 4}
+    few = {"ring": 2, "random-regular": 4, "matching": 4}
     if kind in few:
         return min(few[kind] + LINGERING_MAX, nodes - 1)
     if kind in ("one-peer-exponential", "alternating-exponential-ring"):

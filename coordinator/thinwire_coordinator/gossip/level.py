@@ -14,7 +14,7 @@ from thinwire_coordinator.gossip.measurements import CONSENSUS
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.consensus import Decision, Level, decide, ladder_of
+from thinwire_proto.gossip.consensus import LEVELS, Decision, Level, decide, level_of
 from thinwire_proto.wire.rows import Row
 
 LEVEL = "level"
@@ -82,5 +82,4 @@ def ladder_of_run(contract: Contract) -> Ladder | None:
     exchange = contract.exchange
     if not isinstance(exchange, GossipSpec) or not exchange.is_controlled:
         return None
-    levels, index = ladder_of(exchange.codec, 1)
-    return Ladder(exchange.consensus_target, levels, GivenLevel(index))
+    return Ladder(exchange.consensus_target, LEVELS, GivenLevel(level_of(exchange.codec, 1)))

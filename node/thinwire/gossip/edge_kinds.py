@@ -36,7 +36,7 @@ def pulled_of(part: float, codec: EdgeCodec | None, layout: FlatLayout) -> Pulle
         return Pulled(layout, codec, part)
     if part:
         raise ConfigError(
-            "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8, sign, "
-            "dct-sign or topk, and edges with both ends"
+            "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8 or "
+            "sign, and edges with both ends"
         )
     return Pulled(layout, None, 0.0)

@@ -25,7 +25,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.consensus import Level, ladder_of, pack_sketch
+from thinwire_proto.gossip.consensus import LEVELS, Level, pack_sketch
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import Member
@@ -169,7 +169,7 @@ class GossipWork:
         """Raises PayloadError if the contract does not let the coordinator choose this codec and `every`."""
         exchange = self.contract.exchange
         assert isinstance(exchange, GossipSpec)
-        if not exchange.is_controlled or level not in ladder_of(exchange.codec, 1)[0]:
+        if not exchange.is_controlled or level not in LEVELS:
             raise PayloadError(f"the contract does not allow codec {level.codec!r} in one of {level.every} iterations")
         return self._event(self._member.take_level, level, start)
 

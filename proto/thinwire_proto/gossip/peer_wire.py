@@ -14,7 +14,7 @@ import msgpack
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.consensus import ladder_of
+from thinwire_proto.gossip.consensus import LEVELS
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
@@ -27,7 +27,7 @@ NUMBER_MAX = 1 << 53
 def body_bytes_max(layout: TileLayout, codec: str, *, is_controlled: bool = False) -> int:
     """The largest body of a run whose contract names this codec; a snapshot is dense. is_controlled: with
     `consensus_target`, any codec of the ladder may be used."""
-    used = {level.codec for level in ladder_of(codec, 1)[0]} if is_controlled else {codec}
+    used = {level.codec for level in LEVELS} if is_controlled else {codec}
     return max(make_codec(name, layout).bytes_max for name in {"dense", *used})
 
 
