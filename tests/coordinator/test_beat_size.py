@@ -58,14 +58,12 @@ def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path:
 def test_the_longest_answer_fits() -> None:
     """All fields at their bounds."""
     lease = [pb.SampleRange(start=(1 << 64) - 1, count=(1 << 32) - 1)] * LEASE_RUNS_MAX
-    level = pb.ExchangeLevel(codec="x" * 32, every=8, start=(1 << 64) - 1)
     reply = pb.BeatReply(
         state=pb.BeatReply.STATE_TRAINING,
         text="x" * 300,
         next_ms=86_400_000,
         lease=lease,
         measure_at=(1 << 64) - 1,
-        level=level,
         evaluate=[pb.EvaluationPart(step=(1 << 64) - 1, name="x" * 64, start=1 << 40, count=1 << 20, spread=1 << 20)],
     )
     assert reply.ByteSize() <= REPLY_BYTES_MAX

@@ -96,7 +96,7 @@ class Guest:
             ),
             "Relay": pb.Parcel(
                 node=self.key.public.fingerprint[:16],
-                header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="dense", body_bytes=3, every=1),
+                header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="dense", body_bytes=3),
                 data=b"abc",
             ),
             "Deposit": pb.DepositPart(

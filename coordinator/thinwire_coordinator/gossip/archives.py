@@ -112,4 +112,4 @@ def _body_bytes_max(state: RunState, path: Path) -> int:
     if not isinstance(exchange, GossipSpec):
         raise ConfigError(f"{path}: the nodes of this run mix nothing; leave --messages out")
     layout = layout_of(state.contract.parameters)
-    return body_bytes_max(layout, exchange.codec, is_controlled=exchange.is_controlled)
+    return body_bytes_max(layout, exchange.codec)

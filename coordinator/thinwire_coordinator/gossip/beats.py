@@ -19,7 +19,6 @@ from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
 from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
-from thinwire_coordinator.gossip.level import GivenLevel
 from thinwire_coordinator.gossip.measurements import Measurement
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
@@ -35,14 +34,11 @@ from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import Locked
-from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.gossip.seen_lines import SeenLines
 
 log = logging.getLogger("thinwire.coordinator")
 
-SETTLING = MEASURE_EVERY // 2
-"""Iterations at least from a change of codec or `every` to the next measurement, which shows what it has changed."""
 MEASURES_AFTER = 16
 """Iterations whose samples a node must have reported before it is asked for held-out losses."""
 STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
@@ -81,8 +77,7 @@ class Beats:
         """Whether rows of beats are over: the next row is that of the mean."""
         self._answered: dict[str, _Answered] = {}
         self._forming = asyncio.Lock()
-        self.figures = GossipFigures(codec=settings.codec, target=settings.target, beats=sealer.step)
-        self._show_level(None)
+        self.figures = GossipFigures(codec=settings.codec, beats=sealer.step)
         self.show()
 
     def leave(self, member: Member, trained_through: int | None) -> None:
@@ -220,10 +215,10 @@ class Beats:
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
-            return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, level=self._given(), evaluate=parts)
+            return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, evaluate=parts)
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
-        return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, self._given(), parts)
+        return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, parts)
 
     def _is_awaited(self, known: Participant, soon_s: float) -> bool:
         """Whether a node's next report is wanted soon: its parameters are, once the others are done too; or its first
@@ -265,15 +260,13 @@ class Beats:
         leases = self._hall.leases
         if pending := self._store.unsealed.take():
             measured = self.sketches.measured(self.directory.running)
-            before = self._sealer.level
             try:
-                await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
+                await self._sealer.seal(pending, leases.packed, measured)
             except Locked as error:
                 log.warning("%d reports are not sealed, and wait for the next row: %s", len(pending), error)
                 self._store.unsealed.put_back(pending)
                 return
             self._show_measured(measured)
-            self._show_level(before)
             self.show()
             event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.contract)
             self.figures.beats = self._sealer.step
@@ -285,9 +278,7 @@ class Beats:
         """Ask for the sketches of an iteration, unless some are awaited, and for held-out losses there if due."""
         directory, before = self.directory, self.sketches.measure_at
         if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
-            given = self._sealer.level
-            settled = given.start + SETTLING if given is not None and given.start else 0
-            self.sketches.ask(max(directory.ahead, settled))
+            self.sketches.ask(directory.ahead)
         if (iteration := self.sketches.measure_at) != before:
             nodes = [known.node for known in directory.running if known.enters_at is None and self._may_measure(known)]
             unfinished = self._held_out.iteration
@@ -302,28 +293,6 @@ class Beats:
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
         tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=iteration)
-
-    def _show_level(self, before: GivenLevel | None) -> None:
-        given, ladder = self._sealer.level, self._sealer.ladder
-        if given is None or ladder is None:
-            return
-        level, self.figures.control = ladder.levels[given.index], given.reason
-        self.figures.codec, self.figures.every = level.codec, level.every
-        if before is not None and given.index != before.index:
-            text = f"from iteration {given.start}: {given.reason}"
-            tell(
-                log,
-                logging.INFO,
-                "coordinator.exchange_level",
-                text,
-                codec=level.codec,
-                every=level.every,
-                start=given.start,
-            )
-
-    def _given(self) -> tuple[Level, int] | None:
-        given, ladder = self._sealer.level, self._sealer.ladder
-        return (ladder.levels[given.index], given.start) if given is not None and ladder is not None else None
 
     def _show_measured(self, measured: Measurement | None) -> None:
         if measured is None:

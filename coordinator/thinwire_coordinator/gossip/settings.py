@@ -24,15 +24,13 @@ REPORTS_OF_A_NODE = 4
 @dataclass(frozen=True)
 class GossipSettings:
     """samples: of an iteration. patience_s: for the parameters of the last nodes at the end. absent_s: after so long,
-    an absent node's lease goes to others. codec: that nodes begin with. target: of the disagreement, in steps; 0:
-    none."""
+    an absent node's lease goes to others. codec: of messages."""
 
     directory: DirectorySettings
     samples: int
     patience_s: float
     absent_s: float
     codec: str
-    target: float
 
     @property
     def steps(self) -> int:
@@ -62,6 +60,4 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings:
         steps=contract.schedule.steps,
     )
     absent_s = max(rounds.momentum_age_max * rounds.length_s, directory.lost_after_s)
-    return GossipSettings(
-        directory, rule.samples, exchange.patience_ms / 1000, absent_s, exchange.codec, exchange.consensus_target
-    )
+    return GossipSettings(directory, rule.samples, exchange.patience_ms / 1000, absent_s, exchange.codec)

@@ -57,7 +57,7 @@ class Store(Protocol):
 class ConsensusControl:
     """store: None for a rank alone, which measures nothing. name: of the run, in the store.
 
-    Raises ConfigError if the target is not above 0, or if codec and every are not on a ladder.
+    Raises ConfigError if the target is not above 0, or if codec and every are no level.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ def _entry(plain: list[Any]) -> Entry:
         message = Message(*fields)
     except (TypeError, ValueError):
         raise PayloadError("it is damaged: an entry has other fields than it should") from None
-    numbers = (kind, peer, message.topology, message.iteration, message.sequence, message.acknowledged, message.every)
+    numbers = (kind, peer, message.topology, message.iteration, message.sequence, message.acknowledged)
     _numbers(numbers)
     if kind not in (OWN, THEIRS) or not isinstance(message.body, bytes) or not isinstance(message.codec, str):
         raise PayloadError("it is damaged: an entry is of no kind that there is")

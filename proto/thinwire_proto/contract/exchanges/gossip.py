@@ -53,20 +53,6 @@ class GossipSpec(ExchangeSpec):
         json_schema_extra=unit("ms"),
     )
 
-    consensus_target: float = Field(
-        0.0,
-        ge=0,
-        le=1e6,
-        allow_inf_nan=False,
-        description="how far apart the nodes may be, in steps of the optimizer: the coordinator then chooses codec "
-        "and iterations of the exchange, and begins with `codec` in each of them; 0: both stay",
-        json_schema_extra=unit("steps"),
-    )
-
-    @property
-    def is_controlled(self) -> bool:
-        return self.consensus_target > 0
-
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         if not isinstance(rule, OwnStepsSpec):
             raise ValueError(
