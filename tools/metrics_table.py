@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from thinwire_common.metrics import Definitions
-from thinwire_coordinator.hall.observe.definitions import METRICS as COORDINATOR
-from thinwire_node.observe.definitions import METRICS as NODE
+from thinwire_common.metrics import Definition
+from thinwire_coordinator.hall.observe import definitions, star_metrics
+from thinwire_coordinator.kinds import KINDS, kind
+from thinwire_node.observe import metrics as node_metrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
+COORDINATOR = (*definitions.METRICS, *star_metrics.METRICS, *OF_KINDS)
+NODE = node_metrics.ALL
 TABLES = (
     ("The coordinator", COORDINATOR),
     ("A node", NODE),
@@ -27,7 +31,7 @@ def page() -> str:
     return "\n".join([OPENING, *(_section(title, metrics) for title, metrics in TABLES)])
 
 
-def _section(title: str, metrics: Definitions) -> str:
+def _section(title: str, metrics: tuple[Definition, ...]) -> str:
     lines = [f"## {title}", "", "| name | kind | labels | description |", "|---|---|---|---|"]
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)

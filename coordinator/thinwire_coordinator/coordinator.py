@@ -169,7 +169,7 @@ class Coordinator:
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         frozen = await self._start_worker.run(frozen_parameters, contract)
         own = await self._start_worker.run(partial(kind.memory, contract, frozen, audits=settings.audit_every > 0))
-        memory = check_memory(contract, bounds, frozen, own)
+        check_memory(contract, bounds, frozen, own)
         door, whole_run = run.hall.door(access), self._monitoring.whole_run
         self._server = Server(run, kind.service, door, transport, bounds, whole_run)
         port = await self._server.start(settings.listen)
@@ -184,7 +184,7 @@ class Coordinator:
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
         tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
-        self._monitoring.listening(run, port, memory.total_bytes)
+        self._monitoring.listening(run, port)
         if self._on_listening is not None:
             self._on_listening(port)
         host, _, _ = settings.listen.rpartition(":")

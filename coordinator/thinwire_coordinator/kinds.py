@@ -18,7 +18,11 @@ KINDS = {
 
 def kind_of(contract: Contract) -> Kind:
     """The kind of a run's exchange. Raises ConfigError if this version has no such kind."""
-    name = contract.exchange.kind
+    return kind(contract.exchange.kind)
+
+
+def kind(name: str) -> Kind:
+    """The same by its name."""
     if name not in KINDS:
         raise ConfigError(f"exchange.kind: this version runs {', '.join(KINDS)}, not {name!r}; install another version")
     module, _, found = KINDS[name].partition(":")

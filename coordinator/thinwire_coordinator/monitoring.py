@@ -82,9 +82,9 @@ class Monitoring:
         """Figures of all terms of the coordinator; None until they are read from the ledger."""
         return self._page.whole_run()
 
-    def listening(self, run: Run, port: int, memory_bound_bytes: int) -> None:
-        """Show that nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
-        self._exposition.listening(port, memory_bound_bytes)
+    def listening(self, run: Run, port: int) -> None:
+        """Show that nodes can join."""
+        self._exposition.listening(port)
         self.readiness.swarm = run.view
         if (address := self.page_address) is not None:
             log.info("the page is at %s", address)

@@ -12,7 +12,11 @@ UP = 'thinwire_coordinator_payload_bytes_total{direction="received"}'
 DOWN = 'thinwire_coordinator_payload_bytes_total{direction="sent"}'
 ALL_REDUCE = "thinwire_coordinator_dense_allreduce_bytes_total"
 COUNTED = 'thinwire_coordinator_contributions_total{outcome="counted"}'
-SEALED = "thinwire_coordinator_rounds_sealed_total"
+SEALED = 'thinwire_coordinator_rounds_total{result="sealed"}'
+UP_COMPONENTS, DOWN_COMPONENTS = (
+    f'thinwire_coordinator_components_total{{direction="{way}"}}' for way in ("up", "down")
+)
+UP_BYTES, DOWN_BYTES = (f'thinwire_coordinator_component_bytes_total{{direction="{way}"}}' for way in ("up", "down"))
 TOKENS = "thinwire_coordinator_tokens_total"
 
 
@@ -41,7 +45,15 @@ TOTALS = PanelRow(
             "Bytes of the all-reduce baseline, divided by those of the received contributions and sent updates.",
             "number",
             "times",
-            (Query("thinwire_coordinator_compression_ratio", "ratio"),),
+            (
+                Query(
+                    f"2 * {ALL_REDUCE} / "
+                    '(thinwire_coordinator_payload_bytes_total{direction="received", kind="contribution"} '
+                    "+ ignoring (direction, kind) "
+                    'thinwire_coordinator_payload_bytes_total{direction="sent", kind="update"})',
+                    "ratio",
+                ),
+            ),
             width=6,
             decimals=0,
         ),
@@ -192,14 +204,11 @@ CODEC = PanelRow(
             "bits",
             (
                 Query(
-                    "8 * " + _for_each("thinwire_coordinator_votes_bytes_total", "thinwire_coordinator_votes_total"),
+                    "8 * " + _for_each(UP_BYTES, UP_COMPONENTS),
                     "up",
                 ),
                 Query(
-                    "8 * "
-                    + _for_each(
-                        "thinwire_coordinator_update_body_bytes_total", "thinwire_coordinator_update_components_total"
-                    ),
+                    "8 * " + _for_each(DOWN_BYTES, DOWN_COMPONENTS),
                     "down",
                 ),
             ),
@@ -219,12 +228,9 @@ CODEC = PanelRow(
             "lines",
             "bytes",
             (
-                Query(_for_each("thinwire_coordinator_update_body_bytes_total", SEALED), "update"),
+                Query(_for_each(DOWN_BYTES, SEALED), "update"),
                 Query(
-                    _for_each(
-                        "thinwire_coordinator_votes_bytes_total",
-                        "thinwire_coordinator_contribution_after_open_seconds_count",
-                    ),
+                    _for_each(UP_BYTES, 'thinwire_coordinator_contribution_seconds_count{of="receive"}'),
                     "contribution",
                 ),
             ),

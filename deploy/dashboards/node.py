@@ -121,16 +121,11 @@ WORK = PanelRow(
         ),
         Panel(
             "Dropped work",
-            "Events a second: micro-batches dropped because they were not finite, gradients dropped because their base "
-            "was too old, replicas downloaded again, and lost sessions.",
+            "Events a second: micro-batches that were not finite, gradients whose base was too old, samples and shards "
+            "that could not be read, replicas fetched again, and lost sessions.",
             "lines",
             "times/s",
-            (
-                Query(_rate("micro_batches_dropped_total"), "micro-batches"),
-                Query(_rate("gradients_dropped_total"), "gradients"),
-                Query(_rate("resyncs_total"), "replicas"),
-                Query(_rate("sessions_lost_total"), "sessions"),
-            ),
+            (Query(_rate("dropped_total"), "{{what}}"),),
             width=8,
         ),
     ),
@@ -205,10 +200,7 @@ MACHINE = PanelRow(
             "Memory used on the training device (on a CPU: by the process), and its total memory.",
             "lines",
             "bytes",
-            (
-                Query(f"thinwire_node_device_memory_bytes{THIS}", "used"),
-                Query(f"thinwire_node_device_memory_limit_bytes{THIS}", "total"),
-            ),
+            (Query(f"thinwire_node_device_memory_bytes{THIS}", "{{of}}"),),
             width=8,
             log=True,
         ),

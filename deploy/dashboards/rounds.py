@@ -5,9 +5,15 @@ from __future__ import annotations
 from deploy.dashboards.panels import Dashboard, Panel, PanelRow, Query
 
 
-def _quantile(share: float, histogram: str, by: str = "") -> str:
-    labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share}, sum by ({labels}) (rate({histogram}_bucket[$__rate_interval])))"
+def _quantile(share: float, histogram: str, by: str) -> str:
+    return f"histogram_quantile({share}, sum by (le, {by}) (rate({histogram}_bucket[$__rate_interval])))"
+
+
+def _of_contributions(share: float, of: str) -> str:
+    return (
+        f"histogram_quantile({share}, sum by (le) "
+        f'(rate(thinwire_coordinator_contribution_seconds_bucket{{of="{of}"}}[$__rate_interval])))'
+    )
 
 
 def _mean(histogram: str, by: str) -> str:
@@ -64,7 +70,7 @@ OUTCOME = PanelRow(
             "Rounds a second, by why they ended: all nodes had contributed, or the time was up.",
             "stack",
             "times/s",
-            (Query("rate(thinwire_coordinator_rounds_sealed_total[$__rate_interval])", "{{reason}}"),),
+            (Query('rate(thinwire_coordinator_rounds_total{result="sealed"}[$__rate_interval])', "{{reason}}"),),
             width=8,
         ),
         Panel(
@@ -72,7 +78,7 @@ OUTCOME = PanelRow(
             "Rounds a second that ended with too few contributions, by why they ended.",
             "stack",
             "times/s",
-            (Query("rate(thinwire_coordinator_rounds_void_total[$__rate_interval])", "{{reason}}"),),
+            (Query('rate(thinwire_coordinator_rounds_total{result="void"}[$__rate_interval])', "{{reason}}"),),
             width=8,
         ),
         Panel(
@@ -146,8 +152,8 @@ LATENESS = PanelRow(
             "seconds",
             (
                 Query(
-                    "sum by (le) (increase(thinwire_coordinator_contribution_before_deadline_seconds_bucket"
-                    "[$__rate_interval]))",
+                    "sum by (le) (increase(thinwire_coordinator_contribution_seconds_bucket"
+                    '{of="before_deadline"}[$__rate_interval]))',
                     "{{le}}",
                 ),
             ),
@@ -159,9 +165,9 @@ LATENESS = PanelRow(
             "lines",
             "seconds",
             (
-                Query(_quantile(0.5, "thinwire_coordinator_contribution_after_open_seconds"), "median"),
-                Query(_quantile(0.95, "thinwire_coordinator_contribution_after_open_seconds"), "95 of 100"),
-                Query(_quantile(0.99, "thinwire_coordinator_contribution_after_open_seconds"), "99 of 100"),
+                Query(_of_contributions(0.5, "after_open"), "median"),
+                Query(_of_contributions(0.95, "after_open"), "95 of 100"),
+                Query(_of_contributions(0.99, "after_open"), "99 of 100"),
                 Query("thinwire_coordinator_round_length_seconds", "round length"),
             ),
         ),
@@ -184,8 +190,8 @@ LATENESS = PanelRow(
             "lines",
             "seconds",
             (
-                Query(_quantile(0.5, "thinwire_coordinator_contribution_receive_seconds"), "median"),
-                Query(_quantile(0.95, "thinwire_coordinator_contribution_receive_seconds"), "95 of 100"),
+                Query(_of_contributions(0.5, "receive"), "median"),
+                Query(_of_contributions(0.95, "receive"), "95 of 100"),
             ),
             log=True,
         ),

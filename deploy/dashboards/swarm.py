@@ -126,10 +126,7 @@ NODES = PanelRow(
             "Nodes a second that became active, that left, and whose connection was lost.",
             "lines",
             "times/s",
-            (
-                Query("rate(thinwire_coordinator_nodes_came_total[$__rate_interval])", "came"),
-                Query("rate(thinwire_coordinator_nodes_went_total[$__rate_interval])", "{{reason}}"),
-            ),
+            (Query("rate(thinwire_coordinator_node_changes_total[$__rate_interval])", "{{change}}"),),
             width=8,
         ),
         Panel(
@@ -154,7 +151,7 @@ NODES = PanelRow(
             "Joins that the door refused, and sessions that it ended, a second.",
             "stack",
             "times/s",
-            (Query("rate(thinwire_coordinator_joins_refused_total[$__rate_interval])", "{{reason}}"),),
+            (Query('rate(thinwire_coordinator_refused_total{what="join"}[$__rate_interval])', "{{reason}}"),),
             width=8,
         ),
     ),
@@ -183,13 +180,10 @@ WITHOUT_CENTRE = PanelRow(
         ),
         Panel(
             "Topology",
-            "Number of the newest topology, and its members. Each node that comes or goes makes a new one.",
+            "Number of the newest topology. Each node that comes or goes makes a new one.",
             "lines",
             "number",
-            (
-                Query("thinwire_coordinator_topology", "number"),
-                Query("thinwire_coordinator_topology_members", "members"),
-            ),
+            (Query("thinwire_coordinator_topology", "number"),),
             width=8,
         ),
     ),

@@ -17,7 +17,7 @@ class NodeOptions:
     rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
     compute_share: the share of the time that forward and backward passes may take, more than 0 and at most 1.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
-    other nodes reach it, in a swarm without a centre. archives_messages: keep all messages of such a run."""
+    other nodes reach it, in a swarm without a centre."""
 
     name: str
     micro_batch: int
@@ -25,5 +25,4 @@ class NodeOptions:
     cache_bytes: int = CACHE_BYTES
     addresses: DataAddresses = PUBLIC
     peers: PeerSettings = field(default_factory=PeerSettings)
-    archives_messages: bool = False
     compute_share: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -11,7 +12,7 @@ class Edge:
     message; None before the first. node_id: of the peer; empty if it is not known."""
 
     member: int
-    line: str
+    line: Literal["direct", "relay", "away"]
     iteration: int | None = None
     node_id: str = ""
 

@@ -23,7 +23,7 @@ class Definition:
 
     name: as Prometheus shows it, without the suffixes _bucket, _sum and _count of a histogram. values: values of the
     only label to export as 0 from the start, because Prometheus misses the first increase of a series that begins above
-    0. unit: for OpenTelemetry, in UCUM, if the name has no suffix for it, such as {token}.
+    0.
     """
 
     name: str
@@ -31,7 +31,6 @@ class Definition:
     labels: tuple[str, ...]
     help: str
     values: tuple[str, ...] = ()
-    unit: str = ""
 
     def counter(self) -> CounterMetricFamily:
         """A family without samples, like those of the next two methods."""
@@ -59,22 +58,20 @@ class Definitions:
     def __iter__(self) -> Iterator[Definition]:
         return iter(self._all.values())
 
-    def counter(
-        self, name: str, help_text: str, *labels: str, values: tuple[str, ...] = (), unit: str = ""
-    ) -> Definition:
-        return self._define(name, "counter", help_text, labels, values, unit)
+    def counter(self, name: str, help_text: str, *labels: str, values: tuple[str, ...] = ()) -> Definition:
+        return self._define(name, "counter", help_text, labels, values)
 
-    def gauge(self, name: str, help_text: str, *labels: str, unit: str = "") -> Definition:
-        return self._define(name, "gauge", help_text, labels, (), unit)
+    def gauge(self, name: str, help_text: str, *labels: str) -> Definition:
+        return self._define(name, "gauge", help_text, labels, ())
 
     def histogram(self, name: str, help_text: str, *labels: str, values: tuple[str, ...] = ()) -> Definition:
         return self._define(name, "histogram", help_text, labels, values)
 
     def _define(
-        self, name: str, kind: Kind, help_text: str, labels: tuple[str, ...], values: tuple[str, ...], unit: str = ""
+        self, name: str, kind: Kind, help_text: str, labels: tuple[str, ...], values: tuple[str, ...]
     ) -> Definition:
         whole = self.prefix + name
         if whole in self._all:
             raise ValueError(f"{whole} is defined twice")
-        defined = self._all[whole] = Definition(whole, kind, labels, help_text, values, unit)
+        defined = self._all[whole] = Definition(whole, kind, labels, help_text, values)
         return defined

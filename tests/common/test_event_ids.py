@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from thinwire_common.event_ids import EVENTS, FIELDS, RESERVED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +34,8 @@ def test_the_code_and_the_table_have_the_same_events() -> None:
     assert EVENTS.keys() == used
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_an_event_of_the_table_is_explained(name: str) -> None:
-    event = EVENTS[name]
-    assert event.meaning.endswith(".")
-    assert set(event.fields) <= FIELDS.keys()
-    assert not set(event.fields) & set(RESERVED)
+def test_each_event_of_the_table_is_explained() -> None:
+    for name, event in EVENTS.items():
+        assert event.meaning.endswith("."), name
+        assert set(event.fields) <= FIELDS.keys(), name
+        assert not set(event.fields) & set(RESERVED), name

@@ -6,8 +6,6 @@ import asyncio
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -20,12 +18,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from thinwire_common import http
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind, read_body
 from thinwire_common.tls import ServerTls
 from thinwire_common.tls_listener import HANDSHAKES_MAX, TlsListener
 from thinwire_proto import limits
-from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
@@ -115,14 +111,6 @@ async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None
     assert missing.startswith(b"HTTP/1.1 404 ")
     assert missing.endswith(b"not found; available: /metrics, /raises, /held, /large, /echo, /read\n")
     assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
-
-
-async def test_an_exception_in_a_page_gives_500_and_the_server_goes_on(
-    server: HttpServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert (await ask(server, get("/raises"))).startswith(b"HTTP/1.1 500 ")
-    assert "this page has a bug" in caplog.text
-    assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
 
 
 HOSTS = [
@@ -345,34 +333,6 @@ async def _hold_handshakes() -> None:
             await one.wait_closed()
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_handshake_that_has_just_succeeded_is_not_given_up(
-    run: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(_close_the_listener_as_a_connection_is_made(monkeypatch))
-
-
-async def _close_the_listener_as_a_connection_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server asks `may_connect` as soon as the handshake has succeeded."""
-    listeners = list[TlsListener]()
-
-    class Recorded(TlsListener):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            listeners.append(self)
-
-    def close_listener(address: str) -> bool:
-        listeners[0].close()
-        return True
-
-    monkeypatch.setattr(http, "TlsListener", Recorded)
-    bound, tls = bind("127.0.0.1", 0, ADVICE), ServerTls(LEAF.chain, LEAF.key)
-    server = HttpServer(bound, [Route("/metrics", metrics)], CONNECTIONS_MAX, tls, close_listener)
-    server.start()
-    assert (await ask(server, get("/metrics"))).endswith(b"a 1\n")
-    await server.stop()
-
-
 class FailingAccept(socket.socket):
     failures = 2
 
@@ -429,27 +389,9 @@ async def test_a_client_that_may_not_connect_gets_nothing() -> None:
     await server.stop()
 
 
-async def test_a_port_in_use_is_reported(server: HttpServer) -> None:
-    port = server.port
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; {ADVICE}"):
-        bind("127.0.0.1", port, ADVICE)
-    with bind("127.0.0.1", port, ADVICE, may_move=True) as moved:
-        assert moved.getsockname()[1] != port
-
-
 async def test_signals_stay_with_the_program(server: HttpServer) -> None:
     await ask(server, get("/metrics"))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_node_without_metrics_loads_no_web_server() -> None:
-    code = """
-import sys
-import thinwire_node.observe.monitor, thinwire_node.daemon
-heavy = {"uvicorn", "starlette", "h11", "prometheus_client"} & set(sys.modules)
-assert not heavy, heavy
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("body", [b"5\r\nhello\r\nnonsense\r\n\r\n", b"f" * 18 + b"\r\n", b"{}{}{}\r\n\r\n"])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from thinwire_common import log_bound
 from thinwire_common.log_bound import KIND_BYTES, LINE_BYTES_MAX, PROCESS_BYTES, TELL_EVERY_S, LogBound
 from thinwire_common.logs import formatter, log_to, tell
 
@@ -113,16 +111,6 @@ def test_warnings_of_python_go_to_the_log(bounded: Bounded) -> None:
     assert "something is odd" in bounded.text
 
 
-def test_a_run_with_a_round_each_second_loses_no_line(bounded: Bounded) -> None:
-    bounded.alone()
-    for number in range(600):
-        bounded.now += 1
-        tell(log, logging.INFO, "coordinator.round_sealed", f"round {number} is sealed", round=number, counted=4)
-        tell(log, logging.INFO, "coordinator.evaluated", f"step {number}: loss 2.75", step=number, loss=2.75)
-    assert bounded.text.count("is sealed") == 600
-    assert "left out" not in bounded.text
-
-
 def test_what_is_left_out_is_said_once_a_minute_with_its_kinds(bounded: Bounded) -> None:
     bounded.alone()
     while "left out" not in bounded.text:
@@ -147,15 +135,3 @@ def test_long_lines_are_cut(bounded: Bounded) -> None:
     assert "is kept" in bounded.text
     if isinstance(bounded.handler.formatter, type(formatter("json"))):
         assert [json.loads(line)["level"] for line in bounded.text.splitlines()] == ["info", "error"]
-
-
-def test_a_line_that_cannot_be_formatted_does_not_raise(bounded: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
-    bounded.alone()
-    monkeypatch.setattr(sys, "stderr", io.StringIO())  # where logging tells about it
-    log.info("%d", "no number")
-    log.info("the next one")
-    assert "the next one" in bounded.text
-
-
-def test_the_least_that_passes_fits_into_the_bound() -> None:
-    assert log_bound.KIND_BYTES_PER_S < log_bound.PROCESS_BYTES_PER_S < 1000

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TextIO
 
 import pytest
 
-from thinwire_common.log_stream import LINES_KEPT_MAX, UnblockedHandler, handler_for
+from thinwire_common.log_stream import LINES_KEPT_MAX, handler_for
 from thinwire_common.logs import formatter
 
 PIPE_BYTES = 1 << 16
@@ -60,32 +58,3 @@ def test_lines_are_kept_while_nobody_reads_and_written_when_somebody_does(pipe: 
     assert "line 0 " in found
     assert f"line {sent - 1} " in found
     assert all(line.count("line") == 1 for line in found.splitlines())  # none is torn
-
-
-def test_the_log_says_how_many_lines_were_dropped(pipe: tuple[int, TextIO]) -> None:
-    reading, stream = pipe
-    handler = opened(stream, "json")
-    for number in range(2 * LINES_KEPT_MAX):
-        say(handler, f"{number} " + "x" * 1000)
-    say(handler, "the last line")
-    lines = [json.loads(line) for line in read_all(reading, handler).splitlines()]
-    (told,) = [line for line in lines if "dropped" in line["message"]]
-    assert told["level"] == "warning"
-    assert len(lines) - 1 + int(told["message"].split()[0]) == 2 * LINES_KEPT_MAX + 1
-
-
-def test_a_file_and_a_reader_that_is_gone(tmp_path: Path, pipe: tuple[int, TextIO]) -> None:
-    path = tmp_path / "log"
-    with path.open("w", encoding="ascii") as file:
-        handler = opened(file)
-        assert isinstance(handler, UnblockedHandler)
-        say(handler, "größer")
-        handler.close()
-    assert path.read_text().endswith(" gr??er\n")
-    reading, stream = pipe
-    handler = opened(stream)
-    os.close(reading)
-    try:
-        say(handler, "nobody reads this")
-    finally:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), reading)  # the fixture closes it

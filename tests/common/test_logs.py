@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
 
-import grpc
 import pytest
 
 from deploy.local_swarm.daemon_log import events, readable
-from thinwire_common.logs import formatter, log_to, tell
+from thinwire_common.logs import formatter, tell
 
 
 def lines(caplog: pytest.LogCaptureFixture, name: str) -> str:
@@ -74,52 +70,3 @@ def root() -> Iterator[logging.Logger]:
     yield root
     root.setLevel(level)
     root.handlers[:] = handlers
-
-
-@pytest.mark.usefixtures("root")
-def test_torch_logs_nothing_but_warnings() -> None:
-    torch = logging.getLogger("torch")
-    torch.setLevel(logging.NOTSET)  # as it is while torch is imported
-    log_to(logging.NullHandler(), "debug")
-    assert not torch.getChild("internals").isEnabledFor(logging.INFO)
-    assert torch.getChild("internals").isEnabledFor(logging.WARNING)
-    assert logging.getLogger("thinwire.test").isEnabledFor(logging.INFO)
-
-
-class Kept(logging.Handler):
-    """Keeps the messages of a log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
-@pytest.mark.usefixtures("root")
-async def test_only_the_traceback_of_a_cancelled_stream_is_left_out() -> None:
-    """gRPC logs what ends the sending half of a stream, and hides it otherwise."""
-    kept = Kept()
-    log_to(kept, "debug")
-    begun = asyncio.Event()
-
-    async def waits() -> AsyncIterator[bytes]:
-        begun.set()
-        await asyncio.Event().wait()
-        yield b""
-
-    async def fails() -> AsyncIterator[bytes]:
-        yield 1 // 0 * b""
-
-    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
-        for sent in (waits(), fails()):
-            begin: Any = channel.stream_stream("/a/b")  # the stubs cannot tell its types without serializers
-            call = begin(sent)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(begun.wait(), 10)
-            call.cancel()
-            await asyncio.wait([call._async_request_poller])
-    said = "\n".join(kept.messages)
-    assert "ZeroDivisionError" in said
-    assert "CancelledError" not in said

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import pytest
 
-from deploy.local_swarm import __main__ as make_swarm
 from thinwire_common.number_arguments import above_zero, count, whole
 from thinwire_coordinator.cli.parser import parser
 
@@ -48,13 +46,6 @@ def test_a_wrong_number_is_refused_in_words(line: str, capsys: pytest.CaptureFix
     assert "argument --" in text
     assert "must be" in text or "is not" in text
     assert "invalid" not in text
-
-
-def test_make_swarm_refuses_a_wrong_number_in_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["make swarm", "--rounds", "x"])
-    assert said(capsys, make_swarm.main).startswith("make swarm: error: argument --rounds: must be a whole number")
 
 
 def test_numbers_may_have_units_and_exponents() -> None:

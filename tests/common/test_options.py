@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from thinwire_common.options import Options, default_of, flag, read_options, variable
+from thinwire_common.options import Options, flag, read_options, variable
 from thinwire_coordinator.cli import parser as coordinator
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli import parser as node
@@ -51,12 +51,6 @@ def test_an_option_overrides_its_variable_which_overrides_the_default(
     assert (start("a:1", "--micro-batch", "5").micro_batch, start("a:1").invite) == (5, "a:1")
 
 
-def test_a_flag_is_shown_without_a_default() -> None:
-    """`default False` would read as a value that one can give."""
-    shown = {name: default_of(field) for name, field in ServeOptions.model_fields.items()}
-    assert (shown["insecure"], shown["tls_proxy_forwards"], shown["wait_for"]) == ("", "", "1")
-
-
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
 def test_the_error_for_a_bad_value_names_its_source(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"^--wait-for: .*not '{value}'$"):
@@ -64,32 +58,6 @@ def test_the_error_for_a_bad_value_names_its_source(value: str, monkeypatch: pyt
     monkeypatch.setenv("THINWIRE_COORDINATOR_WAIT_FOR", value)
     with pytest.raises(ConfigError, match=f"^THINWIRE_COORDINATOR_WAIT_FOR: .*not '{value}'$"):
         serve("--state-dir", "x")
-
-
-@pytest.mark.parametrize("address", ["localhost", "localhost:0", ":7700", "a:70000"])
-def test_a_bad_address_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=f"^COORDINATOR: '{address}' is not HOST:PORT, as in"):
-        status(address)
-    with pytest.raises(ConfigError, match=f"^--address: '{address}' is not HOST:PORT"):
-        serve("--state-dir", "x", "--address", address)
-
-
-def test_a_text_in_place_of_a_number_is_named_without_the_words_of_a_library() -> None:
-    with pytest.raises(ConfigError, match=r"^--rounds: must be a whole number, not 'x'$"):
-        start("--rounds", "x")
-    with pytest.raises(ConfigError, match=r"^--give-up-after: must be a number, not 'x'$"):
-        start("--give-up-after", "x")
-
-
-def test_a_missing_required_option_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^--state-dir is missing; or set THINWIRE_COORDINATOR_STATE_DIR$"):
-        serve()
-
-
-def test_a_log_format_that_does_not_exist_is_an_error_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THINWIRE_NODE_LOG_FORMAT", "xml")
-    with pytest.raises(ConfigError, match=r"^THINWIRE_NODE_LOG_FORMAT: .*'text' or 'json'"):
-        start("a:1")
 
 
 def chosen(arguments: list[str]) -> tuple[Path, Path | None]:
@@ -112,19 +80,6 @@ def test_state_slots_and_a_state_directory_exclude_each_other(monkeypatch: pytes
     assert chosen(["--state-slots", "s"])[1] == Path("s")
     with pytest.raises(ConfigError, match="THINWIRE_NODE_STATE_DIR and THINWIRE_NODE_STATE_SLOTS are both set"):
         chosen([])
-
-
-def test_a_home_folder_is_found_and_one_that_does_not_exist_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("THINWIRE_NODE_STATE_DIR", "~/node")  # no shell replaces `~` in a service's file of variables
-    assert chosen([]) == (tmp_path / "node", None)
-    for arguments in (["start", "a:1"], ["status"]):
-        given = node.parser().parse_args([*arguments, "--state-dir", "~nobody-has-this-name/node"])
-        with pytest.raises(UsageError, match="there is no such home folder; give --state-dir"):
-            given.command(given)
-    assert chosen(["--state-slots", "s"]) == (tmp_path / "node", Path("s"))
 
 
 @pytest.mark.parametrize(
@@ -172,8 +127,3 @@ def test_commands_that_do_not_need_torch_do_not_load_it(program: str, given: str
     assert done.stdout.splitlines()[-1] == "False"
     if given == "--version":
         assert done.stdout.split()[1].count(".") == 2
-
-
-def test_other_arguments_are_ignored() -> None:
-    found = read_options(StatusOptions, Namespace(coordinator="a:1", command=None, json=True))
-    assert found == StatusOptions(coordinator="a:1")

@@ -51,22 +51,6 @@ async def test_a_strange_path_ends_neither_server_nor_connection(port: int, path
         one.close()
 
 
-async def test_many_strange_calls_leave_room_for_others(port: int) -> None:
-    connection = await Connection.open("127.0.0.1", port)
-    calls = [answer(connection, f"/nothing/{number}") for number in range(500)]
-    assert {one.status for one in await asyncio.gather(*calls)} == {UNIMPLEMENTED}
-    assert (await answer(connection, CHECK)).status == 0
-    connection.close()
-
-
-async def test_a_stream_of_the_health_service_is_served(port: int) -> None:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
-        watched = call(b"")
-        assert await watched.read() == SERVING.SerializeToString()
-        watched.cancel()
-
-
 async def test_metadata_that_are_no_text_stay_out_of_the_log(port: int, caplog: pytest.LogCaptureFixture) -> None:
     """A fuzzer's find: gRPC logged a traceback for each."""
     connection = await Connection.open("127.0.0.1", port)

@@ -16,7 +16,7 @@ import uvloop
 
 from support.connect_proxy import ConnectProxy, proxy_at
 from thinwire_common.reach.errors import Unreachable
-from thinwire_common.reach.happy_eyeballs import Address, connect_first, interleave
+from thinwire_common.reach.happy_eyeballs import connect_first
 from thinwire_common.reach.preflight import Way, find_way
 from thinwire_common.reach.proxy import proxy_for
 from thinwire_proto import limits
@@ -121,31 +121,6 @@ def test_tls_without_grpc_is_named(run: Run, tmp_path: Path) -> None:
     assert "speaks TLS but not gRPC" in failure(run, main())
 
 
-def test_a_port_that_nobody_listens_on_is_named(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    assert failure(run, way(port)).startswith("127.0.0.1: Connection refused; check the address")
-
-
-def test_a_name_that_does_not_resolve_is_named(run: Run) -> None:
-    assert "the name nowhere.invalid cannot be found" in failure(run, way(7700, "nowhere.invalid"))
-
-
-def test_a_connection_that_is_cut_is_named(run: Run) -> None:
-    async def main() -> None:
-        async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await reader.read(1)
-            finally:
-                writer.transport.abort()
-
-        listening = await asyncio.start_server(cut, "127.0.0.1", 0)
-        async with listening:
-            await way(listening.sockets[0].getsockname()[1])
-
-    assert "cut during the TLS handshake" in failure(run, main())
-
-
 def test_a_server_that_never_answers_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DIAL_S", 0.2)
 
@@ -236,18 +211,6 @@ def test_what_a_proxy_refuses_is_named(
         run(main())
 
 
-def test_what_is_no_proxy_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with server(tmp_path, None) as port:
-            await way(7700, through(monkeypatch, port))
-
-    assert "is not an HTTP proxy" in failure(run, main())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    host = through(monkeypatch, port)
-    assert failure(run, way(7700, host)).startswith("the proxy of https_proxy: 127.0.0.1: Connection refused")
-
-
 @pytest.mark.parametrize("url", ["https://proxy:1", "http://", "http://proxy:port", "socks5://proxy:1"])
 def test_a_proxy_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="https_proxy must be http"):
@@ -289,40 +252,3 @@ def _begun(host: str, port: int) -> socket.socket:
     own.setblocking(False)
     own.connect_ex((host, port))
     return own
-
-
-def test_the_families_alternate() -> None:
-    order = interleave([(V6, 1), (V6, 2), (V6, 3), (V4, 4), (V4, 5)])
-    assert [address for _, address in order] == [1, 4, 2, 5, 3]
-    assert interleave([(V4, 1)]) == [(V4, 1)]
-
-
-def test_a_refused_address_is_not_connected_to(run: Run) -> None:
-    asked = []
-
-    def refusal(address: Address) -> str:
-        asked.append(address[1][0])
-        return f"{address[1][0]} is not wanted"
-
-    async def main() -> None:
-        connected = asyncio.Event()
-        listening = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        try:
-            with pytest.raises(Unreachable, match=r"^127.0.0.1 is not wanted$"):
-                await find_way("127.0.0.1", port, None, public_tls=False, refusal=refusal)
-            assert not connected.is_set()
-        finally:
-            listening.close()
-
-    run(main())
-    assert asked == ["127.0.0.1"]
-
-
-def test_names_of_others_are_not_left_to_a_proxy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://192.0.2.1:1")
-
-    async def main() -> None:
-        await find_way("peer.example", 1, None, public_tls=False, refusal=lambda _: "")
-
-    assert "behind a proxy, which would resolve the name" in failure(run, main())

@@ -5,30 +5,18 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.real import RealSwarm, ended, run_text, until
-from thinwire_common.os_errors import in_words, limit_in_words
+from support.real import RealSwarm, ended, run_text
+from thinwire_common.os_errors import in_words
 from thinwire_coordinator.hall.access.bounds import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
 COORDINATOR = str(Path(sys.executable).with_name("thinwire-coordinator"))
-CLOSED = ((0,), (1,), (2,), (0, 1, 2))
-OPENS = """
-import os, socket, sys
-from thinwire_common.program import run_program
-def command():
-    for opened in (open(sys.argv[1], "wb"), *socket.socketpair()):
-        assert opened.fileno() > 2
-        os.set_inheritable(opened.fileno(), True)
-    print("out"); print("err", file=sys.stderr); sys.stdin.read()
-run_program("x", command)
-"""
 SENDS_AT_IMPORT = """
 import os, signal, sys
 program, module, number = sys.argv[1:]
@@ -55,15 +43,6 @@ def run_python(program: str, *arguments: str, closed: tuple[int, ...] = ()) -> s
     )
 
 
-@pytest.mark.parametrize("closed", CLOSED)
-def test_nothing_gets_the_number_of_a_closed_standard_stream(tmp_path: Path, closed: tuple[int, ...]) -> None:
-    done = run_python(OPENS, str(tmp_path / "file"), closed=closed)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ("" if 1 in closed else "out\n")
-    assert done.stderr == ("" if 2 in closed else "err\n")
-    assert (tmp_path / "file").read_bytes() == b""
-
-
 def test_a_coordinator_without_standard_streams_starts_and_ends_as_usual(swarm: RealSwarm) -> None:
     (swarm.folder / "RUN.toml").write_text(run_text(1000))
     places = ["--state-dir", str(swarm.state), "--listen", "127.0.0.1:0"]
@@ -82,15 +61,6 @@ def test_ctrl_c_while_a_program_is_loaded_ends_it_without_a_traceback(main: str,
     done = run_python(SENDS_AT_IMPORT, main, module, "SIGINT")
     assert (done.stdout, done.stderr) == ("sent\n", "")
     assert done.returncode == 130
-
-
-def test_process_1_of_a_container_can_be_told_to_end_while_it_is_loaded() -> None:
-    as_first = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if subprocess.run([*as_first, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("only root can make namespaces, with unshare")
-    command = [*as_first, sys.executable, "-c", SENDS_AT_IMPORT, "thinwire_node", "argparse", "SIGTERM"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("sent\n", "", 128 + signal.SIGTERM)
 
 
 def test_a_coordinator_with_too_few_open_files_says_so_before_it_begins(tmp_path: Path) -> None:
@@ -128,41 +98,3 @@ def test_a_program_raises_its_limit_of_open_files_itself() -> None:
 )
 def test_each_limit_of_the_system_has_its_own_words(error: OSError, said: str) -> None:
     assert said in in_words(error)
-
-
-def test_a_limit_of_threads_and_of_memory_is_named() -> None:
-    assert "`ulimit -u`" in limit_in_words(RuntimeError("can't start new thread"))
-    assert "`ulimit -v`" in limit_in_words(MemoryError())
-    assert limit_in_words(RuntimeError("a bug")) == ""
-
-
-def test_files_of_a_program_can_be_read_by_its_owner_whatever_the_umask(tmp_path: Path) -> None:
-    writes = "import sys\nfrom thinwire_common.program import run_program\n"
-    writes += "run_program('x', lambda: open(sys.argv[1], 'w').close())"
-    subprocess.run(
-        ["bash", "-c", 'umask 0777; exec "$@"', "bash", sys.executable, "-c", writes, tmp_path / "f"], check=True
-    )
-    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_page_and_nodes_that_take_all_connections_end_no_coordinator(swarm: RealSwarm) -> None:
-    few = (shutil.which("bash") or "bash", "-c", f'ulimit -n {LEAST}; exec "$@"', "bash")
-    (swarm.folder / "RUN.toml").write_text(run_text(1000))
-    places = ["--state-dir", str(swarm.state), "--listen", swarm.address, "--http", "127.0.0.1:0"]
-    serve = [COORDINATOR, "serve", "--run", str(swarm.folder / "RUN.toml"), "--insecure", *places]
-    coordinator = swarm.start("coordinator", *few, *serve)
-    swarm.ready = coordinator.wait_until_ready(swarm.state, 60)
-    node = swarm.node("a")
-    swarm.reached(2)
-    step, idle = swarm.status().step, []
-    page = swarm.ready["page"].removeprefix("http://").rstrip("/")
-    try:
-        for address in (swarm.address, page):
-            host, _, port = address.rpartition(":")
-            for _ in range(150):
-                idle.append(socket.create_connection((host, int(port)), timeout=10))
-        until(lambda: swarm.status().step > step + 2, "the run goes on", coordinator, node)
-    finally:
-        for one in idle:
-            one.close()
-    assert coordinator.running

@@ -204,7 +204,7 @@ def test_the_run_continues_after_down_and_up(swarm: Swarm) -> None:
             lambda: swarm.number("thinwire_coordinator_step") > before + 3, f"rounds continue after step {before:.0f}"
         )
         # each node found its parameters on disk, so none fetched a snapshot
-        assert swarm.number('thinwire_coordinator_fetches_total{what="snapshot"}') == 0
+        assert swarm.number('thinwire_coordinator_payload_bytes_total{direction="sent",kind="snapshot"}') == 0
         assert swarm.number('thinwire_coordinator_fingerprints_compared_total{result="different"}') == 0
         containers = [container for service in SERVICES for container in swarm.containers(service)]
         foreground.send_signal(signal.SIGINT)

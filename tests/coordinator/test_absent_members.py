@@ -13,9 +13,6 @@ from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_
 from support.small import small_contract
 from thinwire_coordinator.gossip import directory
 from thinwire_coordinator.gossip.answers import BeatAnswer, ReportRefused
-from thinwire_coordinator.gossip.directory import FORGOTTEN_FACTOR
-from thinwire_coordinator.gossip.store import Store
-from thinwire_proto.gossip.seen_lines import SeenLines
 
 NODES_MAX = 3
 CONTRACT = small_contract(
@@ -86,46 +83,6 @@ def test_a_node_that_was_away_for_long_goes_on_and_what_it_had_not_reported_coun
     played(tmp_path, scene)
 
 
-def test_later_reports_of_a_session_may_name_no_foreign_samples(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        answers = await training(coordinator)
-        node, other = coordinator.nodes
-        has_trained(node, answers[other.node_id], 2)
-        with pytest.raises(ReportRefused, match="lease has 0 up to its mark"):
-            await coordinator.beat(node)
-
-    played(tmp_path, scene)
-
-
-def test_a_restarted_coordinator_has_the_keys_of_those_that_replaced_forgotten_nodes(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        await training(coordinator)
-        for _ in range(2 * FORGOTTEN_FACTOR * NODES_MAX):
-            coordinator.run.beats.leave(coordinator.nodes.pop(0).member, None)
-            await training(coordinator, 1)
-        await coordinator.run.beats._store.keep()
-        restored = Store(coordinator.run.hall, coordinator.run.beats.directory.settings).directory
-        assert len(restored.by_node) == FORGOTTEN_FACTOR * NODES_MAX
-        for node in coordinator.nodes:
-            assert restored.by_node[node.node_id].public_key == node.key.public.data
-
-    played(tmp_path, scene)
-
-
-def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 60.0)  # the others are not to be lost
-
-    async def scene(coordinator: GossipCoordinator) -> None:
-        await training(coordinator)
-        leases = coordinator.run.hall.leases
-        for number in range(3):
-            leases.grant(f"forgotten {number}", 2, 0)
-        await coordinator.run.beats.seal()
-        assert leases.holders == {node.node_id for node in coordinator.nodes}
-
-    played(tmp_path, scene)
-
-
 def test_only_a_node_that_has_mixed_nothing_may_begin_anew(tmp_path: Path) -> None:
     """`verify` demands the same of the ledger."""
 
@@ -140,18 +97,5 @@ def test_only_a_node_that_has_mixed_nothing_may_begin_anew(tmp_path: Path) -> No
             await coordinator.beat(node)
         node.head = genesis
         await coordinator.beat(node)
-
-    played(tmp_path, scene)
-
-
-def test_bytes_of_direct_lines_before_a_restart_of_the_coordinator_are_not_counted_again(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        await training(coordinator)
-        node, beats = coordinator.nodes[0], coordinator.run.beats
-        beats.directory.by_node[node.node_id].is_restored = True  # as after a restart, until it reports
-        for sent in (1000, 1010):
-            await beats.beat(node.member, node.report(), b"", lines=SeenLines(sent, sent))
-        found = coordinator.run.view.counts.of(node.node_id)
-        assert (found.direct_up, found.direct_down) == (10, 10)
 
     played(tmp_path, scene)

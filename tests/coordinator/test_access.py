@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from thinwire_coordinator.hall.access.bans import Ban
-from thinwire_coordinator.hall.access.database import FILE, Database
+from thinwire_coordinator.hall.access.database import FILE
 from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, network_of, why_not
+from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, why_not
 from thinwire_coordinator.hall.access.refusals import DoorReason
-from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, NodeRecord, NodeTable
-from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, NodeRecord
+from thinwire_proto.errors import ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 
 NOW = 1_790_000_000.0
@@ -93,14 +92,6 @@ def test_a_revoked_invite_lets_its_nodes_back_in_unless_they_are_banned_with_it(
     assert [decision.what for decision in store.bans.decisions(9)] == ["banned", "banned"]
 
 
-def test_an_expired_invite_refuses_new_nodes_only(store: AccessStore) -> None:
-    store.invites.make(TOKEN, name="", now=NOW, expires=NOW + 60)
-    key = SecretKey().public
-    assert reason(store, candidate(key=key), NOW + 59) is None
-    assert reason(store, candidate(), NOW + 60) is DoorReason.EXPIRED
-    assert reason(store, candidate(key=key), NOW + 61) is None
-
-
 def test_a_ban_ends_and_says_how_long_it_lasts(store: AccessStore) -> None:
     store.invites.make(TOKEN, name="", now=NOW)
     key = SecretKey().public
@@ -138,12 +129,6 @@ def test_an_open_invite_bounds_the_nodes_of_one_address_in_a_day(store: AccessSt
     assert reason(store, candidate(address=home[2]), NOW + ADDRESS_EVERY_S) is None
 
 
-def test_one_address_is_an_ipv4_address_or_a_network_of_ipv6() -> None:
-    assert network_of("192.0.2.1") == network_of("::ffff:192.0.2.1") == "192.0.2.1"
-    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
-    assert network_of("?") == "?"
-
-
 def test_without_need_of_an_invite_everybody_enrols_but_the_banned(tmp_path: Path) -> None:
     with closing(AccessStore(tmp_path, needs_invite=False)) as store:
         key = SecretKey().public
@@ -153,43 +138,6 @@ def test_without_need_of_an_invite_everybody_enrols_but_the_banned(tmp_path: Pat
         assert reason(store, candidate(b"", key=key)) is DoorReason.BANNED
 
 
-def test_a_node_that_came_without_an_invite_needs_one_where_others_do(tmp_path: Path) -> None:
-    key = SecretKey().public
-    with closing(AccessStore(tmp_path, needs_invite=False)) as store:
-        assert reason(store, candidate(b"", key=key)) is None
-    with closing(AccessStore(tmp_path)) as store:
-        assert reason(store, candidate(b"", key=key)) is DoorReason.NO_INVITE
-        store.invites.make(TOKEN, name="", now=NOW, uses_max=1)
-        assert reason(store, candidate(TOKEN, key=key)) is None
-        assert reason(store, candidate(b"", key=key)) is None
-        assert len(store.nodes.all()) == 1
-
-
-def test_a_full_table_of_invites_forgets_those_that_admit_nobody(tmp_path: Path) -> None:
-    with closing(Database(tmp_path / FILE)) as database:
-        table = InviteTable(database, invites_max=4)
-        tokens = iter(bytes([number]) * 16 for number in range(9))
-        valid = table.make(next(tokens), name="", now=NOW)
-        expired = table.make(next(tokens), name="", now=NOW, expires=NOW + 60)
-        used = table.make(next(tokens), name="", now=NOW, uses_max=1)
-        revoked = table.make(next(tokens), name="", now=NOW)
-        table.use(used.number)
-        table.revoke(revoked.number, NOW)
-        kept = [table.make(next(tokens), name="", now=NOW + 60) for _ in (expired, used, revoked)]
-        assert table.all() == [valid, *kept]
-        with pytest.raises(ConfigError, match=r"4 invites are valid.*revoke"):
-            table.make(next(tokens), name="", now=NOW + 60)
-        assert table.all() == [valid, *kept]
-
-
-def test_a_full_table_forgets_nodes_of_the_invite_that_enrolled_most(tmp_path: Path) -> None:
-    with closing(Database(tmp_path / FILE)) as database:
-        table = NodeTable(database, nodes_max=4)
-        for number, by_invite in enumerate([1, 2, 2, 2, 2, 2]):
-            table.enrol(NodeRecord(f"{number:032x}", b"", "", by_invite, NOW, "", NOW + number, ""))
-        assert [int(record.node, 16) for record in table.all()] == [0, 3, 4, 5]
-
-
 def test_neither_tokens_nor_readers_get_out_of_the_file(store: AccessStore, tmp_path: Path) -> None:
     store.invites.make(TOKEN, name="", now=NOW)
     for file in tmp_path.glob(f"{FILE}*"):
@@ -197,38 +145,13 @@ def test_neither_tokens_nor_readers_get_out_of_the_file(store: AccessStore, tmp_
         assert file.stat().st_mode & 0o077 == 0
 
 
-def test_two_connections_see_each_others_changes(store: AccessStore, tmp_path: Path) -> None:
-    with closing(AccessStore(tmp_path)) as command:
-        command.invites.make(TOKEN, name="", now=NOW, uses_max=1)
-        key = SecretKey().public
-        assert reason(store, candidate(key=key)) is None
-        assert reason(command, candidate()) is DoorReason.USED_UP
-        command.bans.ban(key.node_id, None, "", "organizer", NOW)
-        assert set(store.bans.holding(NOW)) == {key.node_id}
-
-
 def test_a_newer_or_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / FILE
     AccessStore(tmp_path).close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(ThinwireError, match=r"schema version 99.*update thinwire"):
+    with pytest.raises(ThinwireError, match=r"schema version 99; this is thinwire"):
         AccessStore(tmp_path)
     path.write_bytes(b"?" * 5000)
     with pytest.raises(ThinwireError, match=FILE):
         AccessStore(tmp_path)
-
-
-def test_a_file_of_another_user_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(tmp_path / FILE)
-    database.execute("PRAGMA query_only=ON")  # the error of a file that this user may only read
-    with pytest.raises(ThinwireError, match="readonly database; the user who starts it must own all files there"):
-        database.write("DELETE FROM invites")
-    database.close()
-
-    def refuse(*given: object, **named: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(ThinwireError, match="must own all files there"):
-        Database(tmp_path / FILE)

@@ -46,14 +46,6 @@ def test_buckets_are_bounded_and_forget_the_oldest() -> None:
     assert buckets.take("0", 0.0)
 
 
-def test_a_network_has_room_for_a_full_swarm_that_comes_back_at_once() -> None:
-    bounds = Bounds(nodes_max=100)
-    rules = AdmissionRules(bounds)
-    for _ in range(3 * bounds.nodes_max):  # Hello, Join and a Status of each
-        assert rules.begin(STRANGER, 0.0) is None
-        rules.end(STRANGER)
-
-
 def test_a_network_that_calls_on_is_refused_while_others_are_not() -> None:
     rules = AdmissionRules(Bounds(nodes_max=4))
     denied = None
@@ -66,18 +58,6 @@ def test_a_network_that_calls_on_is_refused_while_others_are_not() -> None:
     assert rules.begin(Caller("198.51.100.7"), 0.0) is None
     assert rules.begin(Caller(STRANGER.network, "a-member"), 0.0) is None  # a neighbour that has joined
     assert rules.begin(STRANGER, 1.0) is None  # it may try again later
-
-
-def test_many_networks_together_are_bounded() -> None:
-    rules = AdmissionRules(Bounds(nodes_max=4))
-    admitted = 0
-    for number in range(100_000):
-        caller = Caller(str(number))
-        if rules.begin(caller, 0.0) is None:
-            admitted += 1
-            rules.end(caller)
-    assert admitted == rules.bounds.strangers_calls_in_all.burst
-    assert rules.begin(Caller("any", "a-member"), 0.0) is None
 
 
 def test_open_calls_are_bounded_in_all_by_network_and_by_session() -> None:
@@ -117,12 +97,3 @@ def test_a_node_may_offer_a_few_contributions_in_a_round() -> None:
     assert offered == [True] * CONTRIBUTIONS_A_ROUND + [False] * (100 - CONTRIBUTIONS_A_ROUND)
     assert rules.contribution("b", 7) is None
     assert rules.contribution("a", 8) is None
-
-
-@pytest.mark.parametrize("nodes_max", [1, 3, 1024, 8192])
-def test_the_bounds_leave_room_for_every_node(nodes_max: int) -> None:
-    bounds = Bounds(nodes_max)
-    assert bounds.connections_max > nodes_max
-    assert bounds.calls_max > nodes_max * CALLS_A_SESSION
-    assert bounds.strangers_calls.burst >= 2 * nodes_max  # Hello and Join of all, from one address
-    assert bounds.strangers_calls_a_network < bounds.strangers_calls_max

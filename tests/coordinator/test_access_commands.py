@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +66,6 @@ def test_the_invite_stands_alone_on_the_last_line(run: Run, store: AccessStore, 
     assert found.token.hex() not in run("invites", "--json") + run("invites")
 
 
-def test_an_open_invite_has_other_limits(run: Run, store: AccessStore) -> None:
-    facts = json.loads(run("invite", "--open", "--address", "[2001:db8::1]:7700", "--json"))
-    assert parse_invite(facts["invite"]).address == facts["address"] == "[2001:db8::1]:7700"
-    assert (facts["uses_max"], facts["expires"], facts["per_address_max"]) == (None, None, 4)
-    facts = json.loads(run("invite", "--open", "--uses", "100", "--per-address", "9", "--expires", "2w", "--json"))
-    assert (facts["uses_max"], facts["expires"] - facts["made"], facts["per_address_max"]) == (100, 14 * 86400, 9)
-
-
 def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> None:
     token = parse_invite(json.loads(run("invite", "--uses", "3", "--json"))["invite"]).token
     keys = [enrol(store, token, name) for name in ("ada", "[red]bob")]
@@ -112,16 +103,6 @@ def test_what_does_not_exist_is_named(run: Run, command: tuple[str, ...], said: 
         run(*command)
 
 
-def test_too_few_digits_and_a_node_that_is_not_banned_are_errors(run: Run, store: AccessStore) -> None:
-    token = parse_invite(run("invite", "--uses", "17").splitlines()[-1]).token
-    nodes = sorted(enrol(store, token).node_id for _ in range(17))
-    twice = next(one[0] for one, other in pairwise(nodes) if one[0] == other[0])
-    with pytest.raises(ConfigError, match="give more digits"):
-        run("ban", twice)
-    with pytest.raises(ConfigError, match="is neither banned nor suspected"):
-        run("unban", nodes[0])
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -140,14 +121,6 @@ def test_a_bad_option_is_refused(run: Run, wrong: tuple[str, str]) -> None:
         run("invite", *wrong)
 
 
-def test_without_a_coordinator_or_its_address_no_invite_is_made(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--address HOST:PORT"):
-        run("invite")
-    (tmp_path / KEY_FILE).unlink()
-    with pytest.raises(ConfigError, match="no coordinator has started here yet"):
-        run("invites")
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_lost_key_of_a_run_is_not_replaced(run: Run, tmp_path: Path, damaged: bool) -> None:
     open_identity(tmp_path)
@@ -157,12 +130,6 @@ def test_a_lost_key_of_a_run_is_not_replaced(run: Run, tmp_path: Path, damaged: 
     with pytest.raises(ConfigError, match="restore it from a copy; without one, this run has ended: export its model"):
         run("invite", "--address", HERE)
     assert key.exists() == damaged
-
-
-def test_a_damaged_key_may_be_deleted_while_nothing_is_sealed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / KEY_FILE).write_bytes(b"half a key")
-    with pytest.raises(ConfigError, match="without one, delete it if no coordinator of this run has sealed anything"):
-        run("invite", "--address", HERE)
 
 
 def test_the_invite_file_keeps_its_token_and_follows_the_address(store: AccessStore, tmp_path: Path) -> None:
@@ -180,16 +147,6 @@ def test_the_invite_file_keeps_its_token_and_follows_the_address(store: AccessSt
     store.invites.revoke(1, NOW)
     assert keep_invite_file(file, store, tmp_path, NOW)
     assert parse_invite(file.read_text()).token != first.token
-
-
-def test_the_invite_file_replaces_no_other_file(store: AccessStore, tmp_path: Path) -> None:
-    file = tmp_path / "thesis.txt"
-    file.write_text("chapter one")
-    with pytest.raises(ConfigError, match="something else than an invite"):
-        keep_invite_file(file, store, tmp_path, NOW)
-    assert file.read_text() == "chapter one"
-    file.write_text("")
-    assert keep_invite_file(file, store, tmp_path, NOW)
 
 
 def test_the_address_in_invites_is_one_that_others_can_reach() -> None:

@@ -12,7 +12,7 @@ import torch
 from support.sealed_run import make_state
 from support.small import random_replica, small_contract, small_corpus, small_trainer
 from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.star.trust.audit import REFERENCES_MIN, Subject, audited
+from thinwire_coordinator.star.trust.audit import Subject
 from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.data.text import CorpusText
@@ -74,23 +74,6 @@ def test_audits_keep_their_share_of_the_time(tmp_path: Path) -> None:
     assert not auditor.due(0.0)
     assert TIME_SHARE < 0.05
     state.close()
-
-
-def test_a_stopped_auditor_says_nothing() -> None:
-    contract = small_contract()
-    auditor = Auditor(contract, CorpusText(small_corpus(), contract), NO_BLOBS)
-    auditor.stop()
-    votes = Ballot("a", np.arange(100), np.ones(100, bool))
-    subject = Subject(votes, (0, 1))
-    assert auditor.audit(random_replica(contract), subject, subject, [votes] * REFERENCES_MIN) == ()
-
-
-def test_too_few_references_or_votes_are_no_audit() -> None:
-    votes = Ballot("a", np.arange(100), np.ones(100, bool))
-    few = Ballot("b", np.arange(10), np.ones(10, bool))
-    difference = np.ones(100, np.float32)
-    assert audited(votes, votes, [votes] * (REFERENCES_MIN - 1), np.arange(100), difference) == ()
-    assert [one.node for one in audited(votes, few, [votes] * REFERENCES_MIN, np.arange(100), difference)] == ["a"]
 
 
 @pytest.mark.parametrize(

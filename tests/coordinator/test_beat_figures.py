@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
-from prometheus_client import generate_latest
-
 from support.beats import CONTEXT, SAMPLES, beat
-from support.prometheus import parsed, value
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import DisagreementMeasured, Event
 from thinwire_coordinator.hall.observe.history import History
-from thinwire_coordinator.hall.observe.metrics import Metrics
 from thinwire_coordinator.hall.observe.sinks.fold import Fold
 from thinwire_coordinator.hall.observe.sinks.memory import Totals
 from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, TRAINING, Point
@@ -57,17 +51,6 @@ def test_the_history_of_beats_has_the_median_loss_and_those_of_single_nodes() ->
     assert (first.tokens, first.loss_min, first.loss_max) == (5 * SAMPLES * CONTEXT, 1.5, 4.0)
     assert first.loss == 2.5
     assert (last.step, last.loss, last.tokens) == (9, None, 0)
-
-
-def test_the_metrics_of_beats_say_when_the_newest_was_sealed_and_its_loss() -> None:
-    """Otherwise the alert NoSealedRound would fire in every run without a centre."""
-    metrics, began = Metrics(), time.time()
-    metrics.watch(beat(0, (3, 4, 6), {"a": 3.0, "b": 2.0}))
-    metrics.watch(beat(1, (5, 6, 8), {}))  # reports without samples
-    told = parsed(generate_latest(metrics.registry).decode())
-    assert began <= value(told, "thinwire_coordinator_sealed_timestamp_seconds") <= time.time()
-    assert value(told, "thinwire_coordinator_training_loss") == 2.5
-    assert value(told, "thinwire_coordinator_learning_rate") == 1e-3
 
 
 def test_the_points_of_beats_have_iterations_and_continue_the_totals() -> None:

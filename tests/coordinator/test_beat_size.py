@@ -53,17 +53,3 @@ def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path:
             await coordinator.run.beats.seal()
 
     asyncio.run(scene())
-
-
-def test_the_longest_answer_fits() -> None:
-    """All fields at their bounds."""
-    lease = [pb.SampleRange(start=(1 << 64) - 1, count=(1 << 32) - 1)] * LEASE_RUNS_MAX
-    reply = pb.BeatReply(
-        state=pb.BeatReply.STATE_TRAINING,
-        text="x" * 300,
-        next_ms=86_400_000,
-        lease=lease,
-        measure_at=(1 << 64) - 1,
-        evaluate=[pb.EvaluationPart(step=(1 << 64) - 1, name="x" * 64, start=1 << 40, count=1 << 20, spread=1 << 20)],
-    )
-    assert reply.ByteSize() <= REPLY_BYTES_MAX

@@ -35,11 +35,6 @@ def blobs(state: RunState) -> list[Path]:
     return sorted(state.blobs.folder.iterdir())
 
 
-def test_whole_blobs_pass(state: RunState) -> None:
-    check_complete(state)
-    assert "blobs: the sizes of 3 files are correct" in verified(state.folder)
-
-
 async def serve(state: RunState) -> None:
     settings = CoordinatorSettings(state.folder, "127.0.0.1:0", None, wait_for=1, evaluate_every=100)
     await Coordinator(settings).run(asyncio.Event())

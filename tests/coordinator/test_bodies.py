@@ -12,14 +12,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from support.sealed_run import make_state
 from support.small import MODEL
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.hall.ledger.bodies import Bodies, StoreFails, location_of
+from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.state_directory import check_bodies, create_state, open_state
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import parse_run
-from thinwire_proto.errors import ConfigError, LedgerError, LocalError
+from thinwire_proto.errors import ConfigError, LocalError
 
 RUN = parse_run({"model": MODEL}, "test")
 
@@ -48,50 +47,6 @@ def test_a_new_run_needs_an_empty_address(tmp_path: Path) -> None:
     assert not (tmp_path / "bodies.url").exists()
 
 
-def test_a_run_without_an_address_uses_its_own_folder(tmp_path: Path) -> None:
-    state = make_state(tmp_path)
-    assert state.bodies.location == str(tmp_path / "updates")
-    check_bodies(state, str(tmp_path / "updates"))
-    with pytest.raises(ConfigError, match=r"memory://other: the updates of this run are at .*updates"):
-        check_bodies(state, "memory://other")
-    state.close()
-
-
-def test_bodies_stored_elsewhere_reveal_a_lost_ledger(tmp_path: Path) -> None:
-    create_state(tmp_path, RUN, "memory://lost")
-    state = open_state(tmp_path)
-    assert state.bodies.location == "memory://lost"
-    state.bodies.put(b"body")
-    state.close()
-    (tmp_path / "ledger.sqlite").write_bytes(
-        b""
-    )  # as a power cut may leave it; else the run would begin anew at step 0
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite is empty; restore it"):
-        open_state(tmp_path)
-    (tmp_path / "ledger.sqlite").unlink()
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing"):
-        open_state(tmp_path)
-
-
-def test_an_empty_ledger_beside_a_later_snapshot_is_lost(tmp_path: Path) -> None:
-    create_state(tmp_path, RUN)
-    (tmp_path / "ledger.sqlite").touch()  # as a first start that was killed leaves it
-    open_state(tmp_path).close()
-    (tmp_path / "ledger.sqlite").write_bytes(b"")
-    (tmp_path / "snapshots" / "8.safetensors").touch()
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite is empty; restore it"):
-        open_state(tmp_path)
-
-
-def test_bodies_can_be_listed_and_removed_anywhere(tmp_path: Path) -> None:
-    for bodies in (Bodies(str(tmp_path / "x")), Bodies("memory://listed/here")):
-        assert bodies.everything() == []
-        names = {bodies.put(b"%d" % number).hex() for number in range(3)}
-        assert bodies.names() == names
-        bodies.remove([*names, "0" * 64])
-        assert bodies.names() == set()
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -110,27 +65,6 @@ def test_an_address_that_cannot_be_opened_names_the_missing_package(
     with pytest.raises(ConfigError) as error:
         location_of(url)
     assert said in str(error.value)
-
-
-def test_errors_of_a_store_become_os_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = Bodies("memory://failing")
-
-    class NoCredentials(Exception):
-        pass
-
-    def fail(*more: Any, **named: Any) -> None:
-        raise NoCredentials("unable to locate credentials")
-
-    monkeypatch.setattr(type(bodies._fs), "pipe_file", fail)
-    with pytest.raises(StoreFails, match="memory://failing: unable to locate credentials"):
-        bodies.put(b"x")
-
-    def no_bucket(*more: Any, **named: Any) -> None:
-        raise FileNotFoundError("the bucket does not exist")
-
-    monkeypatch.setattr(type(bodies._fs), "pipe_file", no_bucket)
-    with pytest.raises(StoreFails, match="memory://failing: the bucket does not exist"):
-        bodies.put(b"x")
 
 
 async def test_a_coordinator_whose_store_cannot_be_used_blames_the_address_and_not_the_disk(

@@ -60,13 +60,6 @@ def test_a_broken_or_hostile_template_is_an_error(template: str, words: str) -> 
         chat_prompt(Chatting({"chat_template": template}), "Hi")
 
 
-def test_nested_json_in_the_config_is_an_error() -> None:
-    tokenizer = Chatting({})
-    tokenizer.files()["tokenizer_config.json"] = b"[" * 100_000
-    with pytest.raises(ConfigError, match=r"tokenizer_config\.json is not JSON"):
-        chat_prompt(tokenizer, "Hi")
-
-
 def test_without_a_template_the_error_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match="no chat template; give a text to continue with --prompt"):
         chat_prompt(ByteTokenizer(), "Hi")

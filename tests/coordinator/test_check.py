@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,7 +13,6 @@ import pytest
 
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.completion import facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
@@ -38,7 +33,6 @@ from thinwire_proto.contract import (
 )
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.contract.reading import parse_run
-from thinwire_proto.errors import ConfigError
 
 WRONG = """\
 [model]
@@ -113,58 +107,6 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
 def test_an_error_names_its_line_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
     (found,) = errors_of(tmp_path, text)
     assert found.startswith(said)
-
-
-def test_an_error_in_one_section_does_not_hide_that_two_others_do_not_fit(tmp_path: Path) -> None:
-    text = "[model]\nvocabulary = 100\n[rule]\nouter_rate = 2.0\n[round]\nlenght_ms = 5\n"
-    assert [line.partition(":")[0] for line in errors_of(tmp_path, text)] == ["2", "4", "6"]
-
-
-def test_an_error_between_keys_that_another_error_explains_is_not_told_again(tmp_path: Path) -> None:
-    """Without its misspelt `steps`, the section would have 200 steps, fewer than its warm-up."""
-    (found,) = errors_of(tmp_path, "[schedule]\nsteeps = 1000\nwarmup_steps = 500\n")
-    assert "did you mean steps?" in found
-
-
-def test_a_preset_of_a_wrong_type_is_explained_at_a_start_too(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("[model]\npreset = {}\n")
-    with pytest.raises(ConfigError, match=r"model\.preset: {} does not exist; choose one of"):
-        read_run(path)
-
-
-def test_output_that_nobody_reads_ends_the_command_in_silence(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("[schedule]\nstep = 1\n")
-    unread, output = os.pipe()
-    os.close(unread)
-    try:
-        command = [sys.executable, "-m", "thinwire_coordinator", "check", str(path)]
-        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
-    finally:
-        os.close(output)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
-
-
-def test_errors_are_told_without_torch(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npreset = "byte-1m"\n[schedule]\nstep = 1\n')
-    code = """
-import sys
-from thinwire_coordinator.__main__ import main
-try:
-    main()
-finally:
-    print("torch" in sys.modules)
-"""
-    command = [sys.executable, "-c", code, "check", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [
-        f"{path}:4: error: schedule.step: there is no such key; did you mean steps?",
-        f"{path}: 1 error, no warnings",
-        "False",
-    ]
 
 
 def arguments(*words: str) -> argparse.Namespace:

@@ -17,7 +17,6 @@ from thinwire_coordinator.star.feed import EncodedUpdate, Feed, NotWanted
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
-from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split_for_download
 from thinwire_proto.wire.service_pb2 import UpdatePart
@@ -35,12 +34,6 @@ def test_a_wrong_codec_is_refused_with_the_choices_in_words(tmp_path: Path) -> N
     path = run_file(tmp_path, '[exchange]\nkind = "gossip"\ncodec = "blah"\n[rule]\nkind = "adamw"\n')
     with pytest.raises(ConfigError, match=r"exchange\.codec.*'dense', 'bf16', 'int8' or 'sign'"):
         read_run(path)
-
-
-def test_other_keys_override_a_preset(tmp_path: Path) -> None:
-    run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
-    assert isinstance(run.model, DecoderSpec)
-    assert (run.model.width, run.model.layers, run.round.pace) == (384, 2, "clock")
 
 
 def test_a_preset_sets_the_kind_too(tmp_path: Path) -> None:
@@ -84,23 +77,10 @@ def test_an_invalid_run_file_is_rejected_with_its_error(text: str, said: str, tm
     assert said in str(error.value)
 
 
-def test_a_missing_run_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_run(tmp_path / "none.toml")
-
-
 @pytest.mark.parametrize("address", ["", "7700", "localhost", "localhost:", ":7700", "a:b", "a:70000"])
 def test_invalid_addresses_are_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         host_and_port(address)
-
-
-def test_the_embedded_corpus_is_large_and_deterministic() -> None:
-    corpus = make_corpus()
-    assert corpus.hash == make_corpus().hash
-    assert MANUAL in {file.name for file in corpus.files if not file.held_out}
-    assert len(corpus.train) > 4_000_000
-    assert 0.01 < len(corpus.held_out) / corpus.size < 0.15
 
 
 def update(step: int) -> EncodedUpdate:
@@ -130,15 +110,6 @@ def test_followers_share_the_same_bytes_at_the_head_and_behind_it(head_step: int
     sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
     for one, other in zip(sealed.parts(head_step), sealed.parts(head_step), strict=True):
         assert one is other
-
-
-def test_a_follower_that_is_being_sent_an_update_is_not_disturbed_when_the_head_moves() -> None:
-    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
-    before = list(sealed.parts(7))
-    sending = sealed.parts(7)
-    got = [next(sending)]
-    assert UpdatePart.FromString(next(sealed.parts(8))).head_step == 8
-    assert [*got, *sending] == before
 
 
 async def test_a_follower_that_waits_is_woken_by_an_update_and_by_the_end_of_its_session() -> None:

@@ -86,16 +86,6 @@ def test_a_refused_contribution_gives_its_place_back_and_is_still_known_by_name(
     assert current.full
 
 
-def test_a_contribution_that_arrives_on_a_dead_line_does_not_bar_the_next_session() -> None:
-    current, _ = brought_to(ContributionState.ARRIVING)
-    assert current.has_from(NODE, SESSION)
-    assert not current.has_from(NODE, "the next session")
-    again = contribution(session="the next session")
-    current.begin(again)
-    current.arrived(again, NAME, 5)
-    assert current.has_from(NODE, SESSION)
-
-
 def test_a_node_has_one_whole_contribution_in_a_round_at_most() -> None:
     current, _ = brought_to(ContributionState.CHECKING)
     second = contribution(session="the next session")
@@ -103,10 +93,3 @@ def test_a_node_has_one_whole_contribution_in_a_round_at_most() -> None:
     with pytest.raises(RuntimeError, match="already has a contribution"):
         current.arrived(second, b"other", 6)
     assert second.state is ContributionState.ARRIVING
-
-
-def test_nobody_waits_for_a_node_whose_contribution_is_accepted() -> None:
-    current, one = brought_to(ContributionState.ACCEPTED)
-    assert current.awaited == set()
-    current.over(one)
-    assert current.accepted == [one]  # its receipt is given; the row still names it

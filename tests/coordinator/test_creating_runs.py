@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.sealed_run import make_run
 from support.small import MODEL
-from support.token_folder import VOCABULARY, write_tokens
-from thinwire_coordinator.hall.ledger import state_directory
 from thinwire_coordinator.hall.ledger.bodies import Bodies
-from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, keep_blobs, open_state
-from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.blobs import blob_of
+from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, open_state
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
-
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -57,21 +47,6 @@ def test_either_bodies_or_a_later_snapshot_show_that_the_ledger_is_lost(folder: 
             open_state(folder)
 
 
-def test_a_new_run_that_died_before_it_had_a_ledger_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_state(tmp_path, parse_run({"model": MODEL}, "test"))
-
-    def dies(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(state_directory, "Ledger", dies)
-        with pytest.raises(OSError, match="No space left"):
-            open_state(tmp_path)
-    state = open_state(tmp_path)
-    assert replica_at_head(state).step == 0
-    state.close()
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -93,65 +68,3 @@ def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differe
     finally:
         state.close()
     assert said in str(raised.value)
-
-
-def test_a_run_file_that_names_other_data_is_refused(tmp_path: Path) -> None:
-    """The folder is no part of the contract, and the run has its own copy, so the folder may be gone."""
-    for name, tokens in (("data", 500), ("other", 600)):
-        write_tokens(tmp_path / name, {"wiki": [tokens]})
-
-    def run(folder: str) -> RunSpec:
-        data = {"kind": "tokens", "folder": str(tmp_path / folder)}
-        return parse_run({"model": MODEL | {"vocabulary": VOCABULARY}, "data": data}, "test")
-
-    (tmp_path / "state").mkdir()
-    create_state(tmp_path / "state", run("data"))
-    (tmp_path / "data").rename(tmp_path / "moved")
-    state = open_state(tmp_path / "state")
-    try:
-        for folder in ("data", "moved"):
-            check_run(state, run(folder))
-        with pytest.raises(
-            ConfigError, match=r"data\.folder: \S*/other has the manifest \w+…, not \w+….* leave --run out"
-        ):
-            check_run(state, run("other"))
-    finally:
-        state.close()
-
-
-def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
-    run = parse_run({"model": MODEL}, "test")
-    create_state(tmp_path, run)
-    (tmp_path / "contract.json").rename(tmp_path / "contract.json.new")
-    create_state(tmp_path, run)
-    state = open_state(tmp_path)
-    assert replica_at_head(state).step == 0
-    state.close()
-
-
-@contextmanager
-def not_root(folder: Path) -> Iterator[None]:
-    """Inside, modes of files hold, for root too. Paths are relative to the folder: those above may be root's alone."""
-    before, user = Path.cwd(), os.geteuid()
-    os.chdir(folder)
-    if user == 0:
-        for path in (folder, *folder.iterdir()):
-            os.chown(path, NOBODY, -1)
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-        os.chdir(before)
-
-
-def test_read_only_shards_of_an_archive_are_kept(tmp_path: Path) -> None:
-    shard = tmp_path / "shard"
-    shard.write_bytes(b"tokens")
-    shard.chmod(0o444)
-    blob = blob_of(shard)
-    with not_root(tmp_path):
-        kept = keep_blobs(Path("blobs"), {blob: Path("shard")}, lambda: None)
-        assert [path.name for path in kept.folder.iterdir()] == [blob.hash]
-        assert kept.path(blob).read_bytes() == b"tokens"
-    assert shard.stat().st_nlink == 2  # linked, not copied

@@ -105,27 +105,6 @@ def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_pa
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, slow, last = coordinator.nodes
-        assert await coordinator.deposit(first) == ""
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
-        await asyncio.sleep(0.05)
-        assert await coordinator.deposit(last) == ""
-        with pytest.raises(ConnectionError):
-            await slowly
-        await sealing
-        assert coordinator.run.beats.directory.phase is Phase.COLLECTING
-        assert await coordinator.deposit(slow) == ""
-        parameters = coordinator.run.view.layout.parameters
-        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
-
-    collecting(tmp_path, scene)
-
-
-@pytest.mark.usefixtures("short_patience")
 def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,29 +132,6 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
     collecting(tmp_path, scene)
 
 
-@pytest.mark.usefixtures("short_patience")
-def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_mean(tmp_path: Path) -> None:
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, slow, last = coordinator.nodes
-        assert await coordinator.deposit(first) == ""
-        with pytest.raises(ConnectionError):
-            await coordinator.deposit(slow, broken_upload(0))
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
-        await asyncio.sleep(0.05)
-        waits = asyncio.ensure_future(coordinator.deposit(last))
-        with pytest.raises(ConnectionError):
-            await slowly
-        await sealing
-        assert await waits == ""
-        parameters = coordinator.run.view.layout.parameters
-        await asyncio.sleep(2 * PATIENCE_S)
-        assert torch.equal(await sealed(coordinator), mean_of([first, last], parameters))
-
-    collecting(tmp_path, scene)
-
-
 def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> None:
     """The same are answered as before, because the answer may be lost; others are refused."""
 
@@ -190,38 +146,6 @@ def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> 
             yield body
 
         assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, parts())
-
-    collecting(tmp_path, scene)
-
-
-@pytest.mark.usefixtures("short_patience")
-def test_nodes_that_wait_for_longer_than_until_a_silent_one_is_lost_are_in_the_mean(tmp_path: Path) -> None:
-    """A node sends no report while its call waits for its turn. The first upload is slower than that bound."""
-
-    async def scene(coordinator: GossipCoordinator) -> None:
-        first, second, last = coordinator.nodes
-        body = first.body(coordinator.run.view.layout.parameters)
-        go_on = asyncio.Event()
-
-        async def slow_upload() -> AsyncIterator[bytes]:
-            yield body[:4]
-            await go_on.wait()
-            yield body[4:]
-
-        uploading = asyncio.ensure_future(coordinator.deposit(first, slow_upload()))
-        await asyncio.sleep(0.05)
-        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # before the others in the queue
-        await asyncio.sleep(0.05)
-        waiting = [asyncio.ensure_future(coordinator.deposit(node)) for node in (second, last)]
-        await asyncio.sleep(1.5 * coordinator.run.beats.directory.settings.lost_after_s)
-        await coordinator.run.beats.seal()
-        assert coordinator.run.beats.directory.entered == []  # all three are taken for lost
-        go_on.set()
-        await sealing
-        assert await uploading == ""
-        assert await asyncio.gather(*waiting) == ["", ""]
-        parameters = coordinator.run.view.layout.parameters
-        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
 
     collecting(tmp_path, scene)
 

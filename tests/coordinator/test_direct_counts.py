@@ -14,27 +14,11 @@ def test_reports_are_sums_so_only_what_is_new_counts() -> None:
     assert (node.bytes_up, node.bytes_down) == (150, 10)
 
 
-def test_a_smaller_sum_is_that_of_a_new_process() -> None:
-    counts = Counts(parameters=1)
-    counts.direct_is("a", 100, 50)
-    counts.direct_is("a", 30, 60)
-    counts.direct_is("a", 40, 60)
-    assert (counts.of("a").direct_up, counts.of("a").direct_down) == (140, 110)
-
-
 def test_what_a_node_sent_before_the_coordinator_started_counts_nothing() -> None:
     counts = Counts(parameters=1)
     counts.direct_is("a", 1000, 500, is_older=True)
     counts.direct_is("a", 1010, 505)
     assert (counts.of("a").direct_up, counts.of("a").direct_down) == (10, 5)
-
-
-def test_nodes_count_apart_and_together() -> None:
-    counts = Counts(parameters=1)
-    counts.direct_is("a", 100, 50)
-    counts.direct_is("b", 7, 3)
-    assert (counts.of("b").direct_up, counts.of("b").direct_down) == (7, 3)
-    assert (counts.direct_up, counts.direct_down) == (107, 53)
 
 
 def test_a_node_that_reports_too_much_is_counted_up_to_the_bound() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgpack
 import pytest
 
@@ -13,7 +11,6 @@ from thinwire_coordinator.gossip.formation import Plan
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.limits import LOST_AFTER_S
 
 
 @pytest.fixture
@@ -61,46 +58,6 @@ def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(direc
     assert formed.assignment(3).adopts
 
 
-def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory) -> None:
-    heard(directory, "d", 0, BEAT_S)
-    assert directory.decide(BEAT_S) == Wait("came: d; the pace of the others is not measured yet")
-    for node in "abc":
-        heard(directory, node, 5, BEAT_S)
-    assert isinstance(directory.decide(BEAT_S), Plan)
-
-
-def test_nodes_that_are_slower_than_four_beats_have_the_least_lead(directory: Directory) -> None:
-    for beat in range(1, 5):
-        for node in "abcd":
-            heard(directory, node, 0, beat * BEAT_S)
-    assert begun(directory, 4 * BEAT_S).plan.start == 2
-
-
-def test_a_newcomer_of_a_newcomers_topology_still_adopts_in_the_next(directory: Directory) -> None:
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    heard(directory, "d", 0, now)
-    begun(directory, now)
-    now = trained(directory, "abc", beats=1, per_beat=20, since=now)
-    heard(directory, "d", 0, now)
-    heard(directory, "e", 0, now)
-    assert begun(directory, now).plan.adopting == {3, 4}
-    for _ in range(4):  # d hears, adopts and runs; e does not
-        now = trained(directory, "abc", beats=1, per_beat=20, since=now)
-        heard(directory, "d", directory.by_node["a"].iteration, now)
-        heard(directory, "e", 0, now)
-    heard(directory, "f", 0, now)
-    assert begun(directory, now).plan.adopting == {4, 5}
-
-
-def test_edges_keep_the_topology_in_which_they_began(directory: Directory) -> None:
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    heard(directory, "d", 0, now)
-    formed = begun(directory, now)
-    assert formed.assignment(0).since == {1: 1, 3: 2}
-    assert formed.assignment(3).since == {0: 2, 2: 2}
-    assert formed.assignment(1).since == {0: 1, 2: 1}
-
-
 def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory: Directory) -> None:
     heard(directory, "d", 0, 0.0)
     now = trained(directory, "abcd", beats=2, per_beat=20)
@@ -115,17 +72,6 @@ def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory
         heard(directory, node, 100, later - 0.1)
     assert directory.lose(later) == ["d"]
     assert begun(directory, later).plan.members == (0, 2)
-
-
-def test_a_node_that_comes_back_has_its_number(directory: Directory) -> None:
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    directory.leave("b")
-    begun(directory, now)
-    now = trained(directory, "ac", beats=2, per_beat=20, since=now)
-    assert heard(directory, "b", 40, now) == 1
-    formed = begun(directory, now)
-    assert formed.plan.members == (0, 1, 2)
-    assert formed.assignment(1).since == {0: 3, 2: 3}  # its copies are old
 
 
 def test_changes_are_collected_for_a_beat(directory: Directory) -> None:
@@ -157,29 +103,6 @@ def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Dire
     assert directory.decide(now) == Wait("no member has come or gone")  # it rests for longer each time
 
 
-def test_a_member_that_is_missed_and_silent_comes_back_only_once_it_reports(directory: Directory) -> None:
-    """Each topology with a dead member lets its peers wait for their patience."""
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    for node in "ac":
-        heard(directory, node, 40, now + 1, missed=(1,))
-    assert begun(directory, now + BEAT_S).plan.members == (0, 2)
-    now = trained(directory, "ac", beats=8, per_beat=20, since=now + BEAT_S)
-    assert directory.decide(now) == Wait("no member has come or gone")
-    heard(directory, "b", 40, now)
-    assert begun(directory, now).plan.members == (0, 1, 2)
-
-
-def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing() -> None:
-    directory = Directory(replace(SETTINGS, nodes_least=5))
-    for node in "abcde":
-        heard(directory, node, 0, 0.0)
-    begun(directory, 0.0)
-    now = trained(directory, "abcde", beats=2, per_beat=5)
-    for node in "ab":  # member 3 is between c and e
-        heard(directory, node, 10, now, missed=(3, 99))
-    assert directory.decide(now) == Wait("no member has come or gone")
-
-
 def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "b", 43, now)
@@ -197,19 +120,6 @@ def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory) -
     assert formed.plan.adopting == {2}
 
 
-def test_newcomers_do_not_wait_for_a_sponsor_that_is_lost(directory: Directory) -> None:
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    heard(directory, "d", 0, now)
-    heard(directory, "e", 0, now)
-    assert begun(directory, now).plan.adopting == {3, 4}
-    for node in "abc":
-        directory.leave(node)
-    heard(directory, "d", 0, now + BEAT_S)
-    heard(directory, "e", 0, now + BEAT_S)
-    formed = begun(directory, now + BEAT_S)
-    assert (formed.plan.start, formed.plan.members, formed.plan.adopting) == (0, (3, 4), frozenset())
-
-
 def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -> None:
     for node, iteration in (("a", 10_000), ("b", 10_000), ("c", 9_999)):
         heard(directory, node, iteration, BEAT_S)
@@ -220,20 +130,6 @@ def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -
     assert directory.decide(BEAT_S) == Collect("3 nodes have done all 10000 iterations")
     directory.phase = Phase.COLLECTING
     assert directory.decide(BEAT_S) == Wait("the run is collecting")
-
-
-def test_nobody_waits_in_the_end_for_a_newcomer_that_has_heard_nobody(directory: Directory) -> None:
-    """It came so late that no peer had a turn with it."""
-    now = trained(directory, "abc", beats=2, per_beat=20)
-    heard(directory, "d", 0, now)
-    assert begun(directory, now).plan.adopting == {3}
-    heard(directory, "a", 10_000, now)
-    heard(directory, "d", 0, now)
-    assert directory.decide(now) == Wait("no member has come or gone")
-    for node in "bc":
-        heard(directory, node, 10_000, now)
-    assert directory.decide(now) == Collect("3 nodes have done all 10000 iterations")
-    assert [one.node for one in directory.entered] == ["a", "b", "c"]
 
 
 def test_a_node_is_told_the_places_of_peers_that_are_new_or_have_moved(directory: Directory) -> None:
@@ -306,10 +202,6 @@ def test_a_member_that_is_not_back_at_a_restarted_coordinator_is_missed_only_aft
 def test_a_damaged_directory_is_not_read(plain: tuple[object, object]) -> None:
     with pytest.raises(Damaged, match="directory of members"):
         Directory.from_plain(SETTINGS, plain[0], plain[1], now=0.0)
-
-
-def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine() -> None:
-    assert replace(SETTINGS, beat_s=0.05).lost_after_s == LOST_AFTER_S
 
 
 def test_a_node_that_begins_anew_gets_another_number_and_its_old_edges_end(directory: Directory) -> None:

@@ -65,7 +65,7 @@ class Churn:
             node.done, node.adopts = float(node.start), False  # a peer got there
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["ring", "one-peer-exponential", "matching", "random-regular", "complete"])
 def test_churn(kind: str, seed: int) -> None:
     """Each topology begins after all its running members know it, and both ends of each edge know it alike."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.joining import OfferedMomentum
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_coordinator.hall.rpc import messages
 from thinwire_coordinator.star import messages as star_messages
-from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.star.round.announcements import RoundAnnouncement
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_node.exchange import port
 from thinwire_node.exchange.coordinator import messages as node_messages
@@ -32,18 +32,6 @@ def test_a_round_reaches_the_node_with_its_deadline_and_its_lease() -> None:
     assert node_messages.announcement(message) == expected
 
 
-def test_a_deadline_in_the_past_leaves_no_time() -> None:
-    told = RoundAnnouncement(1, 2, 3, deadline=9.0, now=10.0, k=8, nonces=(), lease=())
-    assert star_messages.announcement(told).time_left_ms == 0
-
-
-def test_a_waiting_node_and_the_end_of_the_run_are_told_apart() -> None:
-    waiting = star_messages.announcement(IdleAnnouncement(1, 3, "for one more node"))
-    assert (waiting.term, node_messages.announcement(waiting)) == (1, port.Waiting(3, "for one more node"))
-    complete = star_messages.announcement(IdleAnnouncement(1, 9, "complete", complete=True))
-    assert node_messages.announcement(complete) == port.RunComplete(9)
-
-
 @pytest.mark.parametrize("trained_through", [None, 0, 7])
 def test_a_claim_arrives_as_the_node_made_it(trained_through: int | None) -> None:
     sent = port.Claim(1, 2, 3, 2, trained_through, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
@@ -62,9 +50,3 @@ def test_a_join_request_says_what_the_node_kept(momentum: tuple[int | None, tupl
     request = pb.JoinRequest(momentum=node_messages.momentum_message(sent), replica_step=0 if momentum else None)
     assert messages.offered_momentum(request) == (OfferedMomentum(*momentum) if momentum else None)
     assert messages.replica_step(request) == (0 if momentum else None)
-
-
-def test_a_join_reply_says_what_the_node_has_to_do() -> None:
-    decision = JoinDecision(step=5, take_snapshot=True, drop_momentum="too old")
-    expected = pb.JoinReply(contract=b"c", session="s", step=5, take_snapshot=True, drop_momentum="too old", protocol=3)
-    assert messages.join_reply(decision, b"c", "s", 3) == expected

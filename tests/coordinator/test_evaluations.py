@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from simulator.machine import Hardware
 from simulator.world import World
 from thinwire_coordinator.hall.measurement import MeasureHere, Part, SetMeasured
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
-from thinwire_node.exchange.coordinator import messages
-from thinwire_node.exchange.port import AnnouncedRound, Announcement
-from thinwire_proto.contract import Contract
-from thinwire_proto.limits import evaluation_answer_s
-from thinwire_proto.wire import service_pb2 as pb
 
 LENGTH_S, EVERY = 10.0, 4
 ROUND = {"samples": 16, "weight_max": 8, "length_ms": round(LENGTH_S * 1000)}
@@ -124,42 +118,3 @@ def test_nodes_measure_without_being_late(pace: str, samples_s: float) -> None:
         assert set(shared.counts()) == {"agreed"}
 
     played(test, pace=pace, samples_s=samples_s)
-
-
-def test_slow_nodes_finish_in_the_next_rounds() -> None:
-    """A node has about 43 samples and measures 4 a second in half of each round. The rest it measures on a copy of the
-    parameters."""
-
-    async def test(shared: Shared) -> None:
-        await shared.begin()
-        await shared.world.until(lambda: len(shared.measured) >= 2, "two measurements")
-        assert shared.steps == [0, 3 * EVERY]
-        assert {(found.loss, found.measured_by) for found in shared.measured} == {(SYNTHETIC_LOSS, "nodes")}
-        for step, at in shared.measured_at.items():
-            assert at > (step + 2) * LENGTH_S
-
-    played(test, every=3 * EVERY, samples_s=4.0, micro_batch=2)
-
-
-def test_the_coordinator_replaces_nodes_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They ignore the parts that they are given. After the first measurement they get none."""
-    announcement = messages.announcement
-
-    def as_0_2_0(message: pb.Announcement, contract: Contract) -> Announcement:
-        found = announcement(message, contract)
-        return replace(found, evaluate=(), evaluating=None) if isinstance(found, AnnouncedRound) else found
-
-    monkeypatch.setattr(messages, "announcement", as_0_2_0)
-
-    async def test(shared: Shared) -> None:
-        await shared.begin()
-        await shared.world.until(lambda: len(shared.measured) >= 3, "three measurements")
-        assert shared.steps == [0, EVERY, 2 * EVERY]
-        assert {(found.loss, found.measured_by) for found in shared.measured} == {(OWN_LOSS, "coordinator")}
-        answer_s = evaluation_answer_s(LENGTH_S)
-        first, second, *_ = shared.measured_at.values()
-        assert answer_s <= first - shared.began < 3 * answer_s
-        assert second - shared.began < (EVERY + 1) * LENGTH_S + answer_s  # at once
-        assert shared.counts() == {"unanswered": 2 * 8, "coordinator": 3 * 8}
-
-    played(test)

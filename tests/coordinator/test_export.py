@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from support.gossip_coordinator import gossip_coordinator
 from support.sealed_run import make_run, node_key
-from support.small import small_contract
 from thinwire_coordinator.__main__ import main
-from thinwire_coordinator.cli.model import replica_at, replica_of
-from thinwire_coordinator.export.export import export_file, export_folder
-from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
+from thinwire_coordinator.cli.model import replica_at
+from thinwire_coordinator.export.export import export_folder
+from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import write_model
-from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts, facts_of
+from thinwire_coordinator.export.run_facts import RunFacts, facts_of
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec
-from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -123,15 +117,6 @@ def test_a_step_is_replayed_from_an_earlier_snapshot_if_the_newest_cannot_be_use
             replica_at(folder, step)
 
 
-def test_merge_says_that_it_has_no_effect_without_an_adapter(
-    run: tuple[RunState, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ("--state-dir", str(run[0].folder))
-    for name, more in (("merged", ["--merge"]), ("plain", [])):
-        command(monkeypatch, "export", *where, "--out", str(tmp_path / name), *more)
-        assert ("--merge has no effect: this run trains no adapter" in capsys.readouterr().err) == bool(more)
-
-
 def test_an_earlier_export_is_replaced_and_nothing_else_is(run: tuple[RunState, Replica], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -167,11 +152,6 @@ def test_an_export_that_fails_halfway_leaves_the_earlier_one(
             export_folder(*run, target)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_file_that_cannot_be_written_is_an_error(run: tuple[RunState, Replica], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be written"):
-        export_file(run[1], tmp_path / "missing" / "model.safetensors")
 
 
 @pytest.mark.parametrize("bytes_max", [1, 20_000, 60_000])
@@ -214,79 +194,6 @@ def test_the_card_has_the_figures_of_the_ledger(facts: RunFacts, run: tuple[RunS
         assert figure in card, figure
 
 
-def test_the_card_of_an_earlier_step_has_the_figures_of_that_step(run: tuple[RunState, Replica]) -> None:
-    state, _ = run
-    facts = facts_of(state, state.load_snapshot(0))
-    assert (facts.contributions, facts.nodes, facts.samples) == (0, 0, 0)
-    assert [curve.losses for curve in facts.curves] == [((0, 5.5),)]
-    assert "## Contributors" not in model_card(facts, HuggingFaceModel({}, {}), text=True)
-
-
-def test_the_words_about_a_run_without_a_centre_speak_of_iterations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its ledger has fewer rows than iterations, and its losses are of iterations."""
-    iterations = 60
-    state_dir, out = tmp_path / "state", tmp_path / "out"
-    state_dir.mkdir()
-    asyncio.run(seal_a_mean(state_dir, iterations))
-    ledger = Ledger(state_dir / "ledger.sqlite")
-    for iteration, loss in ((0, 5.5), (30, 4.0), (iterations, 2.75)):
-        ledger.record_loss(iteration, HELD_OUT, loss, "coordinator")
-    rows = ledger.step
-    reports = sum(len(counted) for _, _, counted in ledger.counted_at(0, rows - 1))  # the last row is that of the mean
-    ledger.close()
-    assert 0 < rows < 30
-    command(monkeypatch, "export", "--state-dir", str(state_dir), "--out", str(out))
-    assert capsys.readouterr().out.startswith(f"iteration {iterations}: ")
-    card = (out / "README.md").read_text()
-    for figure in (
-        *(
-            f"This is iteration {iterations} of {iterations}.",
-            f"| iterations | {iterations}, with {reports} reports of nodes |",
-        ),
-        *(
-            "| exchange | gossip: each node mixes",
-            "| topology | complete |",
-            "| codec | dense |",
-            "| node | reports |",
-        ),
-        *("| iteration | loss |", "| 0 | 5.5000 |", "| 30 | 4.0000 |", f"| {iterations} | 2.7500 |"),
-        *("is the mean of the parameters", f"export --state-dir DIR --step {iterations} --out"),
-    ):
-        assert figure in card, figure
-    assert "contributions" not in card
-    assert json.loads((out / "thinwire.json").read_text())["step"] == iterations
-    state = open_state(state_dir, read_only=True)
-    assert replica_of(state, iterations).step == rows
-    with pytest.raises(ConfigError, match=f"no model of iteration {rows}: .* at its end, --step {iterations}"):
-        replica_of(state, rows)
-    first = model_card(facts_of(state, replica_of(state, 0)), HuggingFaceModel({}, {}), text=True)
-    assert "This is iteration 0 of 60." in first
-    assert "| 0 | 5.5000 |" in first
-    assert "2.7500" not in first
-    state.close()
-
-
-async def seal_a_mean(folder: Path, iterations: int) -> None:
-    """A whole run of two nodes that report four times."""
-    contract = small_contract(
-        exchange={"kind": "gossip", "topology": "complete", "codec": "dense"},
-        rule={"kind": "adamw", "samples": 2},
-        schedule={"steps": iterations, "warmup_steps": 1, "learning_rate": 1e-3},
-        round={"pace": "clock", "length_ms": 50, "min_contributions": 2},
-    )
-    with gossip_coordinator(folder, contract) as coordinator:
-        nodes = coordinator.join(2)
-        for iteration in (0, 0, iterations // 2, iterations):
-            for node in nodes:
-                node.iteration, node.head = iteration, bytes(32)
-            await coordinator.beat()
-        for node in nodes:
-            assert await coordinator.deposit(node) == ""
-        await coordinator.run.deposits.seal_if_due()
-
-
 def test_the_use_in_the_card_is_python_that_runs(facts: RunFacts) -> None:
     for model in (HuggingFaceModel({}, {}), HuggingFaceModel({}, {}, {"base_model_name_or_path": "ada/base"})):
         card = model_card(facts, model, text=True)
@@ -295,55 +202,10 @@ def test_the_use_in_the_card_is_python_that_runs(facts: RunFacts) -> None:
     assert "## Use" not in model_card(facts, HuggingFaceModel({}, {}), text=False)
 
 
-def test_the_card_of_a_timm_model_names_its_library(facts: RunFacts) -> None:
-    card = model_card(facts, HuggingFaceModel({"architecture": "resnet18", "pretrained_cfg": {}}, {}), text=False)
-    assert "library_name: timm\npipeline_tag: image-classification" in card
-    assert 'timm.create_model("local-dir:."' in card
-    assert "| trained on | 48 samples |" in card
-    assert "| step | loss | bits per byte |" in card
-
-
-def test_the_card_says_how_many_machines_trained(facts: RunFacts) -> None:
-    said = [model_card(replace(facts, nodes=nodes), HuggingFaceModel({}, {}), text=True) for nodes in (0, 1, 2)]
-    for card, words in zip(said, ("nobody has trained", "One machine trained", "2 machines trained"), strict=True):
-        assert words in card
-
-
-def test_a_link_to_a_folder_stays_a_link(run: tuple[RunState, Replica], tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    export_folder(*run, tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert {path.name for path in (tmp_path / "real").iterdir()} == FILES
-
-
 def test_a_name_in_the_card_is_shown_as_it_is(facts: RunFacts) -> None:
     card = model_card(facts, HuggingFaceModel({}, {}), text=True)
     (line,) = [line for line in card.splitlines() if "evil" in line]
     assert line == rf"| `<b>\|'[x](http://evil.example)` ({node_key(1).public.node_id[:8]}) | 1 | 8 |"
-
-
-def test_the_card_of_an_adapter_names_its_base(facts: RunFacts) -> None:
-    adapter = {"base_model_name_or_path": 'ada/"base"'}
-    front = model_card(facts, HuggingFaceModel({}, {}, adapter), text=True).split("---\n")[1]
-    assert 'base_model: "ada/\\"base\\""' in front
-    assert "library_name: peft" in front
-
-
-def test_a_long_curve_and_many_contributors_are_shortened(facts: RunFacts) -> None:
-    curves = (Curve("wiki", tuple((step, 5.0) for step in range(1000)), 0.4), Curve("code_2", ((1, 900.0),)))
-    crowd = tuple(Contributor("", f"{number:032x}", 1, 8) for number in range(4))
-    card = model_card(
-        replace(facts, curves=curves, contributors=crowd, nodes=1004), HuggingFaceModel({}, {}), text=True
-    )
-    steps = [int(step) for step in re.findall(r"^\| (\d+) \| 5\.0000", card, re.MULTILINE)]
-    assert len(steps) == CURVE_ROWS_MAX
-    assert (steps[0], steps[-1]) == (0, 999)
-    assert "### wiki" in card
-    assert r"### code\_2" in card
-    assert "| 1 | 900.0000 | – |\n" in card
-    assert "| 5.0000 | 148.41 | 2.0000 |" in card
-    assert "And 1,000 more." in card
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -354,21 +216,3 @@ def test_the_decoder_survives_export_and_import_to_the_bit(tmp_path: Path, tied:
     found = task.load(tmp_path)
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
-
-
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    task = task_of(DecoderSpec(width=64, heads=2, layers=1, hidden=96, context=32))
-    write_model(task.hugging_face(task.initial_state(1)), None, tmp_path)
-    for other, word in (({"hidden": 128}, "intermediate_size"), ({"heads": 4}, "num_attention_heads")):
-        spec = DecoderSpec.model_validate({"width": 64, "heads": 2, "layers": 1, "hidden": 96, "context": 32} | other)
-        with pytest.raises(ConfigError, match=word):
-            task_of(spec).load(tmp_path)
-
-
-def test_a_model_is_written_although_the_config_of_its_tokenizer_is_nested_json(tmp_path: Path) -> None:
-    class Nested(ByteTokenizer):
-        def files(self) -> dict[str, bytes]:
-            return {"tokenizer_config.json": b"[" * 100_000}
-
-    write_model(HuggingFaceModel({"bos_token_id": 1}, {"x": torch.ones(1)}), Nested(), tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["bos_token_id"] is None

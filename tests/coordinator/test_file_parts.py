@@ -26,13 +26,6 @@ def test_on_a_thin_line_a_node_sees_a_part_before_it_gives_up() -> None:
         assert set(sent_over(rate, 1 << 20)) == {LEAST_BYTES}
 
 
-def test_on_a_quick_line_parts_are_as_large_as_they_may_be_after_some_megabytes() -> None:
-    parts = sent_over(1e8 / 8, 1 << 26)
-    assert parts[0] == LEAST_BYTES
-    assert parts == sorted(parts)
-    assert parts.count(FILE_PART_BYTES) * FILE_PART_BYTES > 0.9 * (1 << 26)
-
-
 def test_on_a_line_that_becomes_thin_parts_shrink() -> None:
     sizes = PartSizes()
     for _ in range(40):

@@ -25,17 +25,6 @@ def test_a_nodes_directory_is_refused_and_not_written_to(
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-def test_a_folder_with_other_files_is_no_new_state_directory(tmp_path: Path) -> None:
-    """Else a run's ledger and keys would be among somebody's texts."""
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").touch()
-    with pytest.raises(
-        ConfigError, match=r"texts has a\.txt, and no coordinator has .*; give --state-dir an empty folder"
-    ):
-        lock_state(tmp_path / "texts")
-    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["a.txt"]
-
-
 @pytest.mark.parametrize(
     "names",
     [(), ("lost+found", ".hidden"), ("run.toml", "server.pem"), ("lock", "a.txt"), ("contract.json", "a.txt")],

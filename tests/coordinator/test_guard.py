@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from support.http2_client import WINDOW_MAX, Http2Client, closed_within
 from support.raw_calls import in_session
@@ -97,21 +97,6 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     return error.value.code(), str(*reasons)
 
 
-async def test_calls_of_all_kinds_pass() -> None:
-    async with guarded() as found:
-        assert (await found.member.Probe(pb.ProbeRequest())).term == 7
-        parts = [pb.ContributionPart(data=bytes(PART_BYTES_MAX)) for _ in range(3)]
-        assert (await found.member.Contribute(iter(parts))).step == 3 * PART_BYTES_MAX
-        assert len([part async for part in found.member.Snapshot(pb.SnapshotRequest(step=4))]) == 4
-        async with grpc.aio.insecure_channel(found.address) as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            watching = stub.Watch(health_pb2.HealthCheckRequest())
-            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-            watching.cancel()
-        assert (await refused(found.member.Leave(pb.LeaveRequest())))[0] == grpc.StatusCode.UNIMPLEMENTED
-        assert found.told == []
-
-
 async def test_a_message_that_does_not_come_ends_the_call() -> None:
     async with guarded(SHORT) as found:
         never = asyncio.Event()
@@ -125,16 +110,6 @@ async def test_a_message_that_does_not_come_ends_the_call() -> None:
         assert await refused(found.member.Contribute(parts(0))) == slow
         assert await refused(found.member.Contribute(parts(2))) == slow
         assert len(found.guard.rules.calls) == 0
-
-
-async def test_a_call_that_ends_without_a_message_is_refused() -> None:
-    async with guarded() as found:
-        with Http2Client(found.address) as client:
-            client.send_raw(client.open("Status"), b"", last=True)
-            while not found.guard.rules.calls.of_strangers:
-                await asyncio.sleep(0)
-            while found.guard.rules.calls.of_strangers:
-                await asyncio.sleep(0)
 
 
 async def test_without_a_session_only_a_few_calls_begin() -> None:
@@ -200,16 +175,6 @@ async def test_a_peer_that_reads_nothing_loses_its_connection_and_the_call_ends(
                 assert await asyncio.to_thread(client.closed_within, 30)
         assert (await found.member.Probe(pb.ProbeRequest())).term == 7
         assert len(found.guard.rules.calls) == 0
-
-
-async def test_streams_that_are_opened_and_dropped_leave_nothing_behind() -> None:
-    async with guarded() as found:
-        with Http2Client(found.address) as client:
-            for _ in range(2000):
-                client.drop(client.open("Status"))
-        assert (await found.member.Probe(pb.ProbeRequest())).term == 7
-        while len(found.guard.rules.calls):
-            await asyncio.sleep(0)
 
 
 async def test_connections_are_bounded_and_that_of_a_member_stays() -> None:

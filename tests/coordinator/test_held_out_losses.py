@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 
@@ -55,18 +54,6 @@ def test_the_loss_is_the_median_over_the_parts_so_no_node_alone_decides_it() -> 
         assert held_out.iteration == 0
 
 
-def test_an_empty_set_is_passed_over() -> None:
-    held_out = HeldOutLosses((HeldOutSet("nothing", 0), *SETS), 64, 32, 4, 10_000)
-    held_out.begin(AT, NODES)
-    for node, given in parts(held_out, NODES).items():
-        for part in given:
-            assert held_out.answered(node, part, 1.0) == ""
-    assert {found.name for found in results(held_out)} == {"prose", "code"}
-    nothing = HeldOutLosses((HeldOutSet("nothing", 0),), 64, 32, 4, 10_000)
-    nothing.begin(AT, NODES)
-    assert nothing.iteration == 0
-
-
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7])
 def test_two_of_three_nodes_that_have_diverged_show_in_the_loss(loss: float) -> None:
     held_out = losses()
@@ -85,34 +72,6 @@ def test_a_part_counts_once_and_from_its_own_node_alone() -> None:
     assert "not wanted" in held_out.answered("stranger", part, 1.0)
     assert held_out.answered(NODES[0], part, 1.0) == ""
     assert "not wanted" in held_out.answered(NODES[0], part, 1.0)
-
-
-def test_a_node_that_goes_with_a_part_ends_the_measurement_and_one_without_does_not() -> None:
-    held_out = losses()
-    held_out.begin(AT, NODES)
-    for part in held_out.open_to(NODES[0]):
-        held_out.answered(NODES[0], part, 1.0)
-    assert not held_out.left(NODES[0])
-    assert held_out.left(NODES[1])
-    assert held_out.open_to(NODES[2]) == []
-    assert results(held_out) == []
-    assert not held_out.left(NODES[2])
-
-
-def test_a_measurement_that_is_not_complete_is_given_up_for_the_next() -> None:
-    held_out = losses()
-    assert not held_out.begin(AT, NODES)
-    assert held_out.begin(2 * AT, NODES)
-    assert held_out.iteration == 2 * AT
-    assert {part.step for node in NODES for part in held_out.open_to(node)} == {2 * AT}
-
-
-def test_nodes_measure_other_samples_the_next_time() -> None:
-    held_out, seen = losses(), Counter[int]()
-    for iteration in range(AT, AT * 20, AT + 1):
-        held_out.begin(iteration, NODES)
-        seen.update(part.start for part in held_out.open_to(NODES[0]) if part.name == "prose")
-    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(("trained", "nodes"), [(1, 1), (4, 1), (4, 3), (16, 3), (4, 100)])
@@ -139,22 +98,3 @@ def test_it_is_measured_as_seldom_as_the_organizer_says_and_not_at_the_end() -> 
     never = losses(every=0)
     never.begin(AT, NODES)
     assert never.iteration == 0
-
-
-def test_the_next_one_waits_until_results_are_taken() -> None:
-    held_out = losses()
-    held_out.begin(AT, NODES)
-    for node, given in parts(held_out, NODES).items():
-        for part in given:
-            held_out.answered(node, part, 1.0)
-    held_out.begin(2 * AT, NODES)
-    assert held_out.iteration == 0
-    assert len(results(held_out)) == 2
-    held_out.begin(3 * AT, NODES)
-    assert held_out.iteration == 3 * AT
-
-
-def test_without_nodes_nothing_is_measured() -> None:
-    held_out = losses()
-    held_out.begin(AT, [])
-    assert held_out.iteration == 0

@@ -14,13 +14,12 @@ import pytest
 
 from support.sealed_run import make_run, node_key
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
+from thinwire_coordinator.hall.events import Event, LossMeasured, RoundSealed
 from thinwire_coordinator.hall.ledger.state_directory import open_state
-from thinwire_coordinator.hall.observe.history import VOIDS_MAX, History, Past, Share, read_past
+from thinwire_coordinator.hall.observe.history import History, Past, read_past
 from thinwire_coordinator.hall.series import Bucket, Series
 from thinwire_coordinator.hall.web import status
 from thinwire_coordinator.hall.web.curves_csv import COLUMNS, curves_csv
-from thinwire_coordinator.hall.whole_run import SHARES_TOLD_MAX
 from thinwire_coordinator.star.star import bucket_of
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.rows import Counted
@@ -83,17 +82,6 @@ def test_a_series_equals_the_reference(count: int) -> None:
     assert plain(series.points(5)) == dumb(steps(count), stride)
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 3), (40, 300), (300, 40), (17, 0)])
-def test_prepending_a_series_equals_one_whole_series(before: int, after: int) -> None:
-    whole, earlier, later = steps(before + after), Series(16), Series(16)
-    for bucket in steps(before + after)[:before]:
-        earlier.add(bucket)
-    for bucket in steps(before + after)[before:]:
-        later.add(bucket)
-    later.prepend(earlier)
-    assert plain(later.points(16)) == dumb(whole, later.stride)
-
-
 def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
     counted = tuple(Counted(node_key(node).public.node_id, b"", 4, 8) for node in range(nodes))
     return RoundSealed(
@@ -137,15 +125,6 @@ def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
     assert answer["held_out"]["loss_max"][0] == 10.0
 
 
-def test_a_loss_that_is_not_finite_is_omitted() -> None:
-    watched = Watched()
-    history = watched.history
-    watched.tell(sealed(0, loss=float("nan")))
-    watched.tell(LossMeasured(1, "wiki", float("inf")))
-    json.dumps(status.series(history, 16), allow_nan=False)
-    assert history.held_out["wiki"].newest is None
-
-
 def test_a_run_that_has_diverged_says_so_until_a_loss_is_finite_again() -> None:
     watched = Watched()
     curve = watched.history.held_out["wiki"]
@@ -153,60 +132,6 @@ def test_a_run_that_has_diverged_says_so_until_a_loss_is_finite_again() -> None:
         watched.tell(LossMeasured(step, "wiki", loss))
         assert curve.diverged == diverged
     assert (curve.first, curve.newest) == ((5, 2.0), (15, 3.0))
-
-
-def test_the_dense_baseline_is_a_ring_all_reduce() -> None:
-    assert ring_bytes_of_all(0, 1000) == ring_bytes_of_all(1, 1000) == 0  # no other node to send to
-    assert ring_bytes_of_all(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each
-
-
-def test_the_token_rate_covers_the_last_half_minute() -> None:
-    watched = Watched()
-    history = watched.history
-    for step in range(101):
-        watched.tell(sealed(step))  # one step per second
-    assert history.tokens_per_s(200.0) == pytest.approx(512, rel=0.1)
-    assert history.tokens_per_s(215.0) == pytest.approx(256, rel=0.2)  # no step since
-
-
-def test_shares_and_participation_are_recorded_for_each_node() -> None:
-    watched = Watched()
-    history = watched.history
-    node = node_key(1).public.node_id
-    watched.tell(ContributionTaken(node, 0, 99, 60, 2.0, -0.01, 0.5))
-    watched.tell(sealed(0))
-    assert (history.share(node).rounds, history.share(node).tokens) == (1, 8 * 32)
-    assert (history.manners[node].early_s, history.manners[node].weight) == (-0.01, 4)
-
-
-def test_the_whole_run_names_those_with_the_most_tokens() -> None:
-    """A share of this term and one of an earlier term are added, however many nodes came before."""
-    watched = Watched()
-    watched.tell(sealed(0))
-    here = node_key(1).public.node_id
-    others = {f"{number:032x}": Share(1, 10_000 + number) for number in range(2 * SHARES_TOLD_MAX)}
-    watched.history.begin_with(Past(shares=others | {here: Share(5, 9_999)}))
-    whole = watched.history.whole_run()
-    assert whole is not None
-    assert whole.nodes == len(watched.history.shares())
-    assert len(whole.shares) == SHARES_TOLD_MAX
-    everybody = sorted(watched.history.shares().items(), key=lambda item: item[1].tokens, reverse=True)
-    assert [share.node for share in whole.shares] == [node for node, _ in everybody[:SHARES_TOLD_MAX]]
-    assert (whole.shares[0].node, whole.shares[0].counted) == (here, 6)
-
-
-def test_consecutive_void_rounds_form_one_entry() -> None:
-    watched = Watched()
-    history = watched.history
-    for number, why in ((1, "a"), (2, "a"), (3, "b"), (5, "b")):
-        watched.tell(RoundVoid(number, why, 100.0 + number))
-    assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(1, 2, "a"), (3, 3, "b"), (5, 5, "b")]
-    past = Past(voids=[(number, number, "old") for number in range(VOIDS_MAX)], rounds_void=VOIDS_MAX)
-    history.begin_with(past)
-    assert history.rounds_void_before + watched.counts.rounds_void.total() == 4 + VOIDS_MAX
-    assert len(history.voids) == VOIDS_MAX
-    assert [entry.first for entry in list(history.voids)[-3:]] == [1, 3, 5]
-    assert history.voids[-4].first == VOIDS_MAX - 1  # the newest entry of earlier terms
 
 
 async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Path) -> None:

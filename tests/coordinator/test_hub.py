@@ -173,12 +173,3 @@ def test_what_cannot_be_uploaded_is_refused_before_the_export(
         exported(run, tmp_path / out, monkeypatch, "--push", repository)
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_library_the_error_names_the_extra(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # what an import finds where it is not installed
-    with pytest.raises(SystemExit):
-        exported(run, tmp_path / "out", monkeypatch, "--push", REPOSITORY)
-    assert "pip install 'thinwire[hub]'" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.observe.kept_answers import KEPT_MAX, NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
+from thinwire_coordinator.hall.observe.kept_answers import NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01
@@ -61,10 +61,3 @@ def test_a_network_that_asks_ever_new_questions_leaves_half_to_others() -> None:
     for number in range(2 * NETWORKS_MAX):
         readers.ask(f"{number}", 1000.0 + number, f"network {number}")
     assert len(readers._answers._of_networks) <= NETWORKS_MAX
-
-
-def test_the_number_of_kept_answers_is_bounded() -> None:
-    readers = Readers()
-    for number in range(10 * KEPT_MAX):
-        readers.ask(f"{number}", float(number))
-    assert len(readers._answers._kept) <= KEPT_MAX

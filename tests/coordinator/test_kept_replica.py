@@ -12,7 +12,6 @@ import pytest
 
 from support.sealed_run import make_run, make_state
 from support.small import small_contract
-from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.ledger.kept_replica import keep
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
@@ -55,19 +54,6 @@ def test_a_copy_that_is_not_wanted_any_longer_leaves_no_file(state: RunState) ->
     assert files(state) == before
 
 
-def test_the_held_out_loss_is_that_of_the_replica(state: RunState) -> None:
-    held_out, replica = HeldOut(state.contract, state.data, state.blobs, 16), replica_at_head(state)
-    kept = keep(replica.freeze(), state.folder)
-    for found in state.held_out_sets:
-        assert held_out.measure(kept, found) == held_out.measure(replica, found)
-
-
-def test_a_copy_can_only_be_read(state: RunState) -> None:
-    kept = keep(replica_at_head(state).freeze(), state.folder)
-    with pytest.raises(TypeError):
-        kept.apply(state.update(state.ledger.row(0)), b"")
-
-
 KILLED = """
 import resource, signal, sys
 from pathlib import Path
@@ -99,16 +85,6 @@ def test_killed_amid_the_file(state: RunState) -> None:
     assert replica_at_head(again).step == STEPS
     Retention(again, None).sweep()
     assert files(again) == before
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="needs a limit on the size of files")
-def test_a_disk_without_room(state: RunState) -> None:
-    before, size = files(state), state.snapshot_path(0).stat().st_size
-    done = cut_off(state.folder, size // 2, "goes on")
-    assert done.returncode == 1
-    assert "OSError: [Errno 27]" in done.stderr
-    assert "cannot be written: File too large" in done.stderr
-    assert files(state) == before
 
 
 MEASURED = """

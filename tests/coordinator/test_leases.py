@@ -29,37 +29,6 @@ def test_reported_positions_are_replaced_by_new_ones() -> None:
     assert leases.grant("a", 8, 1) == (SampleRange(3, 5), SampleRange(16, 3))
 
 
-def test_a_mark_outside_the_lease_reports_nothing() -> None:
-    leases = Leases()
-    leases.grant("a", 8, 0)
-    for mark in (None, 8, 1 << 60):
-        assert leases.reported_samples("a", mark) == 0
-        leases.report("a", mark)
-    assert leases.granted("a") == (SampleRange(0, 8),)
-    assert leases.reported_samples("stranger", 3) == 0
-
-
-def test_a_node_lost_with_its_state_loses_all_unsettled_positions() -> None:
-    leases = Leases()
-    leases.grant("a", 4, 0)
-    leases.report("a", 3)
-    leases.settle("a")
-    leases.grant("a", 4, 1)
-    leases.report("a", 5)
-    leases.take_back("a")
-    assert not leases.holds("a")
-    assert leases.grant("b", 8, 2) == (SampleRange(4, 8),)  # 4 and 5 were trained on, but not counted
-
-
-def test_a_node_that_leaves_gives_back_its_untrained_positions() -> None:
-    leases = Leases()
-    leases.grant("a", 8, 0)
-    leases.report("a", 2)
-    leases.give_back("a")
-    assert leases.holds("a")
-    assert leases.grant("b", 5, 0) == (SampleRange(3, 5),)
-
-
 def test_a_restarted_node_trains_again_on_positions_that_it_did_not_save() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)
@@ -85,14 +54,6 @@ def test_what_a_node_that_is_never_counted_has_trained_on_is_bounded() -> None:
     assert leases.grant("b", 4, 0) == (SampleRange(50 * 8 + 4, 4),)  # its newest are free again, in order
 
 
-def test_nodes_that_were_away_for_long_are_listed() -> None:
-    leases = Leases()
-    leases.grant("a", 8, 3)
-    leases.grant("b", 8, 3)
-    leases.seen("b", 9)
-    assert leases.away_since_before(9) == ["a"]
-
-
 @pytest.mark.parametrize("torn", [None, [], [1, 2], [0, [[1]], []], [0, [], [["a", 1]]]])
 def test_a_malformed_list_of_leases_is_an_error(torn: object) -> None:
     with pytest.raises(LedgerError, match="cannot read"):
@@ -116,21 +77,6 @@ def test_a_node_stays_in_its_block_and_knows_the_next_one() -> None:
     assert leases.grant("a", 4, 2) == (SampleRange(8, 4),)  # the end of one block and the begin of the next
     assert leases.reserved("a") == (SampleRange(12, 8), SampleRange(40, 10))
     assert leases.grant("b", 25, 2) == (SampleRange(20, 20), SampleRange(50, 5))
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_the_rest_of_a_block_is_free_when_its_node_is_gone(lost: bool) -> None:
-    leases = in_blocks(10)
-    leases.grant("a", 4, 0)
-    leases.report("a", 1)
-    if lost:
-        leases.take_back("a")
-    else:
-        leases.give_back("a")
-    assert leases.reserved("a") == ()
-    assert leases.grant("b", 4, 1) == (SampleRange(0, 4) if lost else SampleRange(2, 4),)
-    assert leases.reserved("b")[-1] == SampleRange(10, 10)
-    assert leases.grant("c", 4, 1) == (SampleRange(20, 4),)
 
 
 def test_each_of_four_nodes_reads_a_quarter_of_the_blocks() -> None:

@@ -8,24 +8,19 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.sealed_run import COLUMNS, make_run, signed, verified
+from support.sealed_run import COLUMNS, make_run, verified
 from thinwire_coordinator.hall.ledger.bodies import Bodies
-from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_coordinator.hall.ledger.signatures import RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
-    lock_state,
     open_state,
 )
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError
-from thinwire_proto.wire.rows import Counted
+from thinwire_proto.errors import LedgerError
 
 STEPS = 4
 
@@ -66,23 +61,6 @@ def without_writers(folder: Path) -> Iterator[None]:
 def test_a_run_is_verified_where_nobody_can_write(folder: Path) -> None:
     with without_writers(folder):
         assert "replayed 4 updates from the first state" in verified(folder)
-
-
-def test_a_ledger_in_use_is_verified_by_those_who_cannot_write_beside_it(folder: Path) -> None:
-    """The files beside it are those of the coordinator that has it open."""
-    ledger = Ledger(folder / "ledger.sqlite")
-    ledger.begin_term()
-    assert (folder / "ledger.sqlite-wal").stat().st_size
-    with without_writers(folder):
-        assert "replayed 4 updates from the first state" in verified(folder)
-    ledger.close()
-
-
-def test_a_ledger_that_was_not_closed_is_refused_where_nobody_can_write(folder: Path) -> None:
-    """Its newest rows may be in the log beside it alone."""
-    (folder / "ledger.sqlite-wal").write_bytes(b"changes")
-    with without_writers(folder), pytest.raises(LedgerError, match=r"was not closed, .*; copy .* to where you can"):
-        verified(folder)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -150,24 +128,6 @@ def test_a_damaged_snapshot_is_set_aside_and_new_nodes_get_the_previous_one(fold
     state.close()
 
 
-def test_another_contract_is_blamed_and_no_snapshot_is_renamed(folder: Path) -> None:
-    path = folder / "contract.json"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"steps":', b'"steps":1'))
-    state = open_state(folder)
-    blame = r"contract\.json is not the contract that this run began with; restore contract\.json"
-    with pytest.raises(LedgerError, match=blame):
-        replica_at_head(state, set_aside=True)
-    with pytest.raises(LedgerError, match=blame):
-        verified(folder)
-    state.close()
-    path.write_bytes(whole)
-    state = open_state(folder)
-    assert replica_at_head(state, set_aside=True).step == STEPS
-    assert state.snapshot_steps() == [0, 2]
-    state.close()
-
-
 def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -180,33 +140,6 @@ def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pyt
     state.close()
 
 
-def test_snapshots_that_were_set_aside_are_named_when_none_is_left(folder: Path) -> None:
-    for step in (0, 2):
-        path = folder / "snapshots" / f"{step}.safetensors"
-        path.rename(path.with_suffix(".bad"))
-    state = open_state(folder)
-    with pytest.raises(LedgerError, match=r"none exists beside 0\.bad, 2\.bad, set aside as damaged; restore one"):
-        replica_at_head(state)
-    state.close()
-
-
-def test_a_malformed_database_page_is_an_error(folder: Path) -> None:
-    path = folder / "ledger.sqlite"
-    data = bytearray(path.read_bytes())
-    data[4096:] = b"\xa5" * (len(data) - 4096)
-    path.write_bytes(data)
-    with pytest.raises(LedgerError, match=r"cannot (read|open) .*; restore it from the newest copy"):
-        verified(folder)
-
-
-def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
-    with sqlite3.connect(folder / "ledger.sqlite") as db:
-        db.execute("DELETE FROM rows WHERE step = 1")
-    db.close()
-    with pytest.raises(LedgerError, match="step 1: the row is missing"):
-        verified(folder)
-
-
 def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 1")
@@ -217,43 +150,6 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
         replica_at_head(open_state(folder))
 
 
-def test_a_file_that_is_not_a_ledger_is_an_error(folder: Path) -> None:
-    (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
-    with pytest.raises(LedgerError, match=r"cannot open .* as a ledger.*; restore it from the newest copy"):
-        verified(folder)
-
-
-def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
-    """A crash damaged the newest snapshot. The previous one and the updates after it give the same bits."""
-    whole = replica_at_head(open_state(folder))
-    path = folder / "snapshots" / "2.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
-    again = replica_at_head(open_state(folder))
-    assert (again.step, again.head, again.state_hash()) == (STEPS, whole.head, whole.state_hash())
-
-
-def test_terms_begin_after_the_last_recorded_round(folder: Path) -> None:
-    state = open_state(folder)
-    assert (state.ledger.begin_term().number, state.ledger.begin_term().first_round) == (1, 4)
-    state.ledger.record_void(2, 4, "nobody came")
-    term = state.ledger.begin_term()
-    assert (term.number, term.first_round) == (3, 5)
-    state.close()
-
-
-def test_consecutive_voids_share_one_record(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.sqlite")
-    for round_number in (3, 4, 5, 9):
-        ledger.record_void(1, round_number, f"reason {round_number}")
-    ledger.record_void(2, 10, "another term")
-    assert ledger.rounds_void == 5
-    with sqlite3.connect(tmp_path / "l.sqlite") as db:
-        rows = db.execute("SELECT first_round, last_round, term, reason FROM voids").fetchall()
-    db.close()
-    assert rows == [(3, 5, 1, "reason 5"), (9, 9, 1, "reason 9"), (10, 10, 2, "another term")]
-    ledger.close()
-
-
 def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
@@ -262,28 +158,6 @@ def test_receipts_and_leases_survive(folder: Path) -> None:
     assert state.ledger.leases().cursor == 16 * STEPS
     assert state.ledger.counted_of([row.counted[0].contribution, b"x" * 32]) == 1
     state.close()
-
-
-def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
-    """An insert into the second table fails, so the first table stays unchanged too."""
-    state = open_state(folder)
-    row = state.ledger.row(STEPS - 1)
-    with pytest.raises(LedgerError, match="the record exists already"):
-        state.ledger.append(replace(row, step=STEPS), RowSignatures(b"", [signed(6), signed(7)]))
-    assert state.ledger.step == STEPS
-    state.close()
-
-
-def test_two_coordinators_do_not_share_a_state_directory(tmp_path: Path) -> None:
-    lock = lock_state(tmp_path)
-    with pytest.raises(ConfigError, match="another coordinator runs on this state directory"):
-        lock_state(tmp_path)
-    lock.release()
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a coordinator's state directory"):
-        open_state(tmp_path)
 
 
 @pytest.mark.parametrize("scheme", ["local", "memory"])
@@ -302,24 +176,3 @@ def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
     assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
     assert not state.snapshot_is_lighter(3)
     state.close()
-
-
-def test_a_damaged_row_that_the_page_reads_does_not_hide_later_rows_from_receipts(tmp_path: Path) -> None:
-    """A read that fails halfway must not keep its cursor: SQLite would show that connection the ledger of that moment
-    from then on, and a contribution that is sealed would be called unknown."""
-    make_run(tmp_path, 3)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    row = ledger.row(2)
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
-        database.execute("UPDATE rows SET counted = x'c1' WHERE step = 1")
-    database.close()
-    reader = ledger.sibling()
-    with pytest.raises(Damaged, match="step 1: the row cannot be read") as kept:
-        reader.counted_at(0, 3)
-    name = b"n" * 32
-    row = replace(row, step=3, previous=row.hash, counted=(Counted("a" * 32, name, 8, 8),))
-    ledger.append(row, RowSignatures(b"", [signed(8)]))
-    assert reader.step_of_contribution(name) == 3
-    assert kept.value.step == 1
-    reader.close()
-    ledger.close()

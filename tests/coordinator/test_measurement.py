@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.hall.measurement import (
-    ASKED_MAX,
     Action,
     Judged,
     MeasureHere,
@@ -135,19 +134,6 @@ def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong
     assert len(shared.judged("agreed")) == (2 - len(wrong) if math.isfinite(found) else 0)
 
 
-def test_the_coordinator_measures_a_part_that_many_nodes_did_not() -> None:
-    shared = Shared("abcdefgh")
-    (part,) = shared.parts
-    for _ in range(ASKED_MAX - 1):
-        assert shared.here == []
-        shared.do(shared.measurement.decline(shared.asked(part)[0], part, 1.0))
-    assert shared.here == [part]
-    shared.answer(shared.asked(part)[0], part, 2.0)  # it had begun
-    shared.do(shared.measurement.measured_here(part, 2.0))
-    assert shared.measured == [("wiki", 2.0, "coordinator")]
-    assert len(shared.judged("agreed")) == 1
-
-
 def test_two_equal_lies_lose_against_the_coordinator_only_if_it_measured() -> None:
     """Two trusted nodes that lie alike are believed: the check finds faults and single liars, not conspiracies."""
     shared = Shared("ab")
@@ -171,70 +157,6 @@ def test_an_impossible_loss_is_refused_and_another_node_is_asked(loss: float) ->
     assert "is not assigned" in shared.measurement.why_refused(node, part, 2.0)
 
 
-def test_a_foreign_report_is_refused() -> None:
-    shared = Shared("abc")
-    (part,) = shared.parts
-    (idle,) = {"a", "b", "c"} - set(shared.asked(part))
-    others = [("x", part), (idle, part), (shared.asked(part)[0], Part(STEP + 1, "wiki", 8, 0, 8))]
-    for node, foreign in others:
-        why = shared.measurement.why_refused(node, foreign, 2.0)
-        assert why.startswith("samples 0 to 7 of 8 of the held-out set 'wiki' at step")
-        assert shared.measurement.decline(node, foreign, 1.0) == []
-
-
-def test_the_parts_of_a_node_that_leaves_are_given_to_others() -> None:
-    shared = Shared("abcd", (WIKI,))
-    lost = shared.measurement.open_to("a")
-    shared.do(shared.measurement.leave("a", 2.0))
-    assert lost
-    assert all(len(shared.asked(part)) == 2 for part in shared.parts)
-    assert "a" not in shared.measurement.participants
-    assert shared.measurement.leave("a", 3.0) == shared.measurement.leave("x", 3.0) == []
-    for part in shared.parts:
-        for node in shared.asked(part):
-            shared.answer(node, part, 2.0)
-    assert shared.measured == [("wiki", 2.0, "nodes")]
-
-
-def test_the_coordinator_measures_what_the_last_two_nodes_do_not() -> None:
-    shared = Shared("ab", (HeldOutSet("wiki", 16),))
-    one, other = shared.parts
-    shared.answer("a", one, 2.0)
-    shared.answer("b", one, 2.0)
-    shared.answer("b", other, 3.0)
-    shared.do(shared.measurement.leave("a", 2.0))
-    assert shared.here == [other]
-    shared.do(shared.measurement.measured_here(other, 3.00001))
-    assert shared.measured == [("wiki", pytest.approx(2.500005), "both")]
-    assert shared.judged("agreed").count("b") == 2
-
-
-def test_an_answer_that_is_late_is_asked_of_another_node() -> None:
-    shared = Shared("abc")
-    (part,) = shared.parts
-    first, second = shared.asked(part)
-    (third,) = {"a", "b", "c"} - {first, second}
-    shared.answer(first, part, 2.0, now=4.0)
-    assert shared.measurement.deadline == ANSWER_S
-    assert shared.do(shared.measurement.tick(ANSWER_S - 0.1)) == []
-    shared.do(shared.measurement.tick(ANSWER_S))
-    assert shared.asked(part) == [third]
-    assert shared.measurement.deadline == 2 * ANSWER_S
-    assert shared.measurement.silent == {second}
-    assert "given to another node" in shared.measurement.why_refused(second, part, 2.0)
-    shared.answer(third, part, 2.0, now=12.0)
-    assert shared.measurement.complete
-
-
-def test_a_node_that_is_late_with_one_part_is_not_silent() -> None:
-    shared = Shared("ab", (HeldOutSet("wiki", 16),))
-    one, _ = shared.parts
-    shared.answer("a", one, 2.0)
-    shared.do(shared.measurement.tick(ANSWER_S))
-    assert shared.measurement.silent == {"b"}  # it has answered nothing
-    assert shared.here == list(shared.parts)
-
-
 @pytest.mark.parametrize("nodes", ["", "a"])
 def test_with_fewer_than_two_nodes_the_coordinator_measures_everything(nodes: str) -> None:
     shared = Shared(nodes, (WIKI, CODE))
@@ -247,7 +169,7 @@ def test_with_fewer_than_two_nodes_the_coordinator_measures_everything(nodes: st
     assert shared.measurement.complete
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_events_ends_and_measures_each_part_once(seed: int) -> None:
     """Nodes answer, lie, decline, leave and are late at random; the coordinator measures the rest."""
     rng = random.Random(seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from support.swarm_bench import key_of
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.members import Members
 
 A, B, C = (key_of(letter).public for letter in "abc")
@@ -34,16 +33,6 @@ def test_a_newcomer_takes_the_place_of_the_node_that_was_heard_of_longest_ago() 
     assert names(swarm) == {"a", "c"}
 
 
-def test_a_call_shows_that_a_node_is_here() -> None:
-    swarm = members()
-    first, second = swarm.join(A, "a"), swarm.join(B, "b")
-    assert first is not None
-    assert second is not None
-    swarm.of_secret(first[1])  # it probes
-    swarm.join(C, "c")
-    assert names(swarm) == {"a", "c"}
-
-
 def test_a_node_that_fetches_keeps_its_place_however_long_that_takes() -> None:
     swarm = members()
     first, second = swarm.join(A, "a"), swarm.join(B, "b")
@@ -65,14 +54,3 @@ def test_the_members_hold_no_secret_of_a_session() -> None:
     joined = swarm.join(A, "a")
     assert joined is not None
     assert joined[1] not in repr(swarm)
-
-
-def test_a_session_that_joining_again_has_ended_is_known_as_such() -> None:
-    swarm = members(1)
-    found = [swarm.join(A, "a") for _ in range(3)]
-    secrets = [joined[1] for joined in found if joined is not None]
-    assert [swarm.was_replaced(secret) for secret in secrets] == [False, True, False]  # one is remembered
-    assert swarm.expel(A.node_id, Denied(DoorReason.BANNED, "")) is not None
-    assert not swarm.was_replaced(secrets[2])  # it was ended by nobody's joining
-    assert swarm.join(B, "b") is not None  # in the place of the other
-    assert not any(swarm.was_replaced(secret) for secret in secrets)

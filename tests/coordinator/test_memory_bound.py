@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,18 +10,12 @@ import pytest
 
 from support.small import small_contract
 from thinwire_coordinator.hall.access.bounds import (
-    OWN_FILES,
-    PAGE_CONNECTIONS_MAX,
     Bounds,
-    open_files_for,
-    page_connections,
 )
 from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, memory_bound
 from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.memory import star_memory
-from thinwire_coordinator.star.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
-from thinwire_proto.exact.tiles import TileLayout
 
 
 def bound(nodes_max: int, **sections: object) -> int:
@@ -41,38 +34,6 @@ def test_the_bound_is_told_part_by_part() -> None:
     assert "connections" in words
     assert "trust" in words
     assert "audits" in words
-
-
-def test_the_bound_holds_what_trust_and_audits_take() -> None:
-    def of(nodes: int) -> dict[str, int]:
-        return star_memory(small_contract(round={"nodes_max": nodes, "weight_max": 1})).named
-
-    few, many = of(16), of(8192)
-    assert many["trust"] - few["trust"] >= 8192**2 * 4  # a number for each pair of nodes
-    assert few["trust"] >= NODES_KEPT * OWN_KEPT * SKETCH * 8
-    large, small = (star_memory(small_contract(demo={"k": k})).named for k in (176, 8))
-    assert large["trust"] > small["trust"]
-    parameters = TileLayout(small_contract().parameters).parameters
-    assert few["audits"] >= 4 * 4 * parameters  # a copy of the replica, the model and two gradients
-    assert "audits" not in star_memory(small_contract(), audits=False).named
-
-
-def test_connections_leave_files_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(1024, 4096)]
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
-    assert open_files_for(Bounds(10)).connections_max == Bounds(10).connections_max
-    assert limits[1:] == [(4096, 4096)]
-    assert open_files_for(Bounds(8192)).connections_max == (4096 - OWN_FILES - page_connections()) // 2
-    assert page_connections() == 1000  # beside those of nodes
-    limits.append((1 << 20, 1 << 20))
-    assert page_connections() == PAGE_CONNECTIONS_MAX
-    for few in (128, 256, 512):  # all of them together never take the last file
-        limits.append((few, few))
-        nodes = open_files_for(Bounds(8192)).connections_max
-        assert nodes >= 12
-        assert page_connections() >= 8
-        assert 2 * nodes + page_connections() + OWN_FILES <= few
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,10 @@ from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_coordinator.hall.verdicts import Cause
 from thinwire_coordinator.star.memory import (
-    CODEC_BYTES,
-    COMPARED_VOTE_BYTES,
     DECODED_BYTES,
     DECODED_RANKED_BYTES,
-    JUDGED_BYTES,
-    LEVELS_BYTES,
     MERGED_BYTES,
     MERGED_RANKED_BYTES,
-    NOTED_VOTE_BYTES,
-    STANDING_BYTES,
-    WHOLE_BYTES,
     _coding_bytes,
     audit_activation_bytes,
     audit_bytes,
@@ -38,21 +31,18 @@ from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_coordinator.star.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.exact.aggregation import SizedMerger, merger_of
+from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Votes, WholeVotes
+from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.task import NO_BLOBS
 from thinwire_proto.wire.codec import (
-    contribution_bytes_max,
     decode_votes,
     encode_update,
     encode_votes,
-    update_bytes_max,
 )
 
 
@@ -103,38 +93,6 @@ def test_comparing_a_round(nodes: int, votes: int) -> None:
         assert memory.peak <= comparing_bytes(nodes, nodes * votes, nodes * components)
 
 
-def test_a_contribution_that_is_alone_is_not_compared() -> None:
-    """It would take many times its votes, and has nothing in common with any."""
-    alone = ballots(1, 400_000, 800_000)
-    Comparer(Secret(1)).compare(ballots(1, 1_000, 2_000), lambda node: 1.0)
-    comparer = Comparer(Secret(1))
-    with measured() as memory:
-        (shown,) = comparer.compare(alone, lambda node: 1.0)
-        assert memory.peak < 10 * 8 * CHUNK < COMPARED_VOTE_BYTES * 400_000
-    assert (shown.copy_of, shown.agreement) == ("", None)
-
-
-@pytest.mark.parametrize("chunk", [1, 50, 128, 1000])
-def test_chunks_of_votes_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, secret = [ballots(5, 700, 3000, seed) for seed in (1, 2, 1)], Secret(3)
-    samples = [secret.sampled(Votes(one.components, one.positive), 0.3) for one in rounds[0]]
-    whole, parted = Comparer(secret), Comparer(secret)
-    found = [whole.compare(round_, lambda node: 1.0) for round_ in rounds]
-    for module in ("thinwire_proto.exact.votes", "thinwire_coordinator.star.trust.earlier_votes"):
-        monkeypatch.setattr(f"{module}.CHUNK", chunk)
-    assert [parted.compare(round_, lambda node: 1.0) for round_ in rounds] == found
-    for one, (components, positive) in zip(rounds[0], samples, strict=True):
-        again = secret.sampled(Votes(one.components, one.positive), 0.3)
-        assert np.array_equal(again[0], components)
-        assert np.array_equal(again[1], positive)
-
-
-def test_votes_that_are_noted() -> None:
-    with measured() as memory:
-        noted = ballots(4, 50_000, 100_000)
-        assert memory.held <= NOTED_VOTE_BYTES * sum(map(len, noted)) + (8 << 10)
-
-
 def suspected(number: int) -> Standing:
     """A node that every test suspects, with the longest words and numbers of a long run."""
     node = f"{number:032x}"
@@ -147,23 +105,6 @@ def suspected(number: int) -> Standing:
             found.evidence[cause] = 18.4 + number
             found.suspected[cause] = because(cause, node, evidence, 12.5)
     return found
-
-
-def test_what_is_known_of_nodes() -> None:
-    nodes = 2048
-    with measured() as memory:
-        trust = Trust(8, (suspected(number) for number in range(nodes)))
-        trust.arrived(f"{1:032x}", "2001:db8::/56", 0.0)
-        assert trust.weight(f"{1:032x}") == 0
-        assert memory.held <= STANDING_BYTES * nodes
-        memory.begin()
-        shown = tuple(Shown(f"{number:032x}", -2.0, f"{number:032x}", True, True) for number in range(nodes))
-        _, decisions = trust.observe(RoundEvidence(1 << 21, shown), 2e9)
-        trust.weight("x")
-        plain = {node: trust.of(node).plain() for node in trust.standings}  # as it is saved
-        assert len(plain) == nodes
-        assert decisions
-        assert memory.peak <= JUDGED_BYTES * nodes
 
 
 @pytest.mark.parametrize("context", [16, 128])
@@ -201,37 +142,6 @@ def test_encoding_and_decoding(per_tile: int, largest: int) -> None:
     with measured() as memory:
         decode_votes(sent, layout, per_tile)
         assert memory.peak <= _coding_bytes(layout, count, DECODED_BYTES, DECODED_RANKED_BYTES)
-
-
-@pytest.mark.parametrize("levels", [3, 127])
-@pytest.mark.parametrize("shapes", [((4096, 4096),), ((64, 64), (4096, 4096), (64,))], ids=["all tiles", "not all"])
-def test_encoding_and_decoding_of_whole_tiles(shapes: tuple[tuple[int, ...], ...], levels: int) -> None:
-    layout = TileLayout(tuple(Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(shapes)))
-    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.int8), layout.components)
-    if len(shapes) > 1:
-        signs[:4096] = 0
-    votes = WholeVotes(signs, np.full(np.count_nonzero(signs[::4096]), 90, np.uint8))
-    merger = SizedMerger(layout, 1.0, levels=levels)
-    sent = encode_votes(votes, layout)
-    with measured() as memory:
-        again = decode_votes(sent, layout, 4096, "tile", whole=True)
-        assert memory.peak <= WHOLE_BYTES * layout.components
-    with measured() as memory:
-        merger.add(again, 1)
-        assert memory.peak <= CODEC_BYTES
-    with measured() as memory:
-        body = encode_update(Update(0, 0.5, 1.0, merger.merged()), layout)
-        assert memory.peak <= LEVELS_BYTES * layout.components + CODEC_BYTES // 2
-    assert len(body) <= update_bytes_max(layout, "tile", levels)
-    assert len(sent) <= contribution_bytes_max(layout, 4096, "tile", whole=True)
-
-
-def test_some_of_the_votes_on_whole_tiles_are_chosen_without_a_list_of_all() -> None:
-    votes = WholeVotes(np.ones(1 << 22, np.int8), np.zeros(1 << 10, np.uint8))
-    with measured() as memory:
-        components, _ = Secret(1).sampled(votes, 0.01)
-        assert memory.peak <= CODEC_BYTES
-    assert len(components) == pytest.approx(0.01 * (1 << 22), rel=0.1)
 
 
 def sign_votes(layout: TileLayout) -> Votes:

@@ -7,9 +7,7 @@ import pytest
 from support.round_machine import T, deliver, kinds, machine
 from thinwire_coordinator.star.round.machine import (
     Phase,
-    RoundMachine,
 )
-from thinwire_proto.contract import RoundSpec
 from thinwire_proto.limits import prompt_answer_s, void_lasts_s
 
 
@@ -40,14 +38,6 @@ def test_a_node_that_is_always_late_does_not_slow_the_others_forever() -> None:
     deliver(m, "a", 6, now)
     m.sealed(now)
     assert deliver(m, "a", 7, now) == (True, [])
-
-
-def test_excused_nodes_do_not_delay_a_round() -> None:
-    m = machine(wait_for=2)
-    m.attend("a", 0.0)
-    m.attend("b", 0.0)
-    assert m.excuse("b", 1.0) == []
-    assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
 
 
 def test_the_round_after_one_for_which_a_node_had_nothing_waits_for_it() -> None:
@@ -118,93 +108,3 @@ def test_colluding_nodes_that_answer_just_before_the_deadline_stretch_few_rounds
         now += T
         m.sealed(now)
     assert stretched <= 2 * 3
-
-
-def test_a_node_that_never_has_anything_is_not_awaited_for_ever() -> None:
-    m = machine(wait_for=2)
-    for node in "ab":
-        m.attend(node, 0.0)
-    waited = []
-    for number in range(4):
-        waited.append(m.awaited)
-        deliver(m, "a", number, T * number + 5.0)
-        if m.phase is Phase.OPEN:
-            m.excuse("b", T * number + 6.0, has_nothing=True)
-        m.sealed(T * number + 7.0)
-    assert waited == [2, 2, 1, 1]
-
-
-def test_a_node_that_attends_again_and_sends_nothing_stretches_no_third_round() -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    for number, waits in enumerate((False, True, True, False, False)):  # it comes after the first round has begun
-        assert (m.awaited == 2) == waits
-        m.attend("b", T * number + 1.0)
-        m.heard("b")
-        m.depart("b", T * number + 2.0)
-        m.attend("b", T * number + 3.0)
-        deliver(m, "a", number, T * number + 4.0)
-        m.sealed(T * number + 5.0)
-    m.heard("b")
-    assert m.awaited == 1
-    assert deliver(m, "b", 5, 46.0)[0]
-    deliver(m, "a", 5, 47.0)
-    m.sealed(48.0)
-    assert m.awaited == 2
-
-
-def test_a_node_that_was_late_often_comes_back_although_another_has_nothing_each_time() -> None:
-    """A round that would be void waits for it, up to the time at which the next one could open."""
-    m = machine()
-    for node in "ab":
-        m.attend(node, 0.0)
-    m.disregard("b")
-    assert kinds(m.excuse("a", 0.5, has_nothing=True)) == ["Voided", "Opened"]
-    assert m.round is not None
-    assert m.round.awaited == {"a"}
-    m.excuse("a", 0.501, has_nothing=True)
-    assert m.deadline == 0.5 + void_lasts_s(T)
-    accepted, actions = deliver(m, "b", 1, 0.51)
-    assert accepted
-    assert kinds(actions) == ["Gathered"]
-    m.sealed(0.52)
-    assert m.awaited == 2
-
-
-def test_a_round_that_would_be_void_waits_for_nobody_once_all_have_answered() -> None:
-    m = machine()
-    for node in "abc":
-        m.attend(node, 0.0)
-    m.disregard("b")
-    m.disregard("c")
-    assert kinds(m.excuse("a", 0.5, has_nothing=True)) == ["Voided", "Opened"]
-    m.excuse("a", 0.501, has_nothing=True)
-    assert m.phase is Phase.OPEN
-    m.excuse("b", 0.502, has_nothing=True)
-    assert kinds(m.depart("c", 0.503)) == ["Voided"]
-
-
-def test_a_node_whose_contributions_are_refused_is_not_awaited_for_ever() -> None:
-    m = machine()
-    for node in "ab":
-        m.attend(node, 0.0)
-    waited = []
-    for number in range(1, 6):
-        deliver(m, "a", m.next_round - 1, T * number)
-        if m.phase is Phase.OPEN:
-            m.excuse("b", T * number + 5.0)
-        m.sealed(T * number + 6.0)
-        m.heard("b")
-        waited.append(m.awaited)
-    assert waited == [2, 1, 2, 1, 1]  # after its first miss, it is awaited once more
-
-
-def test_misses_are_remembered_of_as_many_nodes_as_may_take_part() -> None:
-    m = RoundMachine(RoundSpec(pace="barrier", length_ms=10_000, nodes_max=4), 1000, 0, 0)
-    m.attend("a", 0.0)
-    for number in range(100):
-        m.attend(f"b{number}", float(number))
-        deliver(m, "a", number, number + 0.1)
-        m.sealed(number + 0.2)
-        m.depart(f"b{number}", number + 0.3)
-    assert len(m._missed_before) == 4

@@ -17,7 +17,7 @@ from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.trust import observer
-from thinwire_coordinator.star.trust.ballots import Ballot, Secret
+from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.votes import Votes
@@ -113,23 +113,6 @@ async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_
     await bench.close()
 
 
-async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, min_contributions=5)
-    rounds = Rounds(bench)
-    await rounds.join("f" + HONEST)
-    while not rounds.judged:
-        await rounds.play("f")
-    for _ in range(ROUNDS_MAX):
-        receipts = await rounds.play("")
-        if receipts["f"].reason is Reason.COUNTED:
-            break
-    assert receipts["f"].reason is Reason.COUNTED
-    assert [one.verdict for one in rounds.judged] == [Verdict.SUSPECTED, Verdict.CLEARED]
-    weights = {letter: bench.swarm.observer.trust_in(rounds.members[letter].node_id) for letter in [*HONEST, "f"]}
-    assert weights["f"] < weights["a"] == 1
-    await bench.close()
-
-
 async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_path: Path) -> None:
     """They come while the round is sealed, which a slow disk draws out. Their node puts them back."""
     bench = Bench(tmp_path, DemoSpec(k=K, update_topk=0), length_ms=60_000, min_contributions=1)
@@ -213,30 +196,4 @@ async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
         (rounds.members["f"].node_id, Verdict.SUSPECTED, Cause.AGAINST)
     }
     assert max(noted) > votes
-    await bench.close()
-
-
-def test_a_ballot_that_is_thinned_twice_is_the_one_that_is_thinned_once() -> None:
-    rng = np.random.default_rng(0)
-    components = np.sort(rng.choice(1 << 20, 1 << 14, replace=False))
-    secret = Secret(5)
-    ballot = Ballot("a", components, rng.random(len(components)) < 0.5)
-    once, twice = secret.thinned(ballot, 0.25), secret.thinned(secret.thinned(ballot, 0.5), 0.25)
-    assert (once.components == twice.components).all()
-    assert (once.positive == twice.positive).all()
-    assert once.digest == twice.digest != ballot.digest
-    assert 0.2 < len(once) / len(ballot) < 0.3
-    assert set(zip(once.components, once.positive, strict=True)) <= set(
-        zip(ballot.components, ballot.positive, strict=True)
-    )
-
-
-async def test_a_contribution_of_a_round_that_is_not_noted_makes_no_list_of_its_votes(tmp_path: Path) -> None:
-    """One that waited is still decoded after its round."""
-    bench, votes = Bench(tmp_path), Votes(np.arange(9), np.ones(9, np.bool_))
-    observer = bench.swarm.observer
-    observer.opened(1, ("a", "b"), K)
-    assert len(observer.ballot("a", votes, merged=True)) == 9
-    observer.voided()
-    assert len(observer.ballot("a", votes, merged=True)) == 0
     await bench.close()

@@ -12,7 +12,6 @@ import pytest
 
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.events import Events
-from thinwire_coordinator.hall.generation import SAMPLE_SHARE, SampleBudget
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.web import live
 from thinwire_coordinator.hall.web.page import Page
@@ -95,38 +94,6 @@ class Browser:
             await asyncio.wait_for(self.has.wait(), 10)
 
 
-async def test_each_message_is_built_once_for_all_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "EVERY_S", 0.01)
-    made: list[bytes] = []
-
-    def message() -> bytes:
-        made.append(b'{"n":%d}' % len(made))
-        return made[-1]
-
-    stream = live.Live(message, Events().failed)
-    stream.wake()
-    await asyncio.sleep(0)
-    assert not made  # no browser is connected
-    browsers = [Browser(stream) for _ in range(50)]
-    for browser in browsers:
-        await browser.message(b'{"n":0}')
-    slow, gone, *others = browsers
-    slow.reads.clear()
-    gone.closed.set()
-    await gone.task
-    for number in range(len(made), 6):
-        stream.wake()
-        for browser in others:
-            await browser.message(b'{"n":%d}' % number)
-    assert len(made) <= 8
-    slow.reads.set()
-    await slow.message(made[-1])
-    assert len(slow.got) <= 5  # only the newest message, not all that it has missed
-    stream.close()
-    await asyncio.gather(*(browser.task for browser in browsers))
-    assert slow.got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-
-
 async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 2)
     stream = live.Live(lambda: b"{}", Events().failed)
@@ -141,16 +108,6 @@ async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatc
     assert after.got[0]["status"] == 200
     stream.close()
     await asyncio.gather(browsers[1].task, after.task)
-
-
-def test_samples_use_their_share_of_the_processor_and_no_more() -> None:
-    budget, spent = SampleBudget(), 0.0
-    for second in range(100_000):
-        if budget.due(float(second), last=False):
-            budget.took(0.7)
-            spent += 0.7
-    assert 0.9 * SAMPLE_SHARE * 100_000 < spent <= SAMPLE_SHARE * 100_000
-    assert budget.due(0.0, last=True)
 
 
 async def test_no_network_shuts_the_browsers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from support.swarm_bench import key_of
-from thinwire_coordinator.hall.members import Member, Members, Moment
-from thinwire_coordinator.hall.places import IDLE_ROUNDS, Candidate, Places, decide
+from thinwire_coordinator.hall.places import IDLE_ROUNDS, Candidate, decide
 from thinwire_proto.limits import PLACE_KEPT_S
 
 NEWCOMER, COUNTED = Candidate("comes", "net 1"), Candidate("comes", "net 1", has_counted=True)
@@ -66,41 +64,3 @@ def test_networks_that_join_in_turns_share_the_places_and_then_nothing_changes_a
         assert moves < 100
     by_network = [sum(one.group == f"net {number}" for one in held) for number in (1, 2, 3)]
     assert by_network == [4, 4, 4]
-
-
-class Held:
-    """Two places of a run, whose time the test tells."""
-
-    def __init__(self) -> None:
-        self.now = Moment(0, 0, 0.0)
-        self.members = Members(2, random.Random(1))
-        self.places = Places(self.members, lambda: self.now)
-
-    def joins(self, letter: str, *, has_counted: bool = False) -> Member:
-        joined = self.members.join(key_of(letter).public, letter)
-        assert joined is not None
-        self.places.came(joined[0], "net", has_counted=has_counted)
-        return joined[0]
-
-    def given(self) -> str:
-        given = self.places.given_to("comes", "net", has_counted=False)
-        return self.members.by_id[given.node].name if given else ""
-
-
-def test_void_rounds_count_against_no_node_that_was_ever_counted() -> None:
-    held = Held()
-    held.joins("a", has_counted=True)
-    held.joins("b", has_counted=True)
-    held.now = Moment(10 * IDLE_ROUNDS, IDLE_ROUNDS - 1, LONG)
-    assert held.given() == ""
-    held.now = Moment(10 * IDLE_ROUNDS, IDLE_ROUNDS, LONG)
-    assert held.given() in ("a", "b")
-
-
-def test_joining_again_does_not_make_a_node_less_idle() -> None:
-    held = Held()
-    held.joins("a", has_counted=True)
-    held.joins("b")
-    held.now = Moment(IDLE_ROUNDS, 0, LONG)
-    held.joins("b")
-    assert held.given() == "b"

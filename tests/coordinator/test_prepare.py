@@ -5,12 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from support.disks import small_disk
@@ -18,10 +16,9 @@ from support.prepared import all_texts, prepared, texts_of, tokens_of
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.made_files import CLAIM_FILE
 from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
-from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.summary import summary
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
-from thinwire_coordinator.prepare.tokenizing import Encoded, key_of
+from thinwire_coordinator.prepare.tokenizing import key_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, UsageError
@@ -131,26 +128,6 @@ def test_what_one_source_holds_out_no_other_trains_on(tmp_path: Path, tokenizer:
         assert f"in large, because another source holds them out: {2 * len(left_out)} documents" in summary(out, made)
 
 
-def test_a_source_of_which_others_hold_out_all_is_refused(tmp_path: Path, tokenizer: Path) -> None:
-    whole = write_lines(tmp_path / "whole.jsonl", TEXTS[:60])
-    made = prepared(tmp_path / "one", whole, tokenizer=str(tokenizer))
-    held_out = texts_of(tmp_path / "one", made.manifest, made.manifest.sources[0].held_out)
-    assert len(held_out) >= 2
-    part = write_lines(tmp_path / "part.jsonl", held_out)
-    with pytest.raises(ConfigError, match="source part: other sources hold out all that it would train on"):
-        prepared(tmp_path / "out", f"part={part}", f"whole={whole}", tokenizer=str(tokenizer))
-
-
-def test_a_small_source_holds_out_one_document_and_keeps_one(tmp_path: Path, tokenizer: Path) -> None:
-    made = prepared(tmp_path / "out", write_lines(tmp_path / "a.jsonl", TEXTS[:2]), tokenizer=str(tokenizer))
-    assert [side.documents for side in made.splits["a"]] == [1, 1]
-    alone = write_lines(tmp_path / "b.jsonl", TEXTS[:1] * 3)
-    with pytest.raises(ConfigError, match="source b: has only one document, or copies of one"):
-        prepared(tmp_path / "alone", alone, tokenizer=str(tokenizer))
-    made = prepared(tmp_path / "alone", alone, tokenizer=str(tokenizer), held_out=0)
-    assert made.manifest.sources[0].held_out == ()
-
-
 def test_bytes_need_no_tokenizer(tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = prepared(out, write_lines(tmp_path / "a.jsonl", TEXTS))
@@ -177,24 +154,12 @@ def test_sources_are_apart_and_files_of_one_folder_together(tmp_path: Path) -> N
     )
 
 
-def test_more_sources_than_a_manifest_takes_are_refused_before_anything_is_read() -> None:
-    with pytest.raises(ConfigError, match="1,025 sources are more than 1,024; give several of them one name"):
-        parse_sources([f"source-{number}=x" for number in range(1025)])
-    assert len(parse_sources([f"source-{number}=x" for number in range(1024)])) == 1024
-
-
 def test_text_cannot_spell_the_end_of_a_document(tmp_path: Path, tokenizer: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [f"one{END_WORD}two", "three"])
     made = prepared(tmp_path / "out", source, tokenizer=str(tokenizer))
     assert all_texts(tmp_path / "out", made.manifest) == sorted([f"one{END_WORD}two", "three"])
     made = prepared(tmp_path / "special", source, tokenizer=str(tokenizer), read_special=True)
     assert all_texts(tmp_path / "special", made.manifest) == sorted(["one", "two", "three"])
-
-
-def test_a_long_document_is_tokenized_in_pieces(tmp_path: Path, tokenizer: Path) -> None:
-    long = "".join(f"{number} bottles\n" for number in range(25_000))
-    made = prepared(tmp_path / "out", write_lines(tmp_path / "a.jsonl", [long, "short"]), tokenizer=str(tokenizer))
-    assert all_texts(tmp_path / "out", made.manifest) == sorted([long, "short"])
 
 
 def test_a_tokenizer_folder_is_handed_on_whole(tmp_path: Path, tokenizer: Path) -> None:
@@ -208,14 +173,6 @@ def test_a_tokenizer_folder_is_handed_on_whole(tmp_path: Path, tokenizer: Path) 
     assert manifest.end == 0
     kept = {name: (out / BLOBS_FOLDER / file.hash).read_bytes() for name, file in manifest.files.items()}
     assert kept == {name: (folder / name).read_bytes() for name in ("tokenizer_config.json", "chat_template.jinja")}
-
-
-def test_a_tokenizer_folder_with_nested_json_is_refused(tmp_path: Path, tokenizer: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    (tmp_path / "tokenizer_config.json").write_bytes(b"[" * 100_000)
-    source = write_lines(tmp_path / "a.jsonl", TEXTS)
-    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: is not JSON"):
-        prepared(tmp_path / "out", source, tokenizer=str(tmp_path))
 
 
 def test_a_tokenizer_that_does_not_name_its_end_is_refused(tmp_path: Path, tokenizer: Path) -> None:
@@ -242,28 +199,6 @@ def test_an_end_token_that_would_not_be_used_is_wrong_usage(tmp_path: Path, toke
     assert not (tmp_path / "out").exists()
 
 
-def test_buckets_are_sorted_whatever_their_size(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    keys = [rng.bytes(16) for _ in range(500)] + [b"\x07" * 16] * 30
-    documents = [Encoded(key, number, np.arange(number % 5, dtype=np.uint16)) for number, key in enumerate(keys)]
-    for sorted_bytes_max in (1 << 20, 100):  # the second divides buckets again and again
-        spill = Spill(tmp_path / str(sorted_bytes_max), np.dtype("<u2"))
-        for document in documents:
-            spill.add(document)
-        spill.close()
-        found = list(spill.sorted(sorted_bytes_max))
-        assert [document.key for document in found] == sorted(keys)
-        assert {document.text_bytes for document in found} == set(range(530))
-        assert all(len(document.tokens) == document.text_bytes % 5 for document in found)
-
-
-def test_existing_data_are_not_overwritten(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "a.jsonl", TEXTS)
-    prepared(tmp_path / "out", source)
-    with pytest.raises(ConfigError, match="holds prepared data already; remove it, or choose another --out"):
-        prepared(tmp_path / "out", source)
-
-
 @pytest.mark.parametrize("wanted", ["file", "file/out", "below/file/out"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_read(tmp_path: Path, wanted: str) -> None:
     for name in ("file", "below/file"):
@@ -271,35 +206,6 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_read(tmp
         (tmp_path / name).write_text("not a folder")
     with pytest.raises(ConfigError, match=r"(out|file): is not a folder to write to: .*; give another --out"):
         prepared(tmp_path / wanted, tmp_path / "missing")
-
-
-def test_a_text_with_too_few_pairs_for_the_tokenizer_is_said(tmp_path: Path) -> None:
-    said: list[str] = []
-    train_tokenizer(["one two three"], 400, tmp_path / "small.json", said.append)
-    assert re.fullmatch(r"--train-tokenizer: the text is enough for 2\d\d tokens, not 400; give more .*", said[0])
-    said.clear()
-    train_tokenizer(TEXTS, 300, tmp_path / "large.json", said.append)
-    assert said == []
-
-
-def test_a_file_of_tokens_is_named_that_a_tokenizer_cannot_be_trained_on(tmp_path: Path) -> None:
-    write_lines(tmp_path / "text" / "a.jsonl", TEXTS)
-    (tmp_path / "text" / "stray.bin").write_bytes(bytes(range(200)))
-    said = r"--train-tokenizer: stray\.bin holds tokens, not text; remove it, or give its tokenizer with --tokenizer"
-    with pytest.raises(ConfigError, match=said):
-        prepared(tmp_path / "out", tmp_path / "text", train_vocabulary=300)
-
-
-def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for source, what in (
-        (tmp_path / "missing", "no such file"),
-        (tmp_path / "empty", "there are no files"),
-        ("xyz://a", "xyz://a"),
-    ):
-        with pytest.raises(ConfigError, match=what):
-            prepared(tmp_path / "out", source)
-    assert not (tmp_path / "out" / MANIFEST_FILE).exists()
 
 
 def test_a_full_disk_is_said_and_leaves_no_manifest(tmp_path: Path) -> None:

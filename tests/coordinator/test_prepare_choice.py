@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -15,20 +14,16 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from support.prepared import prepared
-from support.reading import WAIT_S, read
+from support.reading import read
 from support.stalling_server import serving
-from thinwire_coordinator.prepare.problems import SHOWN_MAX, Counts, TooManyProblems
+from thinwire_coordinator.prepare.problems import Counts
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
 from thinwire_coordinator.prepare.readers.choice import Reader, coding_of, reader_of
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import read_token_file
-from thinwire_coordinator.prepare.sources import find_files, parse_sources
-from thinwire_coordinator.prepare.summary import summary
-from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
-from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
+from thinwire_coordinator.prepare.sources import parse_sources
 from thinwire_proto.errors import ConfigError
 
 TEXTS = [f"Text {number} says Grüße." for number in range(50)]
@@ -126,47 +121,12 @@ def test_a_web_address_is_read_by_its_path(address: str, content_encoding: str |
     assert found.said == []
 
 
-def test_an_answer_may_take_longer_than_five_minutes() -> None:
-    """Which is the limit of the HTTP library. Only silence ends the reading of a source."""
-    with serving({"/a.jsonl": gzip.compress(LINES)}) as server:
-        server.content_encoding = "gzip"
-        (file,) = find_files(f"{server.url}/a.jsonl", WAIT_S)
-        with file.open(as_stored=True) as opened:
-            assert opened.session.timeout.total is None  # type: ignore[attr-defined]
-
-
-def test_a_cut_answer_of_a_server_that_compresses_is_said() -> None:
-    """The HTTP library takes it for an empty file."""
-    content = gzip.compress(LINES)
-    with serving({"/a.jsonl": content[: len(content) - 12]}) as server:
-        server.content_encoding = "gzip"
-        found = read(f"{server.url}/a.jsonl")
-    assert found.documents == TEXTS[: len(found.documents)]
-    assert len(found.documents) > 40
-    what = "is damaged, and the rest of it is left out: it ends before its gzip data do"
-    assert found.said == [f"skipped: a.jsonl: {what} (1 of at most 10)"]
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.bin", "a.jsonl.gz", "a.txt.zst"])
 def test_a_pointer_of_git_lfs_is_a_bad_file_of_any_kind(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(POINTER)
     found = read(tmp_path)
     assert (found.documents, found.counts) == ([], Counts(bad=1))
     assert "is a pointer of Git LFS, not the file itself; fetch the files with `git lfs pull`" in found.said[0]
-
-
-@pytest.mark.parametrize("named", ["", TOKENIZER_FILE])
-def test_a_pointer_in_place_of_a_tokenizer(tmp_path: Path, named: str) -> None:
-    (tmp_path / TOKENIZER_FILE).write_bytes(POINTER)
-    with pytest.raises(ConfigError, match=r"tokenizer\.json: is a pointer of Git LFS.*`git lfs pull`"):
-        find_tokenizer(tmp_path / named, None)
-
-
-def test_many_pointers_of_git_lfs_end_the_command_with_the_way_out(tmp_path: Path) -> None:
-    for number in range(11):
-        (tmp_path / f"{number:02}.txt").write_bytes(POINTER)
-    with pytest.raises(TooManyProblems, match=r"10\.txt: is a pointer of Git LFS.*`git lfs pull`"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -199,15 +159,6 @@ def test_text_that_looks_like_something_else_is_said(tmp_path: Path, name: str, 
     assert all(f"note: {name}: is read as plain text, although it looks like {what}" in line for line in said)
 
 
-def test_many_such_files_are_said_and_then_counted(tmp_path: Path) -> None:
-    for number in range(SHOWN_MAX + 5):
-        (tmp_path / f"{number:02}.csv").write_text("a,b")
-    found = read(tmp_path)
-    assert found.counts.as_text == SHOWN_MAX + 5
-    assert len(found.said) == SHOWN_MAX + 1
-    assert found.said[-1] == "note: more such files; they are only counted from here on"
-
-
 def data_set(texts: list[str]) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": texts})
 
@@ -225,22 +176,6 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
     (tmp_path / "saved/data-00001-of-00003.arrow").unlink()
     with pytest.raises(ConfigError, match=r"saved: its state.json lists data-00001-of-00003.arrow, which is missing"):
         read(tmp_path / "saved")
-
-
-@pytest.mark.filterwarnings("default")
-def test_of_several_saved_splits_one_is_named(tmp_path: Path) -> None:
-    """Otherwise the test split would be trained on."""
-    saved = tmp_path / "saved"
-    datasets.DatasetDict({"train": data_set(TEXTS), "test": data_set(["a test"])}).save_to_disk(saved)
-    with pytest.raises(ConfigError, match=rf"{saved}: holds the splits train, test; give one: {saved}/train"):
-        read(saved)
-    assert read(saved / "train").documents == TEXTS
-
-
-@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json", "dataset_info.json"])
-def test_a_file_that_is_only_called_like_a_description_is_text(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"splits": "none", "_data_files": 5}')
-    assert read(tmp_path).documents == ['{"splits": "none", "_data_files": 5}']
 
 
 @pytest.mark.parametrize(
@@ -264,38 +199,3 @@ def test_a_path_that_exists_is_a_path(
     monkeypatch.chdir(tmp_path)
     (source,) = parse_sources([text])
     assert (source.name, source.urls) == (name, urls)
-
-
-NULLS: dict[str, Callable[[Path], None]] = {
-    "a.jsonl": lambda path: _written(path, b'{"text": null}\n' * 30 + LINES),
-    "a.json": lambda path: _written(path, b'{"text": null}\n' * 30 + LINES),
-    "a.parquet": lambda path: pyarrow.parquet.write_table(pyarrow.table({"text": [*[None] * 30, *TEXTS]}), path),
-    "saved": lambda path: datasets.Dataset.from_dict({"text": [*[None] * 30, *TEXTS]}).save_to_disk(path),
-}
-
-
-def _written(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", NULLS)
-def test_null_texts_are_no_damage(tmp_path: Path, name: str) -> None:
-    NULLS[name](tmp_path / name)
-    found = read(tmp_path / name)
-    assert (found.documents, found.counts, found.said) == (TEXTS, Counts(null_texts=30), [])
-
-
-def test_the_summary_says_what_is_left_out_and_what_is_read_as_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    _written(source / "a.jsonl", LINES + b'{"text": null}\n' * 12)
-    _written(source / "b.csv", b"a,b\n")
-    _written(source / "c.txt", POINTER)
-    made = prepared(tmp_path / "out", source)
-    said = summary(tmp_path / "out", made)
-    assert "skipped: unreadable parts: 1; binary files: 0; null texts: 12\n" in said
-    assert "files read as plain text although they look like something else: 1\n" in said
-    assert "in: null texts, left out: 12\n" in capsys.readouterr().err

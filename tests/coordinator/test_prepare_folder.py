@@ -14,7 +14,6 @@ from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
 from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
-from thinwire_coordinator.prepare.problems import TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
@@ -73,66 +72,3 @@ def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path / "alone", tmp_path / "a.jsonl")
     assert (out / MANIFEST_FILE).read_bytes() == (tmp_path / "alone" / MANIFEST_FILE).read_bytes()
     assert not (out / CLAIM_FILE).exists()
-
-
-def test_a_folder_may_be_prepared_into_itself(tmp_path: Path) -> None:
-    """What an interrupted run left below --out is not taken for documents when it goes on."""
-    source, alone = texts(tmp_path / "in"), texts(tmp_path / "alone/in")
-    (source / "a.txt").write_bytes(b"\xff")
-    with pytest.raises(TooManyProblems):
-        prepared(source / "out", source, bad_max=0)
-    (source / "a.txt").unlink()
-    made = prepared(source / "out", source)
-    assert made.manifest_hash == prepared(tmp_path / "out", alone).manifest_hash
-
-
-def test_a_folder_that_was_prepared_into_itself_is_prepared_again_without_what_was_made(tmp_path: Path) -> None:
-    """Otherwise the text that the first run held out is trained on in the second."""
-    source = texts(tmp_path / "in")
-    (source / "below").mkdir()
-    first = prepared(source / "below/first", source)
-    assert prepared(source / "second", source).manifest_hash == first.manifest_hash
-    prepared(source / "below/another", texts(tmp_path / "elsewhere", 3))
-    assert prepared(tmp_path / "third", source).manifest_hash == first.manifest_hash
-    with pytest.raises(ConfigError, match="holds prepared data, and no other files"):
-        prepared(tmp_path / "fourth", source / "below")
-
-
-def test_texts_beside_prepared_data_stay_texts(tmp_path: Path) -> None:
-    source = texts(tmp_path / "in")
-    first = prepared(source, texts(tmp_path / "elsewhere", 3))
-    found = prepared(tmp_path / "out", source)
-    assert found.manifest_hash == prepared(tmp_path / "again", texts(tmp_path / "alone/in")).manifest_hash
-    assert found.manifest_hash != first.manifest_hash
-
-
-def test_a_folder_cannot_be_prepared_into_the_place_of_its_texts(tmp_path: Path) -> None:
-    source = texts(tmp_path / "in")
-    with pytest.raises(ConfigError, match=r"all of its files are below --out, .*in; give another --out"):
-        prepared(source, source)
-
-
-def test_images_may_be_prepared_into_their_folder(tmp_path: Path) -> None:
-    """--out is not taken for a class."""
-    image = pytest.importorskip("PIL.Image")
-    for label in ("black", "white"):
-        (tmp_path / label).mkdir()
-        for number in range(4):
-            image.new("RGB", (9, 9), (number, number, number)).save(tmp_path / label / f"{number}.png")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / CLAIM_FILE).touch()  # as an interrupted run leaves it
-    with Shown() as shown:
-        made = prepare_images(ImageSettings(str(tmp_path), tmp_path / "out", 8), shown)
-    assert made.manifest.classes == ("black", "white")
-    assert made.bad == 0
-
-
-def test_an_empty_file_of_a_tokenizer_is_left_out(tmp_path: Path) -> None:
-    prepared(tmp_path / "trained", texts(tmp_path / "in"), train_vocabulary=300)
-    manifest = json.loads((tmp_path / "trained" / MANIFEST_FILE).read_bytes())
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    (tmp_path / "trained" / BLOBS_FOLDER / manifest["tokenizer"]["hash"]).rename(folder / "tokenizer.json")
-    (folder / "special_tokens_map.json").touch()
-    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=str(folder))
-    assert made.manifest.files == {}

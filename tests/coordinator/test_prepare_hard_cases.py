@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.feather
 import pyarrow.ipc
@@ -255,23 +254,3 @@ def test_a_cut_table_is_said(tmp_path: Path, make: Callable[[pyarrow.Table], byt
     assert found.counts.bad == 1
     assert found.documents == (SENTENCES * 2)[: len(found.documents)]
     assert bool(found.documents) == (make is arrow_stream)
-
-
-def test_what_follows_an_arrow_stream_is_said(tmp_path: Path) -> None:
-    """pyarrow passes over it without a word, as of files that were joined."""
-    content = arrow_stream(pyarrow.table({"text": SENTENCES}))
-    (tmp_path / "a.arrow").write_bytes(content * 2)
-    found = read(tmp_path)
-    assert found.documents == SENTENCES == pyarrow.ipc.open_stream(content * 2).read_all()["text"].to_pylist()
-    what = f"{len(content):,} bytes after the end of its Arrow stream are left out"
-    assert found.said == [f"skipped: a.arrow: {what} (1 of at most 10)"]
-
-
-@pytest.mark.parametrize(("extra", "bad"), [(b"", 0), (b"\1", 1)])
-def test_half_a_token_is_said(tmp_path: Path, extra: bytes, bad: int) -> None:
-    """numpy leaves it out without a word."""
-    path = tmp_path / "a.bin"
-    path.write_bytes(np.arange(1000, dtype="<u2").tobytes() + extra)
-    found = read(path)
-    assert np.array_equal(np.concatenate(found.documents), np.fromfile(path, "<u2"))
-    assert found.counts.bad == len(found.said) == bad

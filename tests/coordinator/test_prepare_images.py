@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
-from torch import nn
 
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.images import ImageSettings, PreparedImages, prepare_images
@@ -23,8 +20,7 @@ from thinwire_proto.contract import Contract, Parameter, RunSpec
 from thinwire_proto.contract.data.images import ImagesSpec
 from thinwire_proto.data.images import DEVIATION, HELD_OUT, MEAN, Images, ImagesKind
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
-from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.task import task_of
+from thinwire_proto.errors import ConfigError
 
 COLOURS = {"blue": (10, 20, 240), "green": (20, 230, 30), "red": (250, 10, 10)}
 SIZE = 8
@@ -93,11 +89,6 @@ def test_a_batch_reads_the_blobs_that_it_named(pictures: Path, tmp_path: Path) -
         data.batch(range(3, 12))
 
 
-def test_the_same_images_make_the_same_manifest(pictures: Path, tmp_path: Path) -> None:
-    first = made(pictures, tmp_path / "a")
-    assert made(pictures, tmp_path / "b", threads=3).manifest_hash == first.manifest_hash
-
-
 def test_a_file_that_is_no_image_is_counted(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "with bad ones"
     for name in ("blue", "green"):
@@ -111,22 +102,6 @@ def test_a_file_that_is_no_image_is_counted(pictures: Path, tmp_path: Path, caps
     with pytest.raises(TooManyProblems, match=r"red/b\.png: is not an image"):
         made(folder, tmp_path / "strict", bad_max=1)
     assert not (tmp_path / "strict" / MANIFEST_FILE).exists()
-
-
-def test_an_image_of_a_kind_that_pillow_does_not_know_is_counted(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "with an odd one"
-    shutil.copytree(pictures, folder)
-    odd = folder / "red" / "odd.dds"
-    Image.new("RGB", (8, 8)).save(odd)
-    content = bytearray(odd.read_bytes())
-    content[80:84] = bytes(4)  # the flags of the pixel format: none
-    odd.write_bytes(content)
-    with pytest.raises(NotImplementedError):
-        Image.open(odd)
-    assert made(folder, tmp_path / "out").bad == 1
-    assert "skipped: red/odd.dds: is not an image that can be read: Unknown pixel format" in capsys.readouterr().err
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0a" * 32 + b"\nsize 12345671\n"
@@ -164,27 +139,6 @@ def test_a_folder_without_a_readable_image_is_no_class_and_moves_none(
     assert found.manifest_hash == made(pictures, tmp_path / "without").manifest_hash
 
 
-def test_a_class_without_readable_images_counts_as_bad_and_parts_of_a_data_set_are_told(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "of a clone"
-    for name in COLOURS:
-        (folder / name).mkdir(parents=True)
-        for number in range(4):
-            (folder / name / f"{number}.png").write_bytes(POINTER)
-    with pytest.raises(ConfigError, match=r"is a pointer of Git LFS.*this is the 11th part"):
-        made(folder, tmp_path / "out")
-    with pytest.raises(
-        ConfigError, match=r"at least two with images that can be read; it has 0 \(a file is a pointer of"
-    ):
-        made(folder, tmp_path / "out", bad_max=100)
-    parts = tmp_path / "in parts"
-    for part in ("train", "val"):
-        shutil.copytree(pictures, parts / part)
-    assert made(parts, tmp_path / "parts").manifest.classes == ("train", "val")
-    assert "warning: the classes are train, val, which look like parts of a data set" in capsys.readouterr().err
-
-
 def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"must have a sub-folder for each class, at least two .*; it has 0"):
         made(pictures / "red", tmp_path / "flat")
@@ -195,45 +149,6 @@ def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
         opened(tmp_path / "out", image_size=9)
 
 
-def test_an_impossible_class_is_found(pictures: Path, tmp_path: Path) -> None:
-    made(pictures, tmp_path)
-    data = opened(tmp_path)
-    (blob,) = data.needs([range(1)])
-    data.check(blob)
-    path = tmp_path / BLOBS_FOLDER / blob.hash
-    path.write_bytes(b"\x03" + path.read_bytes()[1:])
-    with pytest.raises(PayloadError, match="has the class 3, but there are 3"):
-        data.check(blob)
-
-
-def test_a_small_network_learns_the_colours(pictures: Path, tmp_path: Path) -> None:
-    made(pictures, tmp_path, held_out=0.2)
-    data = opened(tmp_path)
-    torch.manual_seed(1)
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (SIZE - 2) ** 2, 3))
-    optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
-    for step in range(20):
-        images, labels = data.batch(range(step * 8, step * 8 + 8))
-        optimizer.zero_grad()
-        F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    images, labels = data.held_out(HELD_OUT, range(data.held_out_sets()[0].samples))
-    assert network(images).argmax(1).tolist() == labels.tolist()
-
-
-def test_a_model_of_timm_takes_a_batch(pictures: Path, tmp_path: Path) -> None:
-    try:
-        importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:  # its torchvision may be for another torch
-        pytest.skip(f"timm cannot be imported: {error}")
-    made(pictures, tmp_path)
-    model = {"kind": "timm", "name": "resnet18", "options": {"norm_layer": "groupnorm"}, "classes": 3}
-    data = opened(tmp_path, **model)
-    run = RunSpec.model_validate({"model": model | {"image_size": SIZE}})
-    loss = task_of(run.model).model("cpu").loss(*data.batch(range(4)))
-    assert torch.isfinite(loss)
-
-
 def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = parser().parse_args(["prepare", "--images", str(pictures), "--size", "8", "--out", str(tmp_path / "out")])
     given.command(given)
@@ -242,11 +157,3 @@ def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in printed
     with pytest.raises(ConfigError, match="either sources of text or --images FOLDER"):
         given.command(parser().parse_args(["prepare", "text", "--images", str(pictures), "--out", "x"]))
-
-
-@pytest.mark.parametrize("size", ["0", "4097"])
-def test_a_size_that_no_manifest_takes_is_refused_at_once(size: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args(["prepare", "--images", "pictures", "--size", size, "--out", "x"])
-    assert ended.value.code == 2
-    assert f"--size: must be 1 to 4,096 pixels, not {size}" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from support.disks import fill, small_disk
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
@@ -20,8 +19,6 @@ from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import Counts, TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
-from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
-from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE
 from thinwire_proto.data.manifest import MANIFEST_FILE
 
 TEXTS = [
@@ -131,37 +128,3 @@ def test_a_run_of_something_else_begins_anew(tmp_path: Path, change: str, capsys
     made = prepared(out, source, **settings)
     assert "going on" not in capsys.readouterr().err
     assert made.manifest_hash == prepared(tmp_path / "fresh", source, **settings).manifest_hash
-
-
-def test_more_bad_parts_may_be_allowed_when_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = write(tmp_path / "a.jsonl", LESS + b"no JSON\n" * 3), tmp_path / "out"
-    with pytest.raises(TooManyProblems):
-        prepared(out, source, bad_max=2)
-    made = prepared(out, source, bad_max=3)
-    assert "a: going on after " in capsys.readouterr().err
-    assert made.counts.bad == 3
-    assert made.manifest_hash == prepared(tmp_path / "fresh", source, bad_max=3).manifest_hash
-
-
-def test_another_end_token_begins_anew(tmp_path: Path) -> None:
-    """The tokenizer's configuration names the end token, which is in the shards of each finished source."""
-    folder, out = tmp_path / "tokenizer", tmp_path / "out"
-    folder.mkdir()
-    train_tokenizer(TEXTS[:200], 300, folder / TOKENIZER_FILE)
-    sources = [write(tmp_path / "first.jsonl", LESS), write(tmp_path / "second.jsonl", LESS + b"no JSON\n")]
-    named = [f"{source.stem}={source}" for source in sources]
-    (folder / CONFIG_FILE).write_text(json.dumps({"eos_token": END_WORD}))
-    with pytest.raises(TooManyProblems):
-        prepared(out, *named, tokenizer=str(folder), bad_max=0)
-    (folder / CONFIG_FILE).write_text(json.dumps({"eos_token": "z"}))
-    made = prepared(out, *named, tokenizer=str(folder))
-    assert made.manifest_hash == prepared(tmp_path / "fresh", *named, tokenizer=str(folder)).manifest_hash
-
-
-def test_a_trained_tokenizer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Half of one would be taken for whole by the next run. Here the disk fills up while it is written."""
-    with small_disk(tmp_path / "disk", 1) as disk:
-        fill(disk)
-        with pytest.raises(OSError, match="No space left"):
-            train_tokenizer(TEXTS[:200], 300, disk / TOKENIZER_FILE)
-        assert not (disk / TOKENIZER_FILE).exists()

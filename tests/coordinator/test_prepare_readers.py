@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import logging
 import lzma
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,8 @@ import zstandard
 
 from support.prepared import all_texts, prepared
 from support.stalling_server import serving
-from thinwire_coordinator.prepare.problems import Problems, SourceFailed, TooManyProblems
-from thinwire_coordinator.prepare.readers.choice import read_documents
-from thinwire_coordinator.prepare.readers.opening import BUFFER_BYTES
-from thinwire_coordinator.prepare.readers.port import Reading
+from thinwire_coordinator.prepare.problems import SourceFailed, TooManyProblems
 from thinwire_coordinator.prepare.readers.text import PART_BYTES
-from thinwire_coordinator.prepare.sources import SourceFile
 from thinwire_coordinator.prepare.tokenizer_training import train_tokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import MANIFEST_FILE
@@ -84,20 +78,6 @@ def test_what_cannot_be_opened_costs_only_itself(
     assert "skipped: away.txt: cannot be opened: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_glob_finds_links_to_files(tmp_path: Path, tokenizer: str) -> None:
-    """As the cache of the Hugging Face Hub has its files."""
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / f"in/{number}.txt").symlink_to(write(tmp_path / f"kept/{number}", f"text {number}".encode()))
-    assert read_back(tmp_path / "out", f"{tmp_path}/in/*.txt", tokenizer) == ["text 0", "text 1", "text 2"]
-
-
-def test_a_glob(tmp_path: Path, tokenizer: str) -> None:
-    for name in ("in/a.txt", "in/deep/b.txt", "in/c.md"):
-        write(tmp_path / name, name.encode())
-    assert read_back(tmp_path / "out", f"{tmp_path}/in/**/*.txt", tokenizer) == ["in/a.txt", "in/deep/b.txt"]
-
-
 @pytest.mark.parametrize("line_end", ["\n\n", "\n", " ", "ü"])
 def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -> None:
     text = "".join(f"{number}日本語{line_end}" for number in range(20_000))
@@ -109,23 +89,6 @@ def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -
     assert sum(len(part) for part in found) == len(text)
     if line_end != "ü":
         assert all(part.endswith(line_end) for part in found)
-
-
-def test_a_zero_byte_far_into_a_text_costs_the_rest(
-    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What comes before is taken, so it is not called a binary file that was skipped."""
-    lines = [f"line {number}\n" for number in range(PART_BYTES // 3)]
-    write(tmp_path / "in/log.txt", "".join(lines).encode() + b"\0" * 100)
-    write(tmp_path / "in/picture", b"PNG\0")
-    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert made.counts[:2] == (1, 1)
-    said = capsys.readouterr().err
-    assert f"skipped: log.txt:{len(lines) + 1}: has a zero byte; the rest of the file is left out (1 of at most" in said
-    assert "skipped: picture: is binary, not text" in said
-    kept = all_texts(tmp_path / "out", made.manifest)
-    assert "line 0\n" in "".join(kept)
-    assert set("".join(kept).splitlines(keepends=True)) <= set(lines)
 
 
 def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,57 +103,11 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     assert "skipped: latin.txt:3: is not UTF-8: byte 0xfc (1 of at most 10)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", LINES),
-        ("a.json", LINES),
-        ("a.json.gz", gzip.compress(LINES, mtime=0)),
-        ("a.jsonl.bz2", bz2.compress(LINES)),
-        ("a.jsonl.xz", lzma.compress(LINES)),
-        ("a.jsonl.zst", zstandard.compress(LINES[:100]) + zstandard.compress(LINES[100:])),  # two frames
-    ],
-)
-def test_json_lines(tmp_path: Path, tokenizer: str, name: str, content: bytes) -> None:
-    assert read_back(tmp_path / "out", write(tmp_path / name, content), tokenizer) == sorted(TEXTS)
-
-
 def test_a_json_file_without_lines_of_text_is_one_document(tmp_path: Path, tokenizer: str) -> None:
     for name, content in {"a": '{"name": "x"}', "b": '{\n "text": "y"\n}', "c": '[{"text": "z"}]'}.items():
         write(tmp_path / f"in/{name}.json", content.encode())
     expected = ['[{"text": "z"}]', '{\n "text": "y"\n}', '{"name": "x"}']
     assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == expected
-
-
-def test_a_long_first_line_is_heard_of_while_it_comes_and_counted_once() -> None:
-    """A slow line of 100 MB was given up as a source that had stalled."""
-    text = "x" * (4 * BUFFER_BYTES)
-    content = json.dumps({"text": text}).encode()
-    silent_bytes, heard = 0, []
-
-    class Slow(io.BytesIO):
-        def read(self, size: int | None = -1, /) -> bytes:
-            nonlocal silent_bytes
-            data = super().read(size)
-            silent_bytes += len(data)
-            assert silent_bytes <= BUFFER_BYTES
-            return data
-
-        def readline(self, size: int | None = -1, /) -> bytes:
-            return b"".join(iter(lambda: self.read(BUFFER_BYTES), b""))
-
-    class Store:
-        def open(self, path: str, mode: str) -> Slow:
-            return Slow(content)
-
-    def hear(count: int) -> None:
-        nonlocal silent_bytes
-        silent_bytes = 0
-        heard.append(count)
-
-    reading = Reading("text", None, 256, Problems(0, print), hear)
-    assert list(read_documents(SourceFile("a.json", "a.json", Store(), len(content), ""), reading)) == [text]
-    assert sum(heard) == len(content)
 
 
 def test_bad_json_lines_are_skipped_and_named(
@@ -230,14 +147,6 @@ def test_a_truncated_file_keeps_what_comes_before(
     assert f"a.jsonl.{suffix}: is damaged, and the rest of it is left out" in capsys.readouterr().err
 
 
-def test_parquet(tmp_path: Path, tokenizer: str) -> None:
-    table = pyarrow.table({"body": TEXTS, "number": list(range(60))})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=25)
-    assert read_back(tmp_path / "out", tmp_path / "a.parquet", tokenizer, text_key="body") == sorted(TEXTS)
-    with pytest.raises(ConfigError, match=r"a.parquet: has no column 'text', but body, number; --text-key"):
-        prepared(tmp_path / "other", tmp_path / "a.parquet", tokenizer=tokenizer)
-
-
 def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(
@@ -251,13 +160,6 @@ def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsy
     assert made.counts.bad == 1
     assert all_texts(tmp_path / "out", made.manifest) == sorted(TEXTS[:20] + TEXTS[40:])
     assert "a.parquet, row group 1, from row 0 on: cannot be read: " in capsys.readouterr().err
-
-
-def test_what_is_not_parquet_is_skipped(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "in/a.parquet", b"not Parquet at all")
-    write(tmp_path / "in/b.jsonl", LINES)
-    assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == sorted(TEXTS)
-    assert "a.parquet: is not Parquet: " in capsys.readouterr().err
 
 
 def llm_c(tokens: list[int], magic: int, version: int, kind: str, claimed: int | None = None) -> bytes:
@@ -292,22 +194,6 @@ def test_tokens_without_an_end_are_divided(tmp_path: Path, tokenizer: str) -> No
     assert split.train.tokens + split.held_out.tokens == 200_000 + 4
 
 
-def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path, tokenizer: str) -> None:
-    source = write(tmp_path / "a.bin", np.array([5, 299, 300], np.uint16).tobytes())
-    with pytest.raises(
-        ConfigError, match=r"a\.bin: token 2 is 300, but the tokenizer has only 300; .* another tokenizer"
-    ):
-        prepared(tmp_path / "out", source, tokenizer=tokenizer)
-
-
-def test_a_truncated_file_of_tokens_is_counted(
-    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = write(tmp_path / "a.bin", llm_c([0, 5, 0, 6], 20240520, 1, "<u2", claimed=40))
-    assert prepared(tmp_path / "out", source, tokenizer=tokenizer).counts.bad == 1
-    assert "a.bin: has 4 tokens, but its head says 40; it is truncated" in capsys.readouterr().err
-
-
 @pytest.mark.filterwarnings("default")  # of the library datasets
 def test_a_data_set_as_the_hub_has_it(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streamed by the library `datasets`, which takes a folder OWNER/NAME here for one of the Hub."""
@@ -340,19 +226,3 @@ def test_a_source_that_stalls_is_named(tmp_path: Path, tokenizer: str) -> None:
         with pytest.raises(SourceFailed, match=r"a\.jsonl: sent nothing for 0 s; check the connection"):
             prepared(tmp_path / "out", f"{server.url}/a.jsonl", tokenizer=tokenizer, stall_s=0.2)
     assert not (tmp_path / "out" / MANIFEST_FILE).exists()
-
-
-@pytest.mark.parametrize(
-    ("library", "source", "message"),
-    [
-        ("pyarrow", "a.parquet", r"Parquet and Arrow need the library pyarrow: pip install 'thinwire\[data\]'"),
-        ("datasets", "hf://datasets/me/x", r"needs the library datasets: pip install 'thinwire\[hub\]'"),
-    ],
-)
-def test_a_missing_library_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, source: str, message: str
-) -> None:
-    write(tmp_path / "a.parquet", b"")
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ConfigError, match=message):
-        prepared(tmp_path / "out", source if "://" in source else tmp_path / source)

@@ -11,20 +11,11 @@ import grpc
 import pytest
 
 from support.relayed import RelayService, relay_service
-from support.small import small_contract
 from thinwire_coordinator.gossip import relay as relay_module
-from thinwire_coordinator.gossip.memory import gossip_memory
-from thinwire_coordinator.gossip.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES, RELAY_BYTES_MAX, Relay
-from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.gossip.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
-from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.rpc.calls import CallRefused
-from thinwire_coordinator.hall.rpc.memory_bound import memory_bound
 from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX
-from thinwire_coordinator.star.memory import star_memory
-from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
-from thinwire_proto.identity.keys import PublicKey, SecretKey
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import REASON, SESSION
 from thinwire_proto.wire.parts import PART_BYTES_MAX
@@ -180,20 +171,6 @@ async def test_all_lines_together_hold_no_more_than_the_bound(monkeypatch: pytes
         assert len((await two.read()).data) == PART_BYTES_MAX // 3 * 2
 
 
-async def test_words_that_a_node_does_not_read_are_bounded() -> None:
-    relay, (source, target) = relay_module.Relay(), (some_id(), some_id())
-    outbox = relay.open(source)
-    member = Member(PublicKey(bytes(32)), source, source, source)
-
-    async def again() -> AsyncIterator[pb.Parcel]:
-        while True:
-            yield pb.Parcel(node=bytes.fromhex(target), begins=True)
-
-    with pytest.raises(CallRefused, match="unread"):
-        await asyncio.wait_for(relay.take(member, again()), LONG_S)
-    assert len(outbox.waiting) == LINES_MAX
-
-
 async def test_a_banned_node_is_heard_no_more() -> None:
     async with callers(some_id(), some_id()) as (service, (one, two)):
         service.members[one.node].expelled = Denied(DoorReason.BANNED, "banned by the organizer")
@@ -215,18 +192,6 @@ async def test_who_has_sent_to_a_node_is_told_that_it_left_though_nothing_more_i
             assert await sender.read() == pb.Parcel(node=bytes.fromhex(leaves.node), gone="it is not connected")
 
 
-async def test_nobody_is_told_of_a_stream_that_a_newer_one_replaces() -> None:
-    relay, (one, anew) = Relay(), (some_id(), some_id())
-    sender, older = relay.open(one), relay.open(anew)
-    await relay._hand_on(one, pb.Parcel(node=bytes.fromhex(anew), data=b"text"))
-    newer = relay.open(anew)
-    assert older.closed
-    assert relay.waiting_bytes == 0
-    assert not sender.waiting
-    relay.close(anew, newer)  # to which nobody has sent anything
-    assert not sender.waiting
-
-
 async def test_a_dropped_connection_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "RELAY_WAIT_S", 0.2)
     async with callers(some_id(), some_id()) as (service, (one, two)):
@@ -239,34 +204,3 @@ async def test_a_dropped_connection_gives_its_memory_back(monkeypatch: pytest.Mo
         await until(lambda: service.relay.waiting_bytes == 0)
         await one.send(two.node)
         assert (await one.read()).gone in {"it is not connected", "it takes its messages too slowly"}
-
-
-def test_the_memory_of_the_relay_is_in_the_printed_bound() -> None:
-    star = small_contract()
-    assert "relay" not in memory_bound(star, Bounds(16), star_memory(star)).in_words()
-    contract = star.model_copy(update={"exchange": GossipSpec(), "rule": AdamWSpec()})
-    bound = memory_bound(contract, Bounds(16), gossip_memory(contract))
-    assert bound.named["relay"] > RELAY_BYTES_MAX + 16 * PART_BYTES_MAX
-    assert "relay" in bound.in_words()
-    for of_votes in ("merging", "decoding", "contributions", "updates", "trust", "audits"):
-        assert of_votes not in bound.in_words()
-
-
-async def test_nodes_that_take_nothing_cannot_keep_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "RELAY_WAIT_S", 0.05)
-    monkeypatch.setattr(relay_module, "LOST_AFTER_S", 0.01)
-    monkeypatch.setattr(relay_module, "RELAY_BYTES_MAX", 3 * PART_BYTES_MAX)
-    relay = relay_module.Relay()
-    nodes = [f"{number:032x}" for number in range(4)]
-    for node in nodes:
-        relay.open(node)
-    idle, other, sender, target = nodes
-    large = pb.Parcel(data=bytes(PART_BYTES_MAX))
-    for to in (idle, other):
-        await relay._hand_on(sender, pb.Parcel(node=bytes.fromhex(to), data=large.data))
-    for _ in range(2):  # the first finds no room, and makes some
-        await relay._hand_on(sender, pb.Parcel(node=bytes.fromhex(target), data=large.data, begins=True))
-    assert not relay.is_open(idle)
-    assert not relay.is_open(other)
-    assert relay.is_open(target)
-    assert relay.waiting_bytes < 2 * PART_BYTES_MAX

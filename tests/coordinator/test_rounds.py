@@ -17,27 +17,6 @@ from thinwire_coordinator.star.round.machine import (
 )
 
 
-def test_a_round_opens_with_the_first_node_and_ends_when_it_has_delivered() -> None:
-    m = machine()
-    (opened,) = m.attend("a", 1.0)
-    assert opened == Opened(0, 0, 11.0, ("a",))
-    assert deliver(m, "a", 0, 2.0) == (True, [Gathered(0, 0, ("a",), "nobody is left to wait for")])
-    assert kinds(m.sealed(3.0)) == ["Opened"]
-    assert (m.step, m.next_round) == (1, 2)
-
-
-def test_a_new_node_is_awaited_from_the_next_round_on() -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    assert m.attend("b", 1.0) == []
-    assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
-    (opened,) = m.sealed(2.0)
-    assert isinstance(opened, Opened)
-    assert opened.nodes == ("a", "b")
-    assert deliver(m, "a", 1, 3.0) == (True, [])
-    assert kinds(deliver(m, "b", 1, 4.0)[1]) == ["Gathered"]
-
-
 def test_the_first_round_waits_for_the_number_of_nodes_that_the_organizer_wants() -> None:
     m = machine(wait_for=3)
     assert m.attend("a", 0.0) == m.attend("b", 0.0) == []
@@ -63,24 +42,6 @@ def test_a_stopped_machine_notes_what_is_sealed_and_opens_and_ends_no_round() ->
     open_.stop()
     assert open_.deadline is None
     assert open_.depart("a", 1.0) == open_.tick(2 * T) == []
-
-
-@pytest.mark.parametrize(("now", "counted"), [(T, True), (T + 0.001, False)])
-def test_a_contribution_at_the_deadline_counts_and_a_later_one_does_not(now: float, counted: bool) -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    assert deliver(m, "a", 0, now)[0] is counted
-
-
-def test_at_the_deadline_a_round_is_sealed_with_the_delivered_contributions() -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    deliver(m, "a", 0, 1.0)
-    m.attend("b", 1.0)
-    m.sealed(2.0)
-    deliver(m, "a", 1, 3.0)
-    assert m.tick(2.0 + T) == []
-    assert m.tick(2.0 + T + 0.01) == [Gathered(1, 1, ("a",), "time is up")]
 
 
 def test_a_node_that_missed_a_round_is_not_awaited_until_it_delivers() -> None:
@@ -133,42 +94,6 @@ def test_a_round_in_which_nobody_counts_waits_for_everybody() -> None:
     assert m.awaited == 1
 
 
-def test_a_late_node_is_awaited_in_the_next_round() -> None:
-    m = machine(wait_for=2)
-    m.attend("a", 0.0)
-    m.attend("b", 0.0)
-    deliver(m, "a", 0, 1.0)
-    m.tick(T + 1)  # b missed the round
-    m.heard("b")
-    m.sealed(12.0)
-    assert deliver(m, "a", 1, 13.0) == (True, [])
-    assert kinds(deliver(m, "b", 1, 14.0)[1]) == ["Gathered"]
-
-
-def test_a_lost_node_is_not_awaited_and_its_contribution_counts() -> None:
-    m = machine(wait_for=3)
-    for node in "abc":
-        m.attend(node, 0.0)
-    deliver(m, "a", 0, 1.0)
-    assert m.depart("a", 2.0) == []
-    assert m.depart("b", 3.0) == []
-    (gathered,) = deliver(m, "c", 0, 4.0)[1]
-    assert isinstance(gathered, Gathered)
-    assert gathered.nodes == ("a", "c")
-
-
-def test_too_few_contributions_make_a_round_void_and_the_schedule_stays() -> None:
-    m = machine(minimum=2)
-    m.attend("a", 0.0)
-    (opened,) = m.attend("b", 0.0)
-    deliver(m, "a", 0, 1.0)
-    void, reopened = m.tick(T + 0.01)
-    assert void == Voided(0, "time is up and 1 of 2 contributions arrived")
-    assert isinstance(reopened, Opened)
-    assert (reopened.round, reopened.step) == (1, 0)
-    assert isinstance(opened, Opened)
-
-
 def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_waits() -> None:
     m = machine(minimum=2)
     m.attend("a", 0.0)
@@ -177,16 +102,6 @@ def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_wait
     assert m.depart("b", 2.0) == [Voided(0, "nobody is left to wait for and 1 of 2 contributions arrived")]
     assert (m.phase, m.missing_nodes) == (Phase.WAITING, 1)
     assert kinds(m.attend("b", 50.0)) == ["Opened"]
-
-
-def test_a_second_delivery_and_one_for_another_round_do_not_count() -> None:
-    m = machine(wait_for=2)
-    m.attend("a", 0.0)
-    m.attend("b", 0.0)
-    assert deliver(m, "a", 0, 1.0)[0]
-    assert not deliver(m, "a", 0, 1.1)[0]
-    assert not deliver(m, "b", 1, 1.2)[0]
-    assert not deliver(m, "b", -1, 1.2)[0]
 
 
 def test_at_pace_clock_rounds_end_at_the_deadline_and_keep_the_beat() -> None:
@@ -212,16 +127,6 @@ def test_after_a_pause_longer_than_a_round_the_beat_restarts() -> None:
     (opened,) = m.sealed(5 * T)
     assert isinstance(opened, Opened)
     assert opened.deadline == 6 * T
-
-
-def test_the_run_ends_with_the_last_step() -> None:
-    m = machine(steps=2, step=1)
-    m.attend("a", 0.0)
-    deliver(m, "a", 0, 1.0)
-    assert m.sealed(2.0) == []
-    assert (m.phase, m.step) == (Phase.COMPLETE, 2)
-    assert m.tick(100.0) == m.attend("b", 100.0) == []
-    assert machine(steps=2, step=2).phase is Phase.COMPLETE
 
 
 def test_an_impossible_event_raises_and_changes_nothing() -> None:

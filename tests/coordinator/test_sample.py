@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from deploy.local_swarm.processes import BIN
 from support.real import PATIENCE_S
 from support.sealed_run import make_run
 from thinwire_coordinator.__main__ import main
-from thinwire_coordinator.hall.torch_threads import default_threads
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +35,6 @@ def test_temperature_0_writes_the_most_likely_bytes(
     texts = {sampled(run, monkeypatch, capsys, "--temperature", "0", "--seed", seed) for seed in ("1", "2")}
     assert len(texts) == 1
     assert texts.pop().startswith("line")
-
-
-@pytest.mark.parametrize("temperature", ["1e-40", "1e-45", "5e-324"])
-def test_a_temperature_next_to_0_is_0(
-    temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """float32 holds no logit that is divided by it."""
-    assert sampled(run, monkeypatch, capsys, "--temperature", temperature) == sampled(
-        run, monkeypatch, capsys, "--temperature", "0"
-    )
 
 
 def test_at_other_temperatures_the_seed_determines_the_sample(
@@ -80,44 +68,11 @@ def test_a_seed_or_a_text_that_cannot_be_used_is_wrong_usage(
     assert f"argument {option}: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("seed", [-(1 << 63), (1 << 64) - 1])
-def test_every_seed_of_64_bits_draws(
-    seed: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sampled(run, monkeypatch, capsys, f"--seed={seed}").startswith("line")
-
-
-@pytest.mark.parametrize(("wanted", "threads"), [((), 1), (("--threads", "2"), 2)])
-def test_a_small_model_uses_one_thread_unless_more_are_requested(
-    wanted: tuple[str, ...],
-    threads: int,
-    run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = torch.get_num_threads()
-    try:
-        sampled(run, monkeypatch, capsys, *wanted)
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert (default_threads(1_000_000, 16), default_threads(100_000_000, 16)) == (1, 16)
-
-
 def test_a_step_can_be_chosen(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert sampled(run, monkeypatch, capsys, "--step", "0").startswith("line")
     with pytest.raises(SystemExit):
         sampled(run, monkeypatch, capsys, "--step", "3")
     assert "there is no step 3: the ledger holds steps 0 to 2" in capsys.readouterr().err
-
-
-def test_a_chat_needs_a_template(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "sample", "--state-dir", str(run), "--chat", "Hi"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "no chat template" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("usual_signals")

@@ -6,20 +6,14 @@ import asyncio
 import errno
 import hashlib
 import logging
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from thinwire_coordinator.hall import served_blobs
 from thinwire_coordinator.hall.served_blobs import ServedBlobs
-from thinwire_proto.blobs import Blob, HashingStopped, blob_of
 
 DATA = bytes(range(256)) * 40
-LARGE = 1 << 34
-"""Bytes of a file with holes: hashing them takes seconds."""
 
 
 def write(folder: Path, data: bytes) -> str:
@@ -60,24 +54,6 @@ async def test_a_damaged_blob_is_refused_and_told_once_until_it_is_restored(
     assert "does not have the blob" in (await blobs.find(name))[1]
 
 
-async def test_a_call_that_ends_does_not_end_the_check(tmp_path: Path) -> None:
-    """A large blob on a slow disk takes longer than a node waits. It would never be checked."""
-    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
-    call = asyncio.ensure_future(blobs.find(name))
-    while not blobs._checks:
-        await asyncio.sleep(0)
-    (_, check), *_ = blobs._checks.values()
-    call.cancel()
-    assert await check == ""
-    assert call.cancelled()
-
-
-async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    name = "cd" * 32
-    (tmp_path / name).mkdir()
-    assert "is damaged" in (await ServedBlobs(tmp_path).find(name))[1]
-
-
 @pytest.mark.parametrize("call", ["open", "stat"])
 async def test_a_blob_that_cannot_be_read_for_a_while_is_served_after_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, call: str
@@ -96,30 +72,3 @@ async def test_a_blob_that_cannot_be_read_for_a_while_is_served_after_it(
         f"{tmp_path / name} cannot be read now: Too many open files; it is tried again when a node next asks for it"
     ]
     assert (await blobs.find(name))[1] == ""
-
-
-def test_a_coordinator_that_ends_does_not_wait_for_the_hash_of_a_large_blob(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, stopped = "0" * 64, list[Path]()
-    (tmp_path / name).touch()
-    os.truncate(tmp_path / name, LARGE)
-
-    async def ends_amid_the_hash() -> None:
-        begun, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def told(path: Path, stop: threading.Event) -> Blob:
-            loop.call_soon_threadsafe(begun.set)
-            try:
-                return blob_of(path, stop)
-            except HashingStopped:
-                stopped.append(path)
-                raise
-
-        monkeypatch.setattr(served_blobs, "blob_of", told)
-        call = asyncio.ensure_future(ServedBlobs(tmp_path).find(name))
-        await begun.wait()
-        assert not call.done()
-
-    asyncio.run(ends_amid_the_hash())  # joins the threads of the loop
-    assert stopped == [tmp_path / name]

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-import threading
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.gossip_coordinator import gossip_coordinator
-from support.small import small_contract
-from support.swarm_bench import Bench, Busy, SwarmNodes
+from support.swarm_bench import Busy, SwarmNodes
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.hall.events import BeatSealed
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.star import Star
-from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.contract.rules.adamw import AdamWSpec
-from thinwire_proto.errors import LocalError
 from thinwire_proto.wire.reasons import Reason
 
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
@@ -79,79 +67,3 @@ async def test_the_last_step_is_in_the_curves(tmp_path: Path, monkeypatch: pytes
     accumulated = EventAccumulator(str(curves))
     accumulated.Reload()
     assert [event.step for event in accumulated.Scalars("loss/training")] == [1]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_disk_that_fails_or_takes_too_long_at_the_end_leaves_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, fails: bool
-) -> None:
-    """A task that goes on without the workers fails, and so does a future whose error nobody takes."""
-    monkeypatch.setattr(limits, "SEAL_CLOSE_S", PATIENCE_S if fails else 0.0)
-    stop, listening, told, writes = asyncio.Event(), asyncio.Event(), threading.Event(), threading.Event()
-    settings = CoordinatorSettings(
-        tmp_path, "127.0.0.1:0", RunSpec.model_validate({"model": MODEL}), wait_for=1, evaluate_every=100
-    )
-    coordinator = Coordinator(settings, on_listening=lambda port: listening.set())
-    running = asyncio.ensure_future(coordinator.run(stop))
-    await asyncio.wait_for(listening.wait(), PATIENCE_S)
-    swarm = coordinator._run
-    assert isinstance(swarm, Star)
-    nodes, append, settle = SwarmNodes(swarm), swarm.state.ledger.append, swarm.settle
-
-    def slowly(*row: Any) -> None:
-        writes.set()
-        assert told.wait(PATIENCE_S)
-        if fails:
-            raise OSError(errno.EIO, "the disk fails")
-        append(*row)
-
-    async def settle_and_tell(within_s: float) -> None:
-        asyncio.get_running_loop().call_later(0.1, told.set)
-        await settle(within_s)
-
-    monkeypatch.setattr(swarm.state.ledger, "append", slowly)
-    monkeypatch.setattr(swarm, "settle", settle_and_tell)
-    contribution = await contributing(nodes)
-    assert await asyncio.to_thread(writes.wait, PATIENCE_S)
-    stop.set()
-    with pytest.raises(LocalError, match="the disk fails; nothing that was sealed is lost") if fails else nullcontext():
-        await asyncio.wait_for(running, PATIENCE_S)
-    await asyncio.sleep(0)
-    assert not swarm.tasks.failed.done()
-    assert [record.exc_info for record in caplog.records if record.levelno >= logging.ERROR] == [None] * fails
-    contribution.cancel()
-    await nodes.end_streams()
-
-
-async def test_a_disk_that_hangs_does_not_keep_a_coordinator_that_stops(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    with Busy(bench.workers, Job.WRITE_UPDATE):
-        contribution = await contributing(bench)
-        bench.swarm.stop()
-        await bench.swarm.settle(within_s=0.0)  # returns
-        assert bench.swarm.view.step == 0
-    await bench.swarm.settle(PATIENCE_S)
-    assert (bench.swarm.view.step, bench.swarm.view.round) == (1, None)  # and no further round opens
-    assert (await contribution).reason is Reason.COUNTED
-    await bench.close()
-
-
-async def test_a_beat_that_is_being_sealed_is_in_the_curves_too(tmp_path: Path) -> None:
-    rounds = {"length_ms": round(1000 * BEAT_S), "min_contributions": 2}
-    contract = small_contract(round=rounds, exchange=GossipSpec(), rule=AdamWSpec(samples=1))
-    with gossip_coordinator(tmp_path, contract) as found:
-        swarm, told = found.run, asyncio.Event()
-        swarm.events.watchers.append(lambda event: told.set() if isinstance(event, BeatSealed) else None)
-        found.join(2)
-        await found.beat()
-        for node in found.nodes:
-            node.iteration = 1
-        await found.beat()
-        with Busy(swarm.workers, Job.WRITE_BEAT):
-            found.run.start()
-            await asyncio.sleep(2 * BEAT_S)
-            swarm.stop()
-            await asyncio.sleep(0)
-            assert not told.is_set()
-        await swarm.settle(PATIENCE_S)
-        assert told.is_set()

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from support.sealed_run import make_run
 from support.sink_readers import wandb_runs
 from support.swarm_bench import Bench
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import LossMeasured, RoundSealed
-from thinwire_coordinator.hall.ledger.state_directory import open_state
-from thinwire_coordinator.hall.observe.sinks import sinks as facade
 from thinwire_coordinator.hall.observe.sinks.fold import Fold
-from thinwire_coordinator.hall.observe.sinks.memory import Continued, Totals, recall, totals_at
+from thinwire_coordinator.hall.observe.sinks.memory import Continued, Totals, recall
 from thinwire_coordinator.hall.observe.sinks.port import HELD_OUT, TRAINING, Point
 from thinwire_coordinator.hall.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard
@@ -31,7 +28,6 @@ from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
 
 PATIENCE_S = 60.0
-SUFFIXES = {"By": "bytes", "s": "seconds", "1": "ratio"}
 
 
 def training(step: int, loss: float = 2.0) -> Point:
@@ -135,16 +131,6 @@ def test_events_fold_to_points_that_continue_the_totals() -> None:
     assert (held_out.series, held_out.step, held_out.values) == (f"{HELD_OUT} wiki", 11, {"loss/held_out/wiki": 2.5})
 
 
-def test_totals_continue_from_the_memory_and_the_ledger(tmp_path: Path) -> None:
-    make_run(tmp_path, 3)
-    state = open_state(tmp_path)
-    row_tokens = 2 * 8 * 32
-    assert totals_at(3, [], state.ledger, 32) == Totals(3, 3 * row_tokens)
-    known = [Totals(2, 2 * row_tokens, 70, 90), Totals(1, 77, 1, 1), Totals(9, 0, 0, 0)]  # of another ledger: step 9
-    assert totals_at(3, known, state.ledger, 32) == Totals(3, 3 * row_tokens, 70, 90)
-    state.close()
-
-
 def test_tensorboard_reads_a_curve_over_a_restart_without_double_steps(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - slow
 
@@ -189,39 +175,10 @@ def test_wandb_continues_its_offline_run_after_a_restart(tmp_path: Path, monkeyp
     assert numbers == sorted(set(numbers))  # wandb refuses a number that does not ascend
 
 
-def test_a_new_target_begins_new_curves_and_keeps_the_totals(tmp_path: Path) -> None:
-    first = recall(tmp_path / "a.json", "one")
-    first.newest, first.totals = {TRAINING: 5}, Totals(5, 50, 5, 5)
-    first.save()
-    again, other = recall(tmp_path / "a.json", "one"), recall(tmp_path / "a.json", "two")
-    assert (again.run_id, again.newest) == (first.run_id, {TRAINING: 5})
-    assert (other.newest, other.totals) == ({}, first.totals)
-    assert other.run_id != first.run_id
-    (tmp_path / "a.json").write_bytes(b"{")
-    assert recall(tmp_path / "a.json", "one").newest == {}
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_missing_package_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(facade.MODULES, name, "not_installed_anywhere.at_all")
-    with pytest.raises(ConfigError, match=rf"pip install 'thinwire\[{name}\]'"):
-        Sinks(SinkSettings(**{name: "x"}), tmp_path).check()  # type: ignore[arg-type]
-
-
 def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="give another folder"):
         Sinks(SinkSettings(tensorboard=tmp_path / "file" / "x"), tmp_path).check()
-
-
-def test_without_sinks_nothing_runs_and_every_count_is_zero(tmp_path: Path) -> None:
-    sinks = Sinks(SinkSettings(), tmp_path)
-    sinks.check()
-    (items,) = sinks.collect()
-    assert len(items.samples) == 6
-    assert {sample.value for sample in items.samples} == {0}
-    asyncio.run(sinks.close())
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

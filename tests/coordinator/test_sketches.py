@@ -47,11 +47,6 @@ def test_the_estimate_is_within_its_error_although_parameters_are_a_thousand_tim
     assert found.in_steps == pytest.approx(found.distance / step)
 
 
-def test_without_steps_there_is_no_distance_in_steps() -> None:
-    still = [replace(one, step_norm=0.0) for one in sketched()[0]]
-    assert measure(AT, still).in_steps is None
-
-
 def test_an_iteration_is_asked_for_once_and_compared_when_all_are_past_it() -> None:
     sketches = Sketches(steps=1000)
     sketches.ask(33)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from support.sealed_run import make_run
-from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.hall.rpc.server import check_listen
@@ -100,22 +98,3 @@ async def test_a_coordinator_whose_port_is_in_use_creates_no_run(tmp_path: Path,
             await Coordinator(replace(settings(tmp_path), listen=listen)).run(asyncio.Event())
     assert not is_state(tmp_path)
     await check_listen(listen)  # it is free again
-
-
-async def gone(path: Path) -> None:
-    while await asyncio.to_thread(path.exists):
-        await asyncio.sleep(0.01)
-
-
-async def test_the_ready_file_is_gone_while_a_coordinator_waits_for_its_workers(tmp_path: Path) -> None:
-    stop, snapshot_is_written = asyncio.Event(), threading.Event()
-    coordinator = Coordinator(settings(tmp_path), on_listening=lambda port: stop.set())
-    coordinator._workers.submit(Job.WRITE_SNAPSHOT, snapshot_is_written.wait, 60)
-    running = asyncio.ensure_future(coordinator.run(stop))
-    try:
-        await stop.wait()
-        await asyncio.wait_for(gone(tmp_path / READY_FILE), timeout=30)
-        assert not running.done()
-    finally:
-        snapshot_is_written.set()
-        await running

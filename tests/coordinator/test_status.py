@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,15 +13,10 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
-from support.certificates import certificate
-from support.sealed_run import make_run, node_key
-from support.small import MODEL
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.cli.status import NODES_SHOWN, json_of, table
+from thinwire_coordinator.cli.status import json_of, table
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.hall.access.transport import TlsSettings
-from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
@@ -117,18 +111,6 @@ def test_members_and_nodes_that_report_are_told_apart(active: int, step: int, wo
 
 
 @pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
-def test_ids_that_are_no_ids_move_no_cursor(gossip: GossipStatus | None) -> None:
-    """A node without a name is shown by its id, which a reply may hold anything in place of."""
-    node, share = NodeStatus(node_id="\x1b[2Jaa", active=True), NodeShare(node_id="\x1b[3Jbb")
-    node.edges.add(node_id="\x1b[4Jcc", line="direct")
-    status = StatusReply(nodes=[node], whole=WholeRun(nodes=[share]), nodes_in_full=True, gossip=gossip)
-    text = printed(status)
-    assert "\x1b" not in text
-    for shown in ("aa", "bb", *(["cc direct"] if gossip else [])):
-        assert shown in text
-
-
-@pytest.mark.parametrize("gossip", [None, GossipStatus(topology=3)])
 def test_tokens_and_counts_are_of_the_whole_run(gossip: GossipStatus | None) -> None:
     """A coordinator that was started again counts from there, and knows the nodes that have come since."""
     shares = [
@@ -153,10 +135,6 @@ def test_tokens_and_counts_are_of_the_whole_run(gossip: GossipStatus | None) -> 
     assert "and 10 more" in text
 
 
-def test_a_status_without_the_whole_run_says_since_when_it_counts() -> None:
-    assert "7 since its start" in printed(StatusReply(tokens=7))
-
-
 def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> None:
     held_out = [
         HeldOutLoss(name="[red]wiki[/]", step=40, loss=2.0, bits_per_byte=0.75),
@@ -166,14 +144,6 @@ def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> N
     rows = [line.split() for line in text.splitlines()]
     assert ["[red]wiki[/]", "2.000", "7.39", "0.750"] in rows
     assert ["images", "800.000", "1.0e+304", "–"] in rows  # images are not text
-
-
-def test_a_long_table_shows_the_nodes_with_the_most_tokens() -> None:
-    nodes = [NodeStatus(name=f"node-{number:03}", tokens=number) for number in range(NODES_SHOWN + 10)]
-    text = printed(StatusReply(nodes=nodes))
-    assert "node-059" in text
-    assert "node-009" not in text
-    assert "and 10 more" in text
 
 
 def test_status_fails_with_an_error_when_no_coordinator_answers() -> None:
@@ -209,60 +179,3 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
         ask_status_of(here)
     with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
         ask_status_of(there)
-
-
-async def test_a_coordinator_tells_of_the_terms_before_it(tmp_path: Path) -> None:
-    """Also if it serves no page."""
-    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100)
-    steps, names = 3, {node_key(0).public.node_id: "ada"}
-    await asyncio.to_thread(make_run, tmp_path, steps)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    ledger.record_names(names)
-    ledger.close()
-    stop = asyncio.Event()
-    running = asyncio.ensure_future(Coordinator(settings).run(stop))
-    while not (tmp_path / READY_FILE).exists() and not running.done():
-        await asyncio.sleep(0.01)
-    while not (status := await asyncio.to_thread(ask_status_of, tmp_path)).HasField("whole"):
-        await asyncio.sleep(0.01)
-    stop.set()
-    await running
-    tokens = 8 * MODEL["context"]  # of each of two nodes in a step
-    assert (status.tokens, len(status.nodes)) == (0, 0)
-    assert (status.whole.tokens, status.whole.since_step) == (2 * steps * tokens, steps)
-    assert status.whole.nodes_counted == 2 * steps
-    told = {share.node_id: (share.name, share.counted, share.tokens) for share in status.whole.nodes}
-    ids = [node_key(seed).public.node_id for seed in range(2 * steps)]
-    assert told == {node: (names.get(node, ""), 1, tokens) for node in ids}
-
-
-async def test_status_of_a_coordinator_with_a_public_certificate_asks_for_an_invite(tmp_path: Path) -> None:
-    """Its certificate does not name the coordinator's key, and names another host than this machine."""
-    _, chain = certificate(tmp_path, "swarm.example")
-    state, stop = tmp_path / "state", asyncio.Event()
-    tls = TlsSettings(certificate=chain, key=chain)
-    settings = CoordinatorSettings(state, "127.0.0.1:0", RUN, wait_for=1, evaluate_every=100, tls=tls)
-    running = asyncio.ensure_future(Coordinator(settings).run(stop))
-    while not (state / READY_FILE).exists() and not running.done():
-        await asyncio.sleep(0.01)
-    with pytest.raises(RemoteError, match=r"of 'swarm.example', is not .* --tls-certificate, give an invite"):
-        await asyncio.to_thread(ask_status_of, state)
-    stop.set()
-    await running
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["status", "127.0.0.1:1"]])
-def test_commands_that_need_no_model_load_no_torch(arguments: list[str]) -> None:
-    code = f"""
-import sys
-from thinwire_coordinator.__main__ import main
-sys.argv = ["thinwire-coordinator", *{arguments!r}]
-try:
-    main()
-except SystemExit:
-    pass
-assert "torch" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "thinwire" in done.stdout or "no coordinator answers" in done.stderr

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
+from support.swarm_bench import PATIENCE_S, Bench, key_of, parts_of
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.joining import OfferedMomentum
@@ -33,22 +32,6 @@ async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(
     await bench.close()
 
 
-async def test_asking_during_the_check_gives_the_same_receipt(tmp_path: Path) -> None:
-    """The connection fails after the last byte. The node joins again, asks, and learns that the contribution counts."""
-    bench = Bench(tmp_path)
-    member = bench.join("a")
-    await bench.attend(member)
-    name = bench.name(member, bench.payload(1))
-    sending = asyncio.ensure_future(bench.contribute(member, 1))
-    while bench.current.receipt(name) is None:
-        await asyncio.sleep(0)
-    sending.cancel()
-    asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
-    assert asked.reason is Reason.COUNTED
-    assert bench.state.ledger.step_of_contribution(name) == 0
-    await bench.close()
-
-
 async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_path: Path) -> None:
     """The node joins again and asks while the contribution is incomplete. Its last part arrives later."""
     bench = Bench(tmp_path)
@@ -67,62 +50,6 @@ async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_pat
     await bench.close()
 
 
-async def test_a_second_copy_does_not_displace_the_first_one(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    member = bench.join("a")
-    await bench.attend(member)
-    payload, gate = bench.payload(1), asyncio.Event()
-    claim = bench.claim(member, payload)
-    first = asyncio.ensure_future(bench.swarm.contribute(member, claim, parts_of(payload, gate)))
-    await asyncio.sleep(0)
-    second = await bench.swarm.contribute(member, claim, parts_of(payload))
-    assert second.reason is Reason.DUPLICATE
-    gate.set()
-    assert (await asyncio.wait_for(first, PATIENCE_S)).reason is Reason.COUNTED
-    await bench.close()
-
-
-async def test_a_slowly_arriving_contribution_is_late_and_delays_no_round(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, length_ms=300)
-    slow, quick = bench.join("a"), bench.join("b")
-    await bench.attend(slow)
-    payload = bench.payload(1)
-    claim = bench.claim(slow, payload)
-    trickling = bench.swarm.contribute(slow, claim, parts_of(payload, asyncio.Event()))
-    sending = asyncio.ensure_future(trickling)
-    await bench.attend(quick)
-    receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert receipt.reason is Reason.LATE
-    assert bench.state.ledger.rounds_void >= 1
-    await bench.close()
-
-
-async def test_a_node_that_was_late_and_then_had_no_lease_is_awaited_afterwards(tmp_path: Path) -> None:
-    """The round opens before the late contribution reports its samples, so the node's lease has nothing new."""
-    bench = Bench(tmp_path, length_ms=60_000)
-    quick, slow = bench.join("a"), bench.join("b")
-    await bench.attend(quick)
-    await bench.attend(slow)
-    payload = bench.payload(1)
-    late = bench.claim(slow, payload)
-
-    async def quick_contributes() -> None:
-        fingerprint = bench.swarm.fingerprints.at(bench.current.round.step)
-        assert fingerprint is not None
-        claim = bench.claim(quick, payload, await fingerprint.fingerprint)
-        assert (await bench.swarm.contribute(quick, claim, parts_of(payload))).reason is Reason.COUNTED
-        while bench.swarm.intake.current is None:
-            await asyncio.sleep(0)
-
-    await quick_contributes()
-    assert (await bench.swarm.contribute(slow, late, parts_of(payload))).reason is Reason.LATE
-    nothing = replace(late, round=bench.current.round.number, samples=0, payload_bytes=0)
-    assert (await bench.swarm.contribute(slow, nothing, parts_of(b""))).reason is Reason.NOTHING_TRAINED
-    await quick_contributes()
-    assert bench.current.round.awaited == {quick.node_id, slow.node_id}
-    await bench.close()
-
-
 async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_not_differ(tmp_path: Path) -> None:
     """The next round has the same step but another nonce than the one of this fingerprint."""
     bench = Bench(tmp_path, length_ms=300)
@@ -138,72 +65,6 @@ async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_no
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason is Reason.LATE
     assert bench.swarm.hall.counts.fingerprints_different == 0
-    await bench.close()
-
-
-async def test_a_void_round_works_after_a_contributor_was_forgotten(tmp_path: Path) -> None:
-    """A node delivers, leaves, and is replaced by another in a full swarm before the round becomes void."""
-    bench = Bench(tmp_path, length_ms=3000, min_contributions=2, nodes_max=2)
-    first, second = bench.join("a"), bench.join("b")
-    stream = await bench.attend(first)
-    await bench.attend(second)
-    sending = asyncio.ensure_future(bench.contribute(first, 1))
-    async with Within(PATIENCE_S):
-        while not bench.current.round.accepted:
-            await asyncio.sleep(0.01)
-    await stream.aclose()
-    bench.join("c")
-    assert first.node_id not in bench.swarm.members.by_id
-    receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert receipt.reason is Reason.VOID
-    assert not bench.swarm.tasks.failed.done()
-    await bench.close()
-
-
-async def test_contributions_being_checked_count_toward_the_limit_of_an_update(tmp_path: Path) -> None:
-    """Two nodes fill the round and leave. A third node replaces one of them and would exceed the limit."""
-    bench = Bench(tmp_path, pace="clock", length_ms=1500, nodes_max=2, weight_max=16_383)
-    first, second = bench.join("a"), bench.join("b")
-    streams = [await bench.attend(first), await bench.attend(second)]
-    with Busy(bench.workers, Job.DECODE_VOTES):
-        sending = []
-        for seed, member in enumerate((first, second)):
-            name = bench.name(member, bench.payload(seed))
-            sending.append(asyncio.ensure_future(bench.contribute(member, seed)))
-            while bench.current.receipt(name) is None:
-                await asyncio.sleep(0)
-        for stream in streams:
-            await stream.aclose()
-        third = bench.join("c")
-        await bench.attend(third)
-        one_too_many = asyncio.ensure_future(bench.contribute(third, 2))
-        name = bench.name(third, bench.payload(2))
-        while not one_too_many.done() and bench.current.receipt(name) is None:
-            await asyncio.sleep(0)
-    receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
-    assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
-    assert (await asyncio.wait_for(one_too_many, PATIENCE_S)).reason is Reason.NO_LEASE
-    assert not bench.swarm.tasks.failed.done()
-    await bench.close()
-
-
-async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_restarts(
-    tmp_path: Path,
-) -> None:
-    """The node returns without its momentum. Its contribution counts, so no node trains on its samples again."""
-    bench = Bench(tmp_path, min_contributions=1, length_ms=60_000)
-    member = bench.join("a")
-    await bench.attend(member)
-    name = bench.name(member, bench.payload(1))
-    with Busy(bench.workers, Job.DECODE_VOTES):
-        sending = asyncio.ensure_future(bench.contribute(member, 1))
-        while bench.current.receipt(name) is None:
-            await asyncio.sleep(0)
-        await bench.swarm.join(bench.join("a"), None, None)
-    assert (await asyncio.wait_for(sending, PATIENCE_S)).reason is Reason.COUNTED
-    _, free, held = bench.swarm.hall.leases.plain()
-    ranges = [*free, *(part for _, _, granted, trained, _ in held for part in (*granted, *trained))]
-    assert 0 not in {start for start, _ in ranges}
     await bench.close()
 
 
@@ -241,16 +102,6 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.hall.leases.granted(key_of(letter).public.node_id)[0].start == start
-    await bench.close()
-
-
-async def test_a_node_that_waits_is_told_when_another_has_come(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, min_contributions=3)
-    stream = await bench.attend(bench.join("a"))
-    texts = [(await asyncio.wait_for(anext(stream), PATIENCE_S)).text]  # type: ignore[union-attr] # it is idle
-    await bench.attend(bench.join("b"))
-    texts.append((await asyncio.wait_for(anext(stream), PATIENCE_S)).text)  # type: ignore[union-attr]
-    assert texts == ["waiting for 2 more nodes", "waiting for 1 more node"]
     await bench.close()
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from thinwire_coordinator.hall.access.addresses import Reach, advice, classify
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport, plain_transport
-from thinwire_coordinator.hall.invite_address import check_address
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
@@ -116,12 +115,6 @@ def test_each_situation_has_its_advice() -> None:
     assert "correct the name" in advice(Reach.NOBODY, "x.invalid:7700", 7700, reached=False)[0]
 
 
-async def test_a_name_without_an_address_is_said_so() -> None:
-    found = await check_address("nowhere.invalid:7700", KEY.public.fingerprint, public_tls=False)
-    assert found.reach is Reach.NOBODY
-    assert "cannot be found" in found.problem
-
-
 PROXIES = ip_network("10.1.0.0/16")
 
 
@@ -151,8 +144,3 @@ def test_only_what_the_named_proxy_adds_is_the_clients_address(
     assert trusting.client_of(host, forwarded) == client
     for settings in (TlsSettings(proxy=PROXIES), TlsSettings(insecure=True)):
         assert Transport(settings, tmp_path, KEY, []).client_of(host, forwarded) == host
-
-
-def test_forwarding_needs_a_proxy() -> None:
-    with pytest.raises(ConfigError, match="name its network with --tls-proxy"):
-        TlsSettings(proxy_forwards=True).check("127.0.0.1:7700", None)

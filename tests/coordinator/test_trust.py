@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown
-from thinwire_coordinator.star.trust.sequential import ALARM, STEP_MAX
-from thinwire_coordinator.star.trust.standing import BAN_S, BAN_S_MAX, Standing
+from thinwire_coordinator.star.trust.standing import BAN_S, BAN_S_MAX
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
 
@@ -82,33 +80,6 @@ def test_a_quarter_of_hostile_nodes_has_no_weight_within_50_rounds(attack: str) 
     assert {decision.node for decision in swarm.decisions} == set(HOSTILE)
 
 
-def test_colluders_are_not_compared_with_each_other() -> None:
-    swarm, rng = Swarm(), np.random.default_rng(1)
-
-    def collude(node: str, honest: list[Ballot]) -> Ballot:
-        if node == HOSTILE[0]:
-            chosen = np.sort(rng.choice(100_000, 600, replace=False)).astype(np.int64)
-            swarm.chosen = ballot(node, chosen, np.ones(600, bool))  # type: ignore[attr-defined]
-        return sent_by(node, swarm.chosen)  # type: ignore[attr-defined]
-
-    swarm.play(30, collude)
-    assert _suspects(swarm) == set(HOSTILE)
-    assert not _suspects(swarm) & set(HONEST)
-
-
-def test_nearly_equal_votes_are_a_copy() -> None:
-    swarm = Swarm()
-
-    def most_of(node: str, honest: list[Ballot]) -> Ballot:
-        original = honest[swarm.round % len(honest)]
-        kept = np.random.default_rng(swarm.round).random(len(original)) < 0.9
-        return ballot(node, original.components[kept], original.positive[kept])
-
-    swarm.play(12, most_of)
-    assert all(Cause.COPY in swarm.trust.of(node).suspected for node in HOSTILE)
-    assert not _suspects(swarm) & set(HONEST)
-
-
 def test_colluders_that_agree_on_half_of_their_votes_are_found() -> None:
     """The other half is honest. Whoever of them comes first in a round passes for the original, so all take turns."""
     swarm = Swarm()
@@ -126,23 +97,6 @@ def test_colluders_that_agree_on_half_of_their_votes_are_found() -> None:
         swarm.observe([*honest, *hostile])
     assert _suspects(swarm) == set(HOSTILE)
     assert not any(Cause.COPY in swarm.trust.of(node).evidence for node in HONEST)
-
-
-def test_votes_that_were_not_merged_may_be_sent_again() -> None:
-    """A node puts them back into its momentum, so a suspected honest node repeats itself."""
-    comparer, votes = Comparer(Secret(7)), Votes(0)
-    kept = votes.honest("node")
-    for _ in range(3):
-        votes.begin()
-        ballots = [replace(kept, merged=False), *(votes.honest(node) for node in HONEST)]
-        assert not any(one.repeats or one.copy_of for one in comparer.compare(ballots, lambda node: 1.0))
-    for may_repeat, repeats in ((False, [False, True, True]), (True, [False] * 3)):
-        comparer, found = Comparer(Secret(7), may_repeat=may_repeat), []
-        for _ in range(3):
-            votes.begin()
-            ballots = [kept, *(votes.honest(node) for node in HONEST)]
-            found.append(comparer.compare(ballots, lambda node: 1.0)[0].repeats)
-        assert found == repeats
 
 
 def test_a_node_with_other_data_is_not_banned_and_an_audit_vouches_for_it() -> None:
@@ -188,15 +142,6 @@ def test_bans_come_after_suspicion_and_grow_and_end() -> None:
     assert lengths[:4] == [BAN_S, 2 * BAN_S, 4 * BAN_S, 8 * BAN_S]
     assert lengths[-1] == BAN_S_MAX
     assert trust.weight("hostile") == 0
-
-
-def test_no_single_round_suspects_anybody() -> None:
-    assert 3 * STEP_MAX < ALARM
-    trust = Trust()
-    worst = Shown("node", -1000.0, copy_of="honest0", repeats=True)
-    for number in range(3):
-        shown = (*(Shown(node, 50.0) for node in HONEST), worst)
-        assert trust.observe(RoundEvidence(number, shown), 0.0)[1] == ()
 
 
 def test_a_node_that_is_in_order_again_counts_as_a_newcomer() -> None:
@@ -282,14 +227,3 @@ def test_the_order_of_evidence_does_not_matter(seed: int) -> None:
     first, again = play(1), play(-1)
     assert first[0] == again[0]  # type: ignore[index]
     assert first[1] == again[1]  # type: ignore[index]
-
-
-def test_a_standing_survives_a_restart() -> None:
-    swarm = Swarm()
-    swarm.play(9, lambda node, honest: swarm.votes.flipped(node))
-    before = swarm.trust.of(HOSTILE[0])
-    again = Standing.from_plain(before.node, before.plain())
-    assert again.suspected == before.suspected
-    assert again.why == before.why
-    assert again.bans == before.bans
-    assert again.evidence == pytest.approx(before.evidence, abs=0.001)

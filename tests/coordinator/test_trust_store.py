@@ -83,14 +83,3 @@ async def test_a_disk_that_fails_is_told_and_does_not_end_the_run(
         AccessTrustStore(access, workers).save([some_standing("a")], [])
         await workers.submit(Job.WRITE_TRUST, lambda: None)
     assert "cannot keep the trust in nodes" in caplog.text
-
-
-async def test_a_suspicion_is_listed_and_forgotten_when_no_coordinator_runs(tmp_path: Path, workers: Workers) -> None:
-    with closing(AccessStore(tmp_path, needs_invite=False)) as access:
-        access.standings.put({"a": some_standing("a").plain(), "b": Standing("b").plain()})
-        assert access.standings.suspected() == {"a": "its votes agree with nobody"}
-        access.standings.pardon("a")
-        access.standings.pardon("nobody")
-        assert access.standings.suspected() == {}
-        (found,) = [one for one in AccessTrustStore(access, workers).load() if one.node == "a"]
-        assert (found.why, found.bans, found.evidence, found.counted) == ("", 0, {}, 0)

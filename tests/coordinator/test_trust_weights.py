@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from thinwire_coordinator.hall.verdicts import Cause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
+from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
 
 HONEST = [f"honest{number}" for number in range(12)]
@@ -61,12 +59,6 @@ def test_the_first_nodes_of_a_run_all_count_though_all_are_of_one_network(rounds
     assert min(trust.weight(f"founder{node}") for node in range(200)) >= least
 
 
-def test_a_newcomer_of_another_network_takes_nothing_from_the_founders() -> None:
-    trust = _run_of_one_network(FULL_AFTER)
-    trust.arrived("later", "198.51.100.0/24", 0.0)
-    assert min(trust.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
-
-
 def test_keys_that_come_later_are_bounded_although_their_network_founded_the_run() -> None:
     trust = _run_of_one_network(FULL_AFTER)
     for number in range(1000):
@@ -83,26 +75,6 @@ def _restarted(trust: Trust) -> Trust:
     return again
 
 
-def test_a_node_that_was_away_keeps_what_is_known_of_it() -> None:
-    trust, others = Trust(), [f"other{number}" for number in range(6)]
-    rounds = count()
-
-    def play(nodes: list[str]) -> None:
-        number = next(rounds)
-        shown = tuple(Shown(node, 8.0, repeats=node == "hostile") for node in nodes)
-        trust.observe(RoundEvidence(number, shown), float(number))
-
-    for _ in range(2 * FULL_AFTER):
-        play([*others, "honest", "hostile"])
-    assert (trust.weight("honest"), trust.weight("hostile")) == (1, 0)
-    for _ in range(PRESENT_ROUNDS + 2):
-        play(others)
-    assert (trust.weight("honest"), trust.weight("hostile"), trust.weight("new")) == (1, 0, NEWCOMER)
-    again = _restarted(trust)
-    again.observe(RoundEvidence(1000, tuple(Shown(node, 8.0) for node in others)), 1000.0)
-    assert (again.weight("honest"), again.weight("hostile")) == (1, 0)
-
-
 def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     trust = _run_of_one_network(FULL_AFTER)
     for number in range(1000):
@@ -113,12 +85,6 @@ def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     founders = sum(-(-4 * again.weight(f"founder{node}") // 1) for node in range(200))
     keys = sum(-(-4 * again.weight(f"key{number}") // 1) for number in range(1001))
     assert 0 < keys <= GROUP_SHARE * founders + 1
-
-
-def test_a_run_that_restarts_before_any_node_has_its_full_weight_still_has_founders() -> None:
-    again = _restarted(_run_of_one_network(FULL_AFTER - 4))
-    again.arrived("another founder", NETWORK, 0.0)
-    assert all(again.of(node).founder for node in ("founder0", "founder199", "another founder"))
 
 
 @pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])

@@ -46,16 +46,6 @@ def test_reports_come_back_from_disk_in_their_order(ledger: Ledger) -> None:
     assert Unsealed(on_disk(ledger)).take() == reports
 
 
-def test_a_report_is_written_once_and_never_after_its_row() -> None:
-    unsealed = Unsealed([])
-    unsealed.add(report(1))
-    assert list(unsealed.parts()) == [report(1).key]
-    unsealed.add(report(2))
-    assert unsealed.take() == [report(1), report(2)]
-    assert unsealed.parts() == {}
-    assert unsealed.take() == []
-
-
 def test_reports_from_before_a_restart_take_room_in_the_row() -> None:
     unsealed = Unsealed([report(number) for number in range(1, REPORTS_OF_A_NODE)])
     assert unsealed.has_room("a" * 32)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -17,15 +16,13 @@ from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
 from thinwire_coordinator.hall.access.organizer import OrganizerSecret, organizer_proof
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import plain_transport
-from thinwire_coordinator.hall.events import Event, LossMeasured, RoundSealed
+from thinwire_coordinator.hall.events import Event, RoundSealed
 from thinwire_coordinator.hall.ledger.retention import Retention
-from thinwire_coordinator.hall.observe import node_names
 from thinwire_coordinator.hall.observe.exposition import Exposition
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.hall.web.live import Live
-from thinwire_coordinator.hall.workers import JOBS, Job
+from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_coordinator.star.calls import StarService
 from thinwire_proto.wire.metadata import ORGANIZER, SESSION
@@ -70,58 +67,6 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
     await bench.close()
 
 
-async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Path) -> None:
-    bench, order = Bench(tmp_path), list[str]()
-    member = bench.join("a")
-    await bench.attend(member)
-    name = bench.name(member, bench.payload(1))
-    sending = asyncio.ensure_future(bench.contribute(member, 1))
-    while (receipt := bench.current.receipt(name)) is None:
-        await asyncio.sleep(0)
-
-    def watch(event: Event) -> None:
-        if isinstance(event, RoundSealed):
-            order.append("answered" if receipt.done() else "not answered")
-
-    bench.swarm.events.watchers.append(watch)
-    await asyncio.wait_for(sending, PATIENCE_S)
-    assert order == ["answered"]
-    await bench.close()
-
-
-async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    events, made = bench.swarm.events, asyncio.Event()
-
-    def message() -> bytes:
-        made.set()
-        raise ZeroDivisionError
-
-    live = Live(message, events.failed)
-    events.watchers.append(live.wake)
-    sent: list[dict[str, object]] = []
-
-    async def send(part: Any) -> None:
-        sent.append(dict(part))
-
-    gone = asyncio.Event()
-
-    async def receive() -> dict[str, str]:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    browser = asyncio.ensure_future(live({"type": "http"}, receive, send))
-    events.tell(LossMeasured(0, "held_out", 1.0))
-    await asyncio.wait_for(made.wait(), PATIENCE_S)
-    assert events.failures == 1
-    assert not live.sending.done()
-    assert not bench.swarm.tasks.failed.done()
-    gone.set()
-    live.close()
-    await browser
-    await bench.close()
-
-
 class Strange:
     """The context of a stranger's call."""
 
@@ -157,24 +102,6 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     await bench.close()
 
 
-async def test_names_are_kept_for_the_model_card_without_a_page_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_names, "NAMES_EVERY_S", 0.0)
-    bench = Bench(tmp_path)
-    settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", None, wait_for=1, evaluate_every=100, http=None)
-    monitoring = Monitoring(settings, bench.workers)
-    run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
-    await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
-    member = bench.join("a")
-    await bench.attend(member)
-    while not (names := bench.state.ledger.names(10)):
-        await asyncio.sleep(0)
-    assert names == {member.node_id: "a"}
-    await monitoring.close()
-    await bench.close()
-
-
 @pytest.mark.parametrize(
     ("header", "in_full"),
     [
@@ -193,7 +120,7 @@ async def test_a_page_on_loopback_shows_all_unless_a_proxy_passed_the_request_on
     monitoring.start(plain_transport(), OrganizerSecret("a secret of the organizer"))
     run = ReplayedRun(bench.replica, Retention(bench.state, None), [], list, {})
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
-    monitoring.listening(bench.swarm, 1, 0)
+    monitoring.listening(bench.swarm, 1)
     async with httpx.AsyncClient(base_url=str(monitoring.page_address)) as client:
         answer = await client.get("/api/status", headers=dict([header] if header else []))
     assert (len(answer.json()["node_list"]["sorts"]) > 3) == in_full
@@ -227,19 +154,3 @@ async def test_slow_reads_for_followers_and_watchers_do_not_delay_a_receipt(tmp_
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
     assert (found.reason, found.step) == (Reason.COUNTED, 0)
     await bench.close()
-
-
-@pytest.mark.parametrize("job", [Job.READ_STATUS, Job.WRITE_SNAPSHOT, Job.MEASURE_LOSS])
-async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, job: Job) -> None:
-    bench = Bench(tmp_path)
-    member = bench.join("a")
-    await bench.attend(member)
-    with Busy(bench.workers, job):
-        receipt = await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S / 2)
-    assert receipt.reason is Reason.COUNTED
-    await bench.close()
-
-
-def test_each_job_has_one_worker() -> None:
-    listed = [job for jobs in JOBS.values() for job in jobs]
-    assert sorted(job.name for job in listed) == sorted(job.name for job in Job)

@@ -18,8 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 from deploy.dashboards.__main__ import FOLDER
 from deploy.dashboards.bandwidth import BANDWIDTH
 from deploy.dashboards.description import DASHBOARDS
-from thinwire_coordinator.hall.observe.definitions import METRICS as COORDINATORS
-from thinwire_node.observe.definitions import METRICS as NODES
+from tools.metrics_table import COORDINATOR, NODE
 
 RULES = FOLDER.parent.parent / "prometheus" / "rules.yml"
 PROVISIONING = FOLDER.parent / "provisioning"
@@ -96,7 +95,7 @@ def test_every_queried_metric_exists() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     known = set(PROCESS) | {rule["record"] for rule in rules if "record" in rule}
-    for family in (*COORDINATORS, *NODES):
+    for family in (*COORDINATOR, *NODE):
         ends = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
         known |= {family.name + end for end in ends}
     expressions = [query.expr for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
@@ -116,7 +115,7 @@ def test_quotients_are_finite_in_runs_whose_rounds_last_a_minute(tmp_path: Path)
     each = next(row for row in BANDWIDTH.rows if row.title == "Per round, token and parameter")
     queries = [query.expr.replace("$__rate_interval", "20s") for panel in each.panels for query in panel.queries]
     counters = {name for query in queries for name in METRIC.findall(query) if name.endswith("_total")}
-    labels = 'instance="c", direction="{}", outcome="counted"'
+    labels = 'instance="c", direction="{}", outcome="counted", result="sealed"'
     series = [f"{name}{{{labels.format(way)}}}" for name in sorted(counters) for way in ("sent", "received")]
     values = " ".join(f"{minute}x11" for minute in range(20))  # twelve samples a minute
     inputs = [{"series": one, "values": values} for one in series]

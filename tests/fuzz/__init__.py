@@ -8,6 +8,5 @@ else is a find.
     mutations      damages inputs by their format, so that the checks behind the first one are reached too
     coverage       tells which inputs reach new lines of code
     parsers        runs targets in this process, and keeps the inputs that reach new code
-    with_atheris   the same targets under atheris, where it is installed
     corpus         inputs that are kept; `make test-all` replays them
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from fuzz.archive_targets import archive_targets
 from fuzz.beat_targets import beat_targets
 from fuzz.file_targets import file_targets, scratch_folder
 from fuzz.gossip_targets import gossip_targets
@@ -20,7 +19,6 @@ def all_targets() -> tuple[Target, ...]:
     return (
         *payload_targets(),
         *gossip_targets(),
-        *archive_targets(),
         *beat_targets(),
         *message_targets(),
         *peer_targets(),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,21 +34,17 @@ from thinwire_node.kinds import KINDS, Kind, PartSettings, Surroundings
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import PeerSettings
-from thinwire_node.resources import ResourceLimits
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeSettings
 from thinwire_node.star.part import StarPart
-from thinwire_node.storage import blob_cache
 from thinwire_node.storage.state import NodeState, PartialSnapshot
-from thinwire_proto.blobs import Blob, blob_of
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
-from thinwire_proto.errors import ContractError, LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.limits import LEAVE_S
 from thinwire_proto.wire.codec import decode_votes
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
@@ -277,21 +271,6 @@ class Introduced(RealMachine):
         return Noted
 
 
-async def test_a_node_without_a_contract_learns_the_kind_and_connects_again_in_silence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings_ = settings(tmp_path, "alone:2")
-    machine = Introduced(settings_)
-    node = Node(settings_, machine)
-    with caplog.at_level(logging.INFO):
-        await node.run(asyncio.Event())
-    assert machine.kinds == ["star", "alone"]
-    assert (node.record.counted, node.record.sessions, node.record.sessions_lost) == (STEPS, 1, 0)
-    events = [getattr(record, "event", None) for record in caplog.records]
-    assert events.count("node.joined") == 1
-    assert not {"node.no_session", "node.retrying"} & set(events)
-
-
 @pytest.mark.parametrize("peers", [PeerSettings(7710), PeerSettings(dials=False), PeerSettings()])
 async def test_options_for_peers_are_said_to_have_no_effect_in_a_run_with_a_centre(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, peers: PeerSettings
@@ -300,13 +279,6 @@ async def test_options_for_peers_are_said_to_have_no_effect_in_a_run_with_a_cent
     told = replace(told, options=replace(told.options, peers=peers))
     await Node(told, Introduced(told)).run(asyncio.Event())
     assert caplog.text.count("--peers has no effect in this run") == (peers != PeerSettings())
-
-
-async def test_a_node_that_cannot_start_has_no_totals_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    small = replace(settings(tmp_path, "alone:6"), limits=ResourceLimits(None, 1))
-    with caplog.at_level(logging.INFO), pytest.raises(LocalError, match="of disk space"):
-        await Node(small, Introduced(small)).run(asyncio.Event())
-    assert "node.totals" not in {getattr(record, "event", None) for record in caplog.records}
 
 
 NO_ANSWER, PULLED = "Stream removed (ping timeout)", "the cable was pulled"
@@ -334,49 +306,6 @@ async def test_a_node_whose_ping_was_not_answered_while_it_fetched_bounds_what_i
     await Node(settings_, machine).run(asyncio.Event())
     assert machine.thin_lines[-1] is thin_line
     assert not any(machine.thin_lines[:-1])
-
-
-def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
-    machine = RealMachine(tmp_path, "cpu")
-    with pytest.raises(ContractError, match=r"exchange\.kind: .* star, .* no 'pigeons'; install a newer version"):
-        machine.kind("pigeons")
-
-
-async def test_a_base_that_does_not_fit_onto_the_disk_ends_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = Blob("0" * 64, 1 << 60)
-    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
-    lacks = r"^the weights of the base: 0{16}… .* the disk with .*blobs lacks [\d,]+ bytes for it; free some space"
-    settings_ = settings(tmp_path, "alone:5")
-    with pytest.raises(LocalError, match=lacks):
-        await asyncio.wait_for(Node(settings_, Introduced(settings_)).run(asyncio.Event()), 20)
-
-
-async def test_a_node_that_is_told_to_stop_does_not_hash_its_base_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, settings_, stop = Blob("0" * 64, LARGE), settings(tmp_path, "alone:6"), asyncio.Event()
-    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (base,)))
-    node = Node(settings_, Introduced(settings_))
-    file = settings_.state_dir / "blobs" / base.hash
-    file.parent.mkdir(parents=True)
-    file.touch()
-    os.truncate(file, LARGE)
-    hashing = threading.Event()
-
-    def blob_of_told(path: Path, stopped: threading.Event | None = None) -> Blob:
-        hashing.set()
-        return blob_of(path, stopped)
-
-    monkeypatch.setattr(blob_cache, "blob_of", blob_of_told)
-    running = asyncio.ensure_future(node.run(stop))
-    while not hashing.is_set():
-        await asyncio.sleep(0.01)
-    stop.set()
-    await running
-    await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), LEAVE_S)
-    assert file.exists()
 
 
 async def test_no_snapshot_is_fetched_before_the_base_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,24 +349,4 @@ async def test_a_momentum_is_dropped_if_the_list_of_sent_contributions_is_unknow
     lose(told.state_dir / "sent.json")
     events = await events_of_the_next_life(told, caplog)
     assert "node.momentum_dropped" in events
-    assert "node.momentum_taken_up" not in events
-
-
-async def test_a_momentum_is_kept_if_the_list_of_sent_contributions_is_known(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    told = settings(tmp_path, "alone:4")
-    await train_once(told)
-    assert "node.momentum_taken_up" in await events_of_the_next_life(told, caplog)
-
-
-@pytest.mark.parametrize("rounds", [0, 1])
-async def test_only_a_momentum_that_something_was_trained_into_is_said_to_be_dropped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, rounds: int
-) -> None:
-    told = settings(tmp_path, "alone:5")
-    await train_once(told, rounds)
-    SWARMS["alone:5"].drops_momentum = "it is too old"
-    events = await events_of_the_next_life(told, caplog)
-    assert ("node.momentum_dropped" in events) == bool(rounds)
     assert "node.momentum_taken_up" not in events

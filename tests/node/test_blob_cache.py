@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from thinwire_node.storage.blob_cache import BlobCache
-from thinwire_proto.blobs import Blob, BlobMissing, HashingStopped
+from thinwire_proto.blobs import Blob, BlobMissing
 from thinwire_proto.errors import PayloadError
 
 
@@ -39,15 +35,6 @@ def test_the_blob_that_was_not_used_for_longest_goes_first(tmp_path: Path) -> No
     assert [cache.has(blob) for blob in (one, two, three, four)] == [True, False, True, True]
     assert cache.size == 300
     assert (cache.folder / "foreign").exists()
-
-
-def test_a_blob_counts_as_used_as_long_as_it_is_wanted(tmp_path: Path) -> None:
-    cache = BlobCache(tmp_path / "blobs", 300)
-    one, two, three = (put(cache, number) for number in (1, 2, 3))
-    cache.want("lease", [one, two])
-    cache.want("lease", [two])
-    four = put(cache, 4)
-    assert [cache.has(blob) for blob in (one, two, three, four)] == [True, True, False, True]
 
 
 def test_wanted_blobs_stay_even_beyond_the_bound(tmp_path: Path) -> None:
@@ -103,53 +90,3 @@ def test_a_file_with_another_hash_never_gets_the_name(tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match="100 bytes came with the hash"):
         cache.take_in(blob)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_how_many_blobs_fit(tmp_path: Path) -> None:
-    blobs = [blob_named(number, size)[0] for number, size in enumerate((100, 150, 60, 10))]
-    assert [BlobCache(tmp_path, size).room_for(blobs, "lease") for size in (99, 100, 309, 320)] == [0, 1, 2, 4]
-
-
-def test_how_many_blobs_fit_beside_those_that_others_want(tmp_path: Path) -> None:
-    blobs = [blob_named(number)[0] for number in range(4)]
-    cache = BlobCache(tmp_path, 300)
-    cache.want("task", blobs[:1])
-    cache.want("lease", blobs[1:3])
-    assert cache.room_for(blobs[1:], "lease") == 2
-    cache.want("evaluation", blobs[2:])
-    assert cache.room_for(blobs[1:], "lease") == 0
-    assert cache.room_for(blobs[2:], "lease") == 2  # they lie there once
-    cache.bound(1000, file_bytes_max=350)
-    assert [cache.most_bytes(blob) for blob in blobs[:2]] == [350, 250]
-
-
-def test_no_more_is_deleted_than_a_full_disk_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = BlobCache(tmp_path, 1000)
-    one, two, three = (put(cache, number) for number in (1, 2, 3))
-    cache.want("task", [one])
-    blob, data = blob_named(4)
-    cache.part(blob).write_bytes(data[:40])
-
-    def usage(folder: Path) -> Any:
-        return SimpleNamespace(free=300 - sum(cache.has(blob) * blob.size for blob in (one, two, three)))
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    assert cache.lacking_bytes(blob) == -40
-    assert [cache.has(blob) for blob in (one, two, three)] == [True, False, True]
-    cache.want("lease", [three, blob])
-    assert cache.lacking_bytes(Blob(blob.hash, 300)) == 160
-    assert [cache.has(blob) for blob in (one, two, three)] == [True, False, True]
-
-
-def test_a_process_that_ends_reads_no_file_to_its_end_and_keeps_it(tmp_path: Path) -> None:
-    whole = put(BlobCache(tmp_path, 1000), 1)
-    arrived, data = blob_named(2)
-    cache = BlobCache(tmp_path, 1000)
-    cache.part(arrived).write_bytes(data)
-    cache.close()
-    for use in (partial(cache.has, whole), partial(cache.take_in, arrived), partial(cache.take_in_left, arrived)):
-        with pytest.raises(HashingStopped):
-            use()
-    again = BlobCache(tmp_path, 1000)
-    assert again.has(whole)
-    assert again.take_in_left(arrived)

@@ -6,11 +6,9 @@ import asyncio
 import hashlib
 import random
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from support.blob_server import BlobServer, blob_server
@@ -19,7 +17,6 @@ from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
-from thinwire_node.session.download import BYTES_LEAST, RANGE_BYTES_MAX, RANGES_SEEN, next_range_bytes
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
@@ -139,30 +136,6 @@ async def test_a_download_that_broke_off_is_continued(tmp_path: Path, server: Bl
     assert server.asked[-1] == (blob.hash, 262_500)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_a_whole_download_whose_hash_was_not_yet_checked_is_not_fetched_again(
-    tmp_path: Path, server: BlobServer, damaged: bool
-) -> None:
-    """The node was stopped while it hashed the file, which takes long for a large base. A damaged one is fetched."""
-    blob, swarm = blob_in(server.folder), Swarm()
-    found = fetcher(tmp_path, [server.url], swarm)
-    data = (server.folder / blob.hash).read_bytes()
-    found.cache.part(blob).write_bytes(b"x" + data[1:] if damaged else data)
-    await found.fetch([blob])
-    assert found.cache.path(blob).read_bytes() == data
-    assert server.asked == ([(blob.hash, 0)] if damaged else [])
-    assert swarm.asked == []
-
-
-async def test_a_server_without_ranges_sends_all_of_it_again(tmp_path: Path, server: BlobServer) -> None:
-    blob = blob_in(server.folder)
-    found = fetcher(tmp_path, [server.url], Swarm())
-    found.cache.part(blob).write_bytes(b"begun")
-    server.fault = "no ranges"
-    await found.fetch([blob])
-    assert server.asked == [(blob.hash, 5)]
-
-
 async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path: Path, server: BlobServer) -> None:
     blob = blob_in(server.folder)
     found = fetcher(tmp_path, [server.url], Swarm())
@@ -171,75 +144,12 @@ async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path:
     assert server.asked == [(blob.hash, 1000), (blob.hash, 0)]
 
 
-async def test_a_cancelled_download_writes_nothing_more(tmp_path: Path, server: BlobServer) -> None:
-    blob = blob_in(server.folder)
-    server.fault = "stall"
-    found = fetcher(tmp_path, [server.url], Swarm())
-    task = asyncio.ensure_future(found.fetch([blob]))
-    await asyncio.to_thread(server.stalled.wait)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not found.cache.has(blob)
-    server.fault = ""
-    await found.fetch([blob])
-    assert found.cache.has(blob)
-
-
 @pytest.mark.parametrize("url", ["file:///etc", "ftp://127.0.0.1/x", "data:text/plain,"])
 async def test_other_schemes_are_never_read(tmp_path: Path, url: str) -> None:
     (tmp_path / "served").mkdir()
     blob = blob_in(tmp_path / "served")
     with pytest.raises(BlobUnavailable, match="a node never reads addresses of"):
         await fetcher(tmp_path, [url], Swarm()).fetch([blob])
-
-
-class Bucket:
-    """A bucket behind a line of so many bytes in a second. As in s3fs and gcsfs, a range is there when all of it is."""
-
-    def __init__(self, folder: Path, rate: float) -> None:
-        self._folder, self._rate = folder, rate
-        self.given: list[range] = []
-
-    def info(self, key: str) -> dict[str, int]:
-        return {"size": self._file(key).stat().st_size}
-
-    def cat_file(self, key: str, start: int, end: int) -> bytes:
-        time.sleep((end - start) / self._rate)
-        self.given.append(range(start, end))
-        return self._file(key).read_bytes()[start:end]
-
-    def _file(self, key: str) -> Path:
-        return self._folder / key.rpartition("/")[2]
-
-
-def from_bucket(tmp_path: Path, bucket: Bucket, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> BlobFetcher:
-    monkeypatch.setattr(fsspec, "filesystem", lambda scheme, **settings: bucket)
-    cache, own = BlobCache(tmp_path / "cache"), DataAddresses(frozenset({"s3"}))
-    return BlobFetcher(cache, ["s3://bucket/blobs"], swarm.blob, random.Random(1), Record(), own)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_bucket_behind_a_thin_line_is_read_in_small_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of this blob takes three times as long as a source may be silent."""
-    blob, bucket = blob_in(tmp_path, size=1 << 21), Bucket(tmp_path, rate=2e6)
-    found = from_bucket(tmp_path, bucket, Swarm(), monkeypatch)
-    await found.fetch([blob])
-    assert found.cache.has(blob)
-    assert [one.start for one in bucket.given] == [0, *(one.stop for one in bucket.given[:-1])]
-    assert max(map(len, bucket.given)) < blob.size / 4
-
-
-@pytest.mark.usefixtures("impatient")
-def test_ranges_follow_the_speed_of_the_line() -> None:
-    assert next_range_bytes(BYTES_LEAST, took_s=0.0) == 4 * BYTES_LEAST
-    assert next_range_bytes(RANGE_BYTES_MAX, took_s=0.0) == RANGE_BYTES_MAX
-    assert next_range_bytes(BYTES_LEAST, took_s=100.0) == BYTES_LEAST
-    each_s = SILENT_S / RANGES_SEEN
-    assert next_range_bytes(1 << 20, took_s=2 * each_s) == 1 << 19
-    assert next_range_bytes(1 << 20, took_s=each_s / 2) == 1 << 21
 
 
 async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: BlobServer) -> None:
@@ -257,19 +167,3 @@ async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: P
         assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]
         make_room(tmp_path / "cache")
         await found.fetch([two, one])
-
-
-async def test_a_disk_that_fills_up_during_a_download_says_so(
-    tmp_path: Path, server: BlobServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
-    with small_disk(tmp_path / "cache", 3):
-        found = fetcher(tmp_path, [server.url], Swarm())
-        await found.fetch([one])
-        fill(tmp_path / "cache")
-        monkeypatch.setattr(found.cache, "lacking_bytes", lambda blob: 0)
-        await found.fetch([two])
-        assert not found.cache.has(one)
-        with pytest.raises(NoRoom, match=r"it cannot be written to .*No space left on device"):
-            await found.fetch([two, one])
-        assert [path.name for path in found.cache.folder.iterdir()] == [two.hash]

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 
 from thinwire_node.training.cards import Card, CardLocks, choose_card
 from thinwire_node.training.precision import choose_dtype
-from thinwire_proto import limits
 
 CARDS = [Card(0, "GPU-a"), Card(1, "GPU-b")]
 NODE = """
@@ -70,22 +68,6 @@ def test_processes_take_different_cards_and_a_dead_one_frees_its_own(
     processes[1].wait()
     assert locks.take(CARDS) == (CARDS[1], "")
     locks.release()
-
-
-def test_a_lock_that_cannot_be_opened_does_not_stop_a_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    locks = CardLocks(tmp_path)
-    (tmp_path / "card-GPU-a-0.lock").mkdir()
-    assert locks.take(CARDS) == (CARDS[0], "")
-    assert [getattr(record, "event", None) for record in caplog.records] == ["node.cards_not_locked"]
-
-
-def test_a_lock_that_another_node_keeps_does_not_stop_a_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LOCK_WAIT_S", 0.01)
-    with FileLock(tmp_path / "cards.lock"):
-        assert CardLocks(tmp_path).take(CARDS) == (CARDS[0], "")
-    assert [getattr(record, "event", None) for record in caplog.records] == ["node.cards_not_locked"]
 
 
 @pytest.mark.parametrize(

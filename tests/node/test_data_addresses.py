@@ -9,10 +9,7 @@ import pytest
 from thinwire_node.data_addresses import (
     NETWORKS,
     PUBLIC,
-    SCHEMES,
     DataAddresses,
-    is_at_home,
-    is_public,
     read_networks,
 )
 from thinwire_proto.contract.data.prepared import check_addresses
@@ -83,29 +80,6 @@ def test_http_leads_to_this_machine_only_unless_the_volunteer_names_it() -> None
     plain = DataAddresses(schemes=frozenset({"https", "http"}))
     assert plain.scheme_refusal("http") == plain.refusal(ip_address("8.8.8.8"), "http") == ""
     assert plain.refusal(ip_address("127.0.0.1"), "http")
-
-
-def test_only_https_is_read_by_default() -> None:
-    assert [scheme for scheme in SCHEMES if not PUBLIC.scheme_refusal(scheme)] == ["https"]
-    assert DataAddresses(frozenset({"file"})).scheme_refusal("s3")
-    for scheme in ("file", "ftp", "data", "jar", ""):
-        assert "never reads" in PUBLIC.scheme_refusal(scheme)
-
-
-def test_the_home_of_an_ipv6_machine_is_recognized_by_its_own_address() -> None:
-    own = ip_address("2606:4700:1:aa00::5")
-    neighbour, stranger = ip_address("2606:4700:1:aa01::1"), ip_address("2606:4700:1:ab00::1")
-    assert is_public(neighbour)
-    assert "in the network of this machine" in PUBLIC.refusal(neighbour, "https", own)
-    assert PUBLIC.refusal(stranger, "https", own) == ""
-    assert is_at_home(ip_address("9.9.9.9"), ip_address("9.9.9.9"))
-    assert not is_at_home(ip_address("9.9.9.8"), ip_address("9.9.9.9"))
-
-
-@pytest.mark.parametrize("given", ["lan", "10.0.0.1/8", "https://x"])
-def test_a_wrong_network_is_named(given: str) -> None:
-    with pytest.raises(ValueError, match="is not loopback, private or a network"):
-        read_networks([given])
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
-from support.connect_proxy import ConnectProxy, proxy_at
-from thinwire_common.reach.grpc_target import grpc_target
-from thinwire_common.reach.preflight import Way
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.port import LinkLost
-from thinwire_proto.errors import ConfigError, UsageError
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
@@ -132,20 +129,6 @@ def test_a_renewal_drops_no_connection() -> None:
     asyncio.run(main())
 
 
-def test_a_proxy_is_passed_with_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        proxy = ConnectProxy("me:p@ss word", hosts={"coordinator.invalid": "127.0.0.1"})
-        async with server(lambda: LEAF) as port, proxy_at(proxy) as proxy_port:
-            monkeypatch.setenv("https_proxy", f"http://me:p%40ss%20word@127.0.0.1:{proxy_port}")
-            dialled = await dial("", invite(f"coordinator.invalid:{port}"), ())
-            assert dialled.port == proxy_port
-            assert await call_on(dialled.channel) == b"here"
-            await dialled.channel.close()
-            assert proxy.passed == 2 * [f"coordinator.invalid:{port}"]  # the first is that of the preflight
-
-    asyncio.run(main())
-
-
 def test_a_public_certificate_needs_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "roots.pem").write_bytes(AUTHORITY.chain)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
@@ -171,22 +154,7 @@ def test_plain_text_goes_to_this_machine_only(address: str, monkeypatch: pytest.
     asyncio.run(main())
 
 
-def test_a_coordinator_that_encrypts_is_named() -> None:
-    async def main() -> None:
-        async with server(lambda: LEAF) as port:
-            with pytest.raises(UsageError, match="encrypts, and admits by invite"):
-                await answer(f"127.0.0.1:{port}", None)
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("address", ["192.0.2.1:7700", "localhost.example:7700", "[2001:db8::1]:7700", "0.0.0.0:7700"])
 def test_another_machine_needs_an_invite(address: str) -> None:
     with pytest.raises(ConfigError, match="start the node with an invite"):
         asyncio.run(answer(address, None))
-
-
-def test_a_link_local_address_keeps_its_interface() -> None:
-    way = Way(("fe80::1%eth0", 7700), None, "thinwire-coordinator", None)
-    target, _ = grpc_target(way, "[fe80::1]:7700", public_tls=False)
-    assert target == "ipv6:[fe80::1%25eth0]:7700"

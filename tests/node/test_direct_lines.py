@@ -175,28 +175,6 @@ async def test_a_message_that_is_cut_off_in_the_middle_arrives_once_whole() -> N
         assert relayed_bytes(pair) == before
 
 
-async def test_what_waited_before_there_was_a_line_goes_directly() -> None:
-    async with direct_pair(times=DIRECT_ALONE) as pair:
-        pair.one.send(2, message(1, LARGE))
-        await pair.start()
-        await pair.two.until(lambda: len(pair.two.taken) == 1)
-        assert relayed_bytes(pair) == 0
-
-
-async def test_a_loss_that_one_end_alone_has_noticed_loses_nothing() -> None:
-    async with direct_pair("two") as pair, cutting_proxy(pair.two.direct.listens_at) as proxy:
-        pair.one.knows(n2=PeerPlace(pair.two.key.public, proxy.address))
-        await pair.start()
-        await until_direct(pair)
-        proxy.stall()
-        pair.one.send(2, message(1, LARGE))
-        proxy.leave_the_port_in_the_dark()
-        await pair.two.until(lambda: pair.two.taken == [message(1, LARGE)])
-        assert pair.two.lines.direct == (1,)  # it still knows of nothing
-        assert not pair.one.lines.direct
-        assert pair.one.absences == []
-
-
 async def test_a_dead_address_leads_to_the_relay_and_a_live_one_back() -> None:
     keys = two_keys()
     first = await listening(keys[1])
@@ -238,31 +216,6 @@ async def test_a_silent_address_holds_a_line_up_for_a_bounded_time() -> None:
     silent.close()
 
 
-async def test_direct_lines_hold_without_the_relay() -> None:
-    async with direct_pair() as pair:
-        await pair.start()
-        await until_direct(pair)
-        await pair.one.stop()
-        await pair.two.stop()
-        await exchange(pair)
-        assert pair.one.absences == pair.two.absences == []
-        await pair.two.lines.close()  # and without both, the peer is away
-        await pair.one.until(lambda: bool(pair.one.absences))
-        assert pair.one.lines.present == ()
-
-
-async def test_a_node_that_leaves_listens_no_more() -> None:
-    async with direct_pair() as pair:
-        await pair.start()
-        await until_direct(pair)
-        host, _, port = pair.two.direct.listens_at.rpartition(":")
-        await pair.two.leave()
-        await pair.one.until(lambda: (2, "it is not connected") in pair.one.absences)
-        assert pair.one.lines.direct == ()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(host, int(port))
-
-
 async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
     times = LineTimes(TIMES.first_s, TIMES.max_s, TIMES.direct_s, accept_s=0.2)
     key, other = two_keys()
@@ -281,32 +234,3 @@ async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
         await one.until(lambda: not one.lines.direct)
         assert one.lines.present == (2,)  # through the relay
         await two.until(lambda: len(two.taken) == 8)
-
-
-class EndlessWire:
-    """A connection on which nothing comes."""
-
-    async def read(self) -> bytes | None:
-        await asyncio.Event().wait()
-        return None
-
-    async def write(self, data: bytes) -> None: ...
-
-    def cut(self) -> None: ...
-
-
-class BrokenWire(EndlessWire):
-    async def read(self) -> bytes | None:
-        return None
-
-
-async def test_a_line_that_a_peer_opens_as_it_ceases_to_be_one_is_not_taken() -> None:
-    """Lines of a peer are a pause apart, and a topology may come in it."""
-    async with direct_pair("both") as pair:
-        lines, place = pair.one.lines, pair.one.lines._lines[2]
-        assert await lines.accept(place.key, BrokenWire())
-        opening = asyncio.ensure_future(lines.accept(place.key, EndlessWire()))
-        await asyncio.sleep(0)
-        lines.assign({})
-        assert not await asyncio.wait_for(opening, 20)
-        assert lines.direct == ()

@@ -66,14 +66,6 @@ def test_a_state_directory_keeps_its_coordinator(tmp_path: Path) -> None:
     assert choose(tmp_path, None).invite == moved
 
 
-def test_another_coordinator_needs_another_state_directory(tmp_path: Path) -> None:
-    keep(tmp_path, INVITE)
-    other = dataclasses.replace(INVITE, fingerprint=b"g" * 32)
-    for given in (Destination(other.address, other), Destination("127.0.0.1:7700")):
-        with pytest.raises(ConfigError, match=r"belongs to the coordinator at swarm.example.org:7700.*--state-dir"):
-            choose(tmp_path, given)
-
-
 def test_a_name_is_kept_until_another_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def name_of(*arguments: str) -> str:
         """The name that a node starts with; it joins with it."""
@@ -92,15 +84,6 @@ def test_a_name_is_kept_until_another_is_given(tmp_path: Path, monkeypatch: pyte
     assert name_of() == name_of(str(INVITE)) == "node 1"
     assert name_of("--name", "ada") == "ada"
     assert (name_of("--name", ""), name_of()) == ("", "")
-
-
-def test_a_file_in_place_of_a_state_directory_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text("")
-    with pytest.raises(
-        ConfigError, match=r"run\.toml: cannot be used as a state directory: .*; give another --state-dir"
-    ):
-        choose(file, Destination("127.0.0.1:7700"))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"invite": 3}', '{"invite": "twi1_"}'])

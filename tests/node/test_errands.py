@@ -57,50 +57,22 @@ async def test_any_number_of_confirmations_takes_one_job_for_each_peer(tmp_path:
     async with begun(tmp_path) as training:
         async with busy(training):
             for _ in range(10_000):
-                training.confirmed(PEER, NOTHING)
-                training.confirmed(PEER + 1, NOTHING)
+                training.neighbours.confirmed(PEER, NOTHING)
+                training.neighbours.confirmed(PEER + 1, NOTHING)
             await asyncio.sleep(0)
             assert len(training.errands) == 2
             assert training.work.jobs <= 3
         training.errands.check()
-
-
-async def test_any_number_of_comings_and_goings_takes_one_job_for_each_peer_and_the_last_counts(
-    tmp_path: Path,
-) -> None:
-    async with begun(tmp_path) as training:
-        hub = training.lines._hub  # type: ignore[attr-defined] # these are HubLines
-        sent = hub.sent
-        async with busy(training):
-            for _ in range(1000):
-                training.present(PEER)
-                training.absent(PEER, "it left")
-                training.absent(PEER + 1, "it left")
-                training.present(PEER + 1)
-            await asyncio.sleep(0)
-            assert len(training.errands) == 2
-            assert training.work.jobs <= 3
-        assert hub.sent == sent + 1  # the first message, once, to the one that is there
-        assert training.report().missed == (PEER,)
-
-
-async def test_the_newest_of_the_confirmations_that_wait_counts(tmp_path: Path) -> None:
-    async with begun(tmp_path) as training:
-        async with busy(training):
-            training.confirmed(PEER, NOTHING)
-            await asyncio.sleep(0)
-            training.confirmed(PEER, NEVER_SENT)
-        assert PEER in training.report().missed
 
 
 async def test_a_wrong_confirmation_leaves_the_peer_out_and_the_node_goes_on(tmp_path: Path) -> None:
     async with begun(tmp_path) as training:
-        training.confirmed(PEER, NEVER_SENT)
+        training.neighbours.confirmed(PEER, NEVER_SENT)
         while training.errands:
             await asyncio.sleep(0)
         assert training.report().missed == (PEER,)
         training.errands.check()
-        training.confirmed(PEER + 1, NOTHING)
+        training.neighbours.confirmed(PEER + 1, NOTHING)
         while training.errands:
             await asyncio.sleep(0)
         assert training.report().missed == (PEER,)

@@ -75,9 +75,3 @@ def test_measuring_changes_no_parameter(tmp_path: Path) -> None:
     taken, x = asyncio.run(trained(tmp_path / "with", AT + 2, part(0, 2), part(2, 4)))
     assert len(taken) == 2
     assert x == without
-
-
-@pytest.mark.parametrize("wrong", [part(0, SPREAD, step=AT + 10), part(0, 100_000), part(0, 0), part(SPREAD, 1)])
-def test_a_part_that_cannot_be_measured_is_passed_over(tmp_path: Path, wrong: EvaluationPart) -> None:
-    taken, _ = asyncio.run(trained(tmp_path, AT + 2, wrong, part(0, 2)))
-    assert [one for one, _ in taken] == [part(0, 2)]

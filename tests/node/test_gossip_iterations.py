@@ -6,36 +6,21 @@ import asyncio
 import random
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from support.gossip_lines import KEYS
 from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
-from thinwire_node.daemon import Node
-from thinwire_node.gossip.part import GossipPart
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.kinds import PartSettings
-from thinwire_node.machine import RealMachine
-from thinwire_node.observe.reporter import Reporter
-from thinwire_node.observe.view import lines, one_line
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.prefetch import Prefetch
-from thinwire_node.settings import NodeSettings
-from thinwire_node.storage.state import NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.reports import MISSED_MAX
-from thinwire_proto.needs import SNAPSHOT_BYTES_A_PARAMETER, Trained, state_disk_bytes
 
 STEPS, SAMPLES = 3, 2
 PATIENCE_S = 2.0
@@ -83,72 +68,13 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
         await nodes.close(number, training)
 
 
-async def test_a_node_says_by_its_id_for_whose_messages_it_waits(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    nodes = GossipNodes(tmp_path, contract_with(60.0), 2)
-    one, other = nodes.open(0), nodes.open(1)
-    name = KEYS[1].public.node_id[:8]
-    with caplog.at_level("INFO", "thinwire.node"):
-        await nodes.start(0, one)
-        await other.take(nodes.answer(1))  # it is there, and does nothing
-        async with Within(20):
-            while one.doing != f"waiting: for messages of {name}":
-                await asyncio.sleep(0.01)
-        one._refuse(1, "its message is damaged")
-    assert f"topology 1, from iteration 0; peers: {name}" in caplog.text
-    assert f"node {name} is left out: its message is damaged" in caplog.text
-    for number, training in enumerate((one, other)):
-        await nodes.close(number, training)
-
-
-async def test_a_report_speaks_of_iterations_with_a_session_and_without(tmp_path: Path) -> None:
-    """Before the first topology, while the coordinator is away, and when the node has left."""
-    nodes = GossipNodes(tmp_path, contract_with(60.0), 2)
-    node = Node(NodeSettings("127.0.0.1:1", tmp_path, "cpu", NodeOptions("x", 8, None), None))
-    state, machine = NodeState(tmp_path / "state"), RealMachine(tmp_path, "cpu")
-    part = GossipPart(PartSettings(CONTRACT, state, machine, node.record, node.settings.options, "127.0.0.1:1"))
-    found: Any = SimpleNamespace(contract=CONTRACT, part=part)
-    node._bootstrap, reporter = found, Reporter(node)
-
-    def shown() -> str:
-        report = reporter.report()
-        text = "\n".join(line.plain for line in lines(report, 100)) + one_line(report)
-        assert not any(word in text for word in ("round", "counted of", "step", "contributions")), text
-        return text
-
-    node.doing = "connecting"
-    assert "connecting" in shown()
-    one, other = nodes.open(0), nodes.open(1)
-    part.training = one
-    assert (reporter.report().words, reporter.report().state) == ("connecting", "connecting")
-    assert "iteration 0 of 3" in shown()
-    await nodes.start(0, one)
-    await other.take(nodes.answer(1))
-    name = KEYS[1].public.node_id[:8]
-    async with Within(20):
-        while not one.doing.startswith("waiting: for messages"):
-            await asyncio.sleep(0.01)
-    report = reporter.report()
-    assert (report.words, report.state) == (f"waiting: for messages of {name}; connecting", "waiting")
-    assert report.peers is not None
-    assert report.peers.topology == 1
-    assert f"to {name}" in shown()
-    for number, training in enumerate((one, other)):
-        await nodes.close(number, training)
-    node.doing = "left"
-    assert (reporter.report().words, reporter.report().state) == ("left", "left")
-    assert "iteration 0 of 3" in shown()
-    state.close()
-
-
 async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_path: Path) -> None:
     """In the last iteration, each makes a decision of its own. Their peers have mixed the same turns."""
     nodes = GossipNodes(tmp_path, contract_with(PATIENCE_S), 3)
     trainings = [nodes.open(number) for number in range(3)]
     late = trainings[0]
     held: list[tuple[int, Message]] = []
-    take = late.received
+    take = late.neighbours.received
 
     def hold(peer: int, message: Message) -> None:
         if message.iteration == STEPS - 1:
@@ -156,7 +82,7 @@ async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_p
         else:
             take(peer, message)
 
-    late.received = hold  # type: ignore[method-assign]
+    late.neighbours.received = hold  # type: ignore[method-assign]
     mixed = mixed_turns(late)
     for number, training in enumerate(trainings):
         await nodes.start(number, training)
@@ -190,34 +116,3 @@ def mixed_turns(training: GossipTraining) -> list[Turn]:
 
     chain.extend = note  # type: ignore[method-assign]
     return found
-
-
-async def test_a_report_names_no_more_missed_peers_than_it_may(tmp_path: Path) -> None:
-    nodes = GossipNodes(tmp_path, CONTRACT, 2)
-    training = nodes.open(0)
-    waited_for = set(range(1000, 1000 + MISSED_MAX - 1))
-    training._unreported.missed |= waited_for
-    training._lost |= {1, 2, 3}
-    training.places |= dict.fromkeys((1, 2, 3), nodes.answer(0).places[1])
-    assert set(training.report().missed) == {1} | waited_for
-    await nodes.close(0, training)
-
-
-async def test_the_journal_is_no_larger_than_the_disk_space_that_is_asked_for(tmp_path: Path) -> None:
-    """Half of it: the journal is written beside the one that it replaces."""
-    nodes = GossipNodes(tmp_path, CONTRACT, 3)
-    trainings = [nodes.open(number) for number in range(3)]
-    for number, training in enumerate(trainings):
-        await nodes.start(number, training)
-    async with Within(20):
-        while not all(training.work.is_done for training in trainings):
-            await asyncio.sleep(0.01)
-    for number, training in enumerate(trainings):
-        await nodes.close(number, training)
-    three = CONTRACT.model_copy(update={"round": CONTRACT.round.model_copy(update={"nodes_max": 3})})
-    layout = trainings[0].work.layout
-    parameters = layout.parameters
-    trained = Trained(parameters, layout.matrix_tiles, layout.vector_tiles)
-    asked_for = state_disk_bytes(three, trained) - SNAPSHOT_BYTES_A_PARAMETER * parameters
-    journal = sum(path.stat().st_size for path in (tmp_path / "0").rglob("gossip.safetensors"))
-    assert 12 * parameters < journal < asked_for / 2

@@ -74,19 +74,6 @@ class DyingJournal(GossipJournal):
         raise Killed
 
 
-async def test_a_node_that_lacks_the_place_of_a_peer_asks_for_all_places(tmp_path: Path) -> None:
-    """The coordinator leaves out those that the node has, as far as it knows."""
-    nodes = GossipNodes(tmp_path, CONTRACT, NODES)
-    training = nodes.open(0)
-    whole = nodes.answer(0)
-    await training.take(replace(whole, places={1: whole.places[1]}))
-    assert training.report().topology == 0
-    await training.take(whole)
-    assert training.report().topology == 1
-    assert training.places == whole.places
-    await nodes.close(0, training)
-
-
 async def run(folder: Path, kind: str, dies: tuple[int, str] | None = None) -> dict[int, JournalEntry]:
     """Train to the end. Member 0 dies as `dies` says, and is started again. Returns the journals."""
     contract = contract_with(kind)
@@ -130,11 +117,6 @@ def test_all_iterations_are_trained_and_mixed(kind: str, whole: dict[str, dict[i
     x = torch.stack([entry.member.tensors["x"] for entry in journals.values()])
     first = journals[0].member.tensors["first"]
     assert 0 < (x - x.mean(0)).norm() < 0.3 * (x - first).norm()  # they stepped, and agree
-
-
-def test_pulled_gradients_are_others(whole: dict[str, dict[int, JournalEntry]]) -> None:
-    own, pulled = (whole[kind][0].member.tensors["x"] for kind in ("adamw", PULLED))
-    assert not torch.equal(own, pulled)
 
 
 @pytest.mark.parametrize(("kind", "write", "point"), KILLS)

@@ -51,17 +51,6 @@ async def fetch(url: str, blob: Blob, folder: Path, allowed: DataAddresses) -> b
     return path.read_bytes()
 
 
-async def test_by_default_a_node_reads_nothing_from_its_own_machine(
-    server: BlobServer, blob: Blob, tmp_path: Path
-) -> None:
-    with pytest.raises(SourceRefused, match="does not read addresses of http"):
-        await fetch(server.url, blob, tmp_path, PUBLIC)
-    with pytest.raises(SourceRefused, match=r"127.0.0.1 is no address of the public internet \(--data-networks\)"):
-        await fetch(server.url.replace("http:", "https:"), blob, tmp_path, PUBLIC)
-    assert server.asked == []
-    assert await fetch(server.url, blob, tmp_path, OWN)
-
-
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.0.0.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost"])
 async def test_another_spelling_of_the_own_machine_changes_nothing(
     server: BlobServer, blob: Blob, tmp_path: Path, host: str

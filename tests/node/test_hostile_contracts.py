@@ -121,13 +121,6 @@ async def test_a_corpus_that_never_ends_is_cut_at_the_size_that_the_contract_all
     assert not (tmp_path / "node" / "corpus.zst").exists()
 
 
-async def test_the_text_of_a_refusal_is_shown_in_one_clean_line(tmp_path: Path) -> None:
-    text = await ended(tmp_path, HostileCoordinator(b"", refusal="\x1b]0;x\x07no\n12:00 root: well\u202e" + "x" * 3000))
-    assert text.startswith("no 12:00 root: well")
-    assert text.isprintable()
-    assert len(text) <= 1000
-
-
 async def test_names_of_files_in_a_manifest_lead_nowhere() -> None:
     from thinwire_proto.data.manifest import Manifest, read_manifest  # noqa: PLC0415
     from thinwire_proto.errors import PayloadError  # noqa: PLC0415

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Container, Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Container, Mapping
 
 import pytest
 
-from thinwire_node.exchange.port import SealedUpdate
-from thinwire_node.runtime import Clocks
-from thinwire_node.star.exchange import Star
 from thinwire_node.star.keeping_up import BAD_WINDOWS, KeepingUp
-from thinwire_proto.errors import LocalError
-from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import KEEPING_UP_S
 
 HICCUP_S = 12.0
@@ -65,11 +58,7 @@ def test_a_node_that_gains_slowly_catches_up() -> None:
     assert steps > 500
 
 
-def test_a_node_catches_up_with_a_swarm_that_seals_nothing() -> None:
-    assert catch_up(fetch_s=100.0, replay_s=1.0, round_s=float("inf"), behind=5) == (None, 5)
-
-
-@pytest.mark.parametrize("at", range(250, 350, 7))
+@pytest.mark.parametrize("at", [250, 299, 348])
 def test_a_node_whose_line_is_silent_for_a_moment_catches_up(at: int) -> None:
     assert catch_up(fetch_s=0.2, replay_s=0.01, round_s=1.0, behind=1000, hiccups={at})[0] is None
 
@@ -79,46 +68,7 @@ def test_a_node_whose_line_is_silent_again_and_again_gets_an_error() -> None:
     assert words is not None
 
 
-@pytest.mark.parametrize("start", range(0, 100, 9))
+@pytest.mark.parametrize("start", [0, 45, 99])
 def test_a_node_catches_up_though_it_saves(start: int) -> None:
     saves_s = dict.fromkeys(range(100 - start, 600, 100), 60.0)
     assert catch_up(fetch_s=0.3, replay_s=1.2, round_s=10.0, behind=400, saves_s=saves_s)[0] is None
-
-
-def test_a_node_that_is_too_slow_between_its_saves_gets_an_error() -> None:
-    words, steps = catch_up(fetch_s=0.1, replay_s=3.0, round_s=2.0, behind=500, saves_s={2: 60.0})
-    assert words is not None
-    assert "3.00 s to replay" in words
-    assert steps * 3.1 < BAD_WINDOWS * (KEEPING_UP_S + 3.1)
-
-
-@pytest.mark.parametrize("counts", [True, False])
-async def test_the_time_of_a_save_is_no_replay(counts: bool) -> None:
-    """A swarm seals an update each second. The node replays two in this time, and saves for long after each fourth."""
-    passed = SimpleNamespace(now=0.0, saved_s=0.0)
-
-    async def updates(from_step: int, replica: object) -> AsyncGenerator[SealedUpdate, None]:
-        for step in range(from_step, 40):
-            head_step = 1000 + int(passed.now)
-            yield cast(SealedUpdate, SimpleNamespace(row=SimpleNamespace(step=step), size=1, head_step=head_step))
-
-    async def no_link() -> Any:
-        raise AssertionError
-
-    star = Star(no_link, Clocks(lambda: passed.now, lambda: 0.0))
-    star._opened = cast(Any, SimpleNamespace(updates=updates))
-    star._head_step = 1000
-
-    async def follow() -> None:
-        replica = cast(Replica, SimpleNamespace(step=0))
-        async for sealed in star.updates(replica, lambda: passed.saved_s if counts else 0.0):
-            passed.now += 0.5
-            if sealed.row.step % 4 == 3:
-                passed.now += 20.0
-                passed.saved_s += 20.0
-
-    if counts:
-        await follow()
-    else:
-        with pytest.raises(LocalError, match="cannot catch up"):
-            await follow()

@@ -25,12 +25,6 @@ def test_a_clock_that_was_set_back_ends_the_rest() -> None:
     assert lent.rests_until(12.0) == pytest.approx(18.0)
 
 
-def test_whoever_lends_all_of_the_time_never_rests() -> None:
-    lent = LentTime()
-    assert lent.computed(4, 2.0, now=10.0) == 0.0
-    assert lent.rests_until(10.0) == 10.0
-
-
 def test_a_process_that_was_stopped_did_not_compute_meanwhile() -> None:
     lent = LentTime(0.5)
     lent.computed(4, 2.0, now=10.0)

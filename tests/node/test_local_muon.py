@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.small import SHAPES, random_replica, shapes_contract, small_contract, small_trainer
+from support.small import SHAPES, shapes_contract
 from thinwire_node.star.rules import make_rule
 from thinwire_node.star.rules.local_muon import LocalMuon
-from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter, RunSpec
-from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.contract import Contract, LocalMuonSpec, Parameter
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.transform import forward
-from thinwire_proto.exact.update import Update
 from thinwire_proto.muon import orthogonal
-from thinwire_proto.needs import Trained, trained_bytes
 
 CPU = torch.device("cpu")
 RATE = 0.01
@@ -44,18 +41,6 @@ def test_orthogonal_keeps_the_singular_vectors_and_makes_the_values_nearly_one(s
     assert torch.allclose(core, torch.diag(values), atol=1e-4)
     assert 0.6 < values.min() <= values.max() < 1.3
     assert torch.allclose(left @ core @ right.T, found, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (5, 40), (40, 5)])
-def test_of_several_matrices_it_is_that_of_each(shape: tuple[int, int]) -> None:
-    several = torch.randn(3, *shape, generator=torch.Generator().manual_seed(2))
-    found = orthogonal(several)
-    for matrix, expected in zip(found, several, strict=True):
-        assert torch.allclose(matrix, orthogonal(expected), atol=1e-5)
-
-
-def test_of_nothing_orthogonal_is_nothing() -> None:
-    assert not orthogonal(torch.zeros(4, 6)).any()
 
 
 def test_inner_steps_equal_those_of_torch() -> None:
@@ -128,32 +113,3 @@ def test_embeddings_and_what_is_no_matrix_take_steps_of_adamw() -> None:
     }
     for name, shape in (takes | others).items():
         assert rule.takes(Parameter(name=name, shape=shape)) == (name in takes)
-
-
-def test_local_steps_of_one_node_lower_the_loss() -> None:
-    sections = {"rule": {"kind": "local_muon"}, "schedule": {"learning_rate": 0.03, "steps": 100}}
-    contract = small_contract(**sections)
-    trainer = small_trainer(contract, random_replica(contract, step=20), CPU)
-    losses = []
-    for number in range(15):
-        for half in (0, 4):
-            trainer.micro_batch(range(8 * number + half, 8 * number + half + 4))
-        sent, _, loss = trainer.extract(contract.demo.k)
-        losses.append(loss)
-        replica = trainer.replica
-        merger = merger_of(contract, replica.layout, replica.step)
-        merger.add(sent.votes(), 1)
-        replica.apply(Update(replica.step, RATE, 1.0, merger.merged()), b"")
-        trainer.refresh()
-    assert losses[-1] < losses[0] - 1
-
-
-def test_a_node_needs_memory_for_what_its_rule_keeps() -> None:
-    """Five float32 values with local steps in place of three, and an outer momentum."""
-    trained = Trained(1_000_000, 245, 0)
-    demo = {"k": 96, "magnitude": "tile", "precondition": "none", "update_levels": 0}
-    kinds = ("demo", "local_adamw", "local_muon")
-    plain, adamw, muon = (
-        trained_bytes(RunSpec.model_validate({"rule": {"kind": kind}, "demo": demo}), trained) for kind in kinds
-    )
-    assert (adamw - plain, muon - adamw) == (8_000_000, 4_000_000)

@@ -20,22 +20,6 @@ def test_each_reason_has_its_number_on_the_wire() -> None:
     assert set(NUMBERS) == set(Reason)
 
 
-def test_a_receipt_converts_to_an_outcome() -> None:
-    counted = messages.outcome(pb.Receipt(outcome=pb.Receipt.OUTCOME_COUNTED, step=7, arrived_us=1_500_000))
-    assert (counted.reason, counted.counted, counted.step, counted.arrived) == (Reason.COUNTED, True, 7, 1.5)
-    late = messages.outcome(
-        pb.Receipt(outcome=pb.Receipt.OUTCOME_NOT_COUNTED, reason=pb.Receipt.REASON_LATE, text="too late")
-    )
-    assert (late.reason, late.counted, late.text, late.arrived) == (Reason.LATE, False, "too late", None)
-
-
-def test_an_unknown_wire_reason_becomes_unknown() -> None:
-    receipt = pb.Receipt.FromString(
-        pb.Receipt(outcome=pb.Receipt.OUTCOME_NOT_COUNTED).SerializeToString() + b"\x10\x63"
-    )
-    assert messages.outcome(receipt).reason is Reason.UNKNOWN
-
-
 def test_announcements_convert_to_the_types_of_the_port() -> None:
     lease = [pb.SampleRange(start=4, count=2), pb.SampleRange(start=9, count=1)]
     opened = pb.Announcement(

@@ -15,7 +15,6 @@ import pytest
 
 from thinwire_node.observe.metrics_certificate import metrics_tls
 from thinwire_node.observe.web import MetricsServer
-from thinwire_proto.errors import ConfigError
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "healthy.py"
 
@@ -27,11 +26,6 @@ class Waiting:
 def server(folder: Path | None, host: str = "0.0.0.0") -> MetricsServer:
     report: Any = Waiting
     return MetricsServer(host, 0, lambda: b"a 1\n", report, folder)
-
-
-def test_metrics_without_a_certificate_stay_on_this_machine() -> None:
-    with pytest.raises(ConfigError, match="--metrics-tls DIR, and the certificate from that folder"):
-        server(None)
 
 
 async def test_a_scraper_checks_the_nodes_certificate(tmp_path: Path) -> None:
@@ -78,15 +72,3 @@ def test_nodes_that_start_together_share_one_certificate(tmp_path: Path) -> None
     metrics_tls(tmp_path)
     assert (tmp_path / "node.pem").read_bytes() == certificate
     assert sorted(path.name for path in tmp_path.iterdir()) == ["node.key.pem", "node.pem"]
-
-
-def test_a_damaged_certificate_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "node.key.pem").write_bytes(b"x")
-    metrics_tls(tmp_path)
-    assert (tmp_path / "node.key.pem").read_bytes() != b"x"
-
-
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="cannot keep a certificate"):
-        metrics_tls(tmp_path / "file")

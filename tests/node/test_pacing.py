@@ -20,7 +20,7 @@ from thinwire_node.star.pacing import (
     extract_at,
 )
 from thinwire_node.training.lease import Lease
-from thinwire_node.training.speed import Speed, Tail
+from thinwire_node.training.speed import Tail
 from thinwire_proto.contract import RoundSpec
 
 T = 10.0
@@ -77,18 +77,6 @@ def test_held_out_samples_are_measured_when_that_makes_nothing_late(
     assert kind(rules, **changes) is expected
 
 
-def test_a_batch_of_held_out_samples_is_no_larger_than_a_micro_batch() -> None:
-    assert decide(replace(VIEW, to_measure=9), spec()) == Measure(4, "the round has time for it")
-    assert decide(replace(VIEW, to_measure=3), spec()) == Measure(3, "the round has time for it")
-
-
-def test_as_many_held_out_samples_are_measured_as_there_is_time_for() -> None:
-    slow = replace(VIEW, to_measure=4, now=3.0, sample_s=0.3)  # 0.65 s are left of the first half of the round
-    assert decide(slow, spec()) == Measure(2, "the round has time for it")
-    assert decide(replace(slow, measure_s=0.1), spec()) == Measure(4, "the round has time for it")
-    assert kind(spec(), to_measure=4, now=3.6, sample_s=0.3) is Train
-
-
 @pytest.mark.parametrize(
     ("changes", "samples"),
     [
@@ -117,13 +105,6 @@ def test_a_machine_that_rests_neither_trains_nor_measures(changes: dict[str, Any
     found = decide(replace(VIEW, rests_until=7.0, **changes), spec())
     assert isinstance(found, Wait)
     assert (found.until, found.phase) == (7.0, "rest")
-
-
-def test_a_machine_that_rests_contributes_all_the_same() -> None:
-    assert kind(spec(), now=8.65, rests_until=9.5) is Extract
-    assert kind(spec("barrier", samples=3), rests_until=7.0) is Extract
-    assert kind(spec(), base_step=3, rests_until=7.0) is Drop
-    assert kind(spec(), now=7.0, rests_until=7.0) is Train
 
 
 def test_a_machine_that_can_train_no_more_in_a_round_lets_nobody_wait() -> None:
@@ -171,10 +152,6 @@ def test_a_gradient_too_old_for_any_round_is_dropped() -> None:
     assert kind(spec(), base_step=5, replica_step=7) is Drop  # the next round is based on step 7
 
 
-def test_a_replica_ahead_of_the_round_does_not_contribute() -> None:
-    assert kind(spec(), replica_step=6, now=9.0) is Train
-
-
 def test_only_one_contribution_is_in_flight() -> None:
     assert kind(spec(), now=9.0, out=True) is Train
     assert kind(spec(), now=9.0, contributed=True) is Train
@@ -189,26 +166,8 @@ def test_at_pace_barrier_each_node_trains_its_share() -> None:
     assert kind(overlapped, samples=8) is Extract
 
 
-def test_at_pace_barrier_a_waiting_node_trains_until_its_lease_is_used_up() -> None:
-    """A retransmitted packet delays one node's contribution. It should not leave all machines idle."""
-    share_is_trained = replace(VIEW, samples=8, contributed=True)
-    assert decide(share_is_trained, spec("barrier", age=1)) == Train(4, "towards step 6")
-    assert isinstance(decide(replace(share_is_trained, leased=0), spec("barrier", age=1)), Wait)
-    assert isinstance(decide(share_is_trained, spec("barrier", age=0)), Wait)
-
-
-def test_a_used_up_lease_leads_to_an_extraction_or_an_empty_claim() -> None:
-    assert kind(spec(), leased=0) is Extract
-    assert kind(spec(), leased=0, samples=0, base_step=None) is SayNothing
-    assert kind(spec(), leased=0, samples=0, base_step=None, contributed=True) is Wait
-
-
 def test_a_node_that_missed_a_round_contributes_early_in_the_next() -> None:
     assert kind(spec("barrier", age=0), hurry=True, samples=1) is Extract
-
-
-def test_without_a_round_the_node_waits() -> None:
-    assert kind(spec(), round=None) is Wait
 
 
 @pytest.mark.parametrize(
@@ -241,14 +200,6 @@ def test_the_tail_is_the_slowest_of_the_last_eight() -> None:
     assert tail.seconds(T) == pytest.approx(0.7)
 
 
-def test_speed_is_the_mean_of_the_last_micro_batches() -> None:
-    speed = Speed()
-    assert speed.sample_s == 0.0
-    speed.trained(4, 2.0)
-    speed.trained(1, 0.1)
-    assert speed.sample_s == pytest.approx(0.3)
-
-
 def test_a_renewed_lease_continues_after_the_trained_positions() -> None:
     lease = Lease()
     lease.renew([range(4), range(10, 20)])
@@ -260,12 +211,6 @@ def test_a_renewed_lease_continues_after_the_trained_positions() -> None:
     assert (lease.take(2), lease.trained_through) == ([30, 31], 31)
 
 
-def test_a_lease_continues_after_the_positions_of_an_earlier_process() -> None:
-    lease = Lease(trained_through=11)
-    lease.renew([range(10, 20)])
-    assert lease.take(1) == [12]
-
-
 def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
     due = extract_at(VIEW, ROUND, spec())
     waiting = replace(VIEW, ready=0)
@@ -275,21 +220,3 @@ def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
     assert kind(spec(), ready=0, now=due, leased=0) is Extract
     after = decide(replace(waiting, now=due, contributed=True), spec())
     assert after == Wait("the data of the next samples have not arrived", phase="data")
-
-
-def test_a_micro_batch_has_only_samples_whose_data_are_here() -> None:
-    assert decide(replace(VIEW, ready=2), spec()) == Train(2, "towards step 5")
-    assert decide(replace(VIEW, ready=4), spec()) == Train(4, "towards step 5")
-
-
-def test_the_head_of_a_lease() -> None:
-    lease = Lease()
-    lease.renew([range(3, 5), range(10, 20)])
-    assert [lease.head(samples) for samples in (0, 1, 2, 4)] == [
-        (),
-        (range(3, 4),),
-        (range(3, 5),),
-        (range(3, 5), range(10, 12)),
-    ]
-    assert lease.take(3) == [3, 4, 10]
-    assert lease.runs == (range(11, 20),)

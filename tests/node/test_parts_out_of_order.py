@@ -48,16 +48,6 @@ async def sending(call: str, parts: list[Any]) -> AsyncIterator[Link]:
             await link.close()
 
 
-async def test_parts_in_order_are_taken(tmp_path: Path) -> None:
-    async with sending("Blob", [FIRST, REST]) as link:
-        await link.blob(BLOB, tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == b"abcdef"
-    (tmp_path / "begun").write_bytes(b"ab")
-    async with sending("Blob", [pb.FilePart(size=6, offset=2, data=b"cd"), pb.FilePart(data=b"ef")]) as link:
-        await link.blob(BLOB, tmp_path / "begun")
-    assert (tmp_path / "begun").read_bytes() == b"abcdef"
-
-
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
@@ -78,15 +68,6 @@ async def test_parts_out_of_order_are_refused(tmp_path: Path, parts: list[pb.Fil
         with pytest.raises(PayloadError, match=why):
             await link.blob(BLOB, tmp_path / "blob")
     assert not (tmp_path / "blob").exists() or (tmp_path / "blob").stat().st_size <= BLOB.size
-
-
-@pytest.mark.parametrize("offset", [0, 1, 3])
-async def test_a_blob_goes_on_where_the_node_asked(tmp_path: Path, offset: int) -> None:
-    (tmp_path / "blob").write_bytes(b"ab")
-    async with sending("Blob", [pb.FilePart(size=6, offset=offset, data=b"x" * (6 - offset))]) as link:
-        with pytest.raises(PayloadError, match=f"begins at byte {offset}; asked for: 2"):
-            await link.blob(BLOB, tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == b"ab"
 
 
 async def test_a_snapshot_goes_on_only_if_it_is_the_same(tmp_path: Path, state: RunState) -> None:

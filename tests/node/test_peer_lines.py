@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from support.relayed import CONTRACT, Node, message, relay_service, relayed_pair
@@ -98,33 +96,6 @@ async def test_a_slow_node_delays_only_its_own_line() -> None:
         assert sum(parcel.ByteSize() for parcel in stalled.waiting) <= 3 * PART_BYTES_MAX
 
 
-async def test_a_peer_that_begins_its_line_again_and_again_gets_few_messages_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with relayed_pair() as pair:
-        one, two = pair.one, pair.two
-        await pair.start()
-        await one.until(lambda: one.lines.present == (2,))
-        found: list[int] = []
-        present = one.present
-
-        def count(peer: int) -> None:
-            found.append(peer)
-            present(peer)
-
-        monkeypatch.setattr(one, "present", count)
-        one.send(2, message(1))
-        await two.until(lambda: len(two.messages) >= 1)
-        begins = pb.Parcel(node=bytes.fromhex(two.id), begins=True)
-        for _ in range(500):
-            one.lines._take_relayed(begins)
-        assert len(found) <= 1
-        await one.until(lambda: len(found) >= 1 and one.lines.present == (2,))  # the last one counts too
-        await two.until(lambda: len(two.messages) >= 2)
-        assert two.taken == [message(1)]
-        assert len(two.messages) <= 3
-
-
 async def test_parcels_that_cannot_be_read_are_logged_once_and_the_line_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -171,13 +142,3 @@ def test_a_body_beyond_the_bound_is_refused_before_it_is_read(framings: Framings
     parcels = list(sender.parcels(message(1, (1 << 20) + 1)))
     with pytest.raises(PayloadError, match="allows"):
         receiver.read(parcels[0])
-
-
-def test_parts_of_a_broken_message_are_passed_over(framings: Framings) -> None:
-    sender, receiver, _ = framings
-    large = replace(message(1), body=bytes(1 << 20))
-    first, *_ = sender.parcels(large)
-    (next_one,) = sender.parcels(message(2))
-    assert receiver.read(pb.Parcel(data=b"rest")) is None
-    assert receiver.read(pb.Parcel(header=first.header, data=b"x")) is None
-    assert receiver.read(next_one) == message(2)

@@ -26,12 +26,11 @@ from thinwire_node.gossip.lines.direct_handshake import (
     challenge_parcel,
     parse,
     proof_parcel,
-    proved,
 )
 from thinwire_node.gossip.lines.peer_certificate import PeerCertificate
 from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerServer
 from thinwire_node.gossip.lines.stream import Wire
-from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.authority import PEER
 from thinwire_proto.identity.certificates import RENEW_BEFORE
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -92,13 +91,6 @@ async def echoes(wire: Wire, first: pb.Parcel) -> str:
     return (await wire.read() or b"").decode()
 
 
-async def test_a_peer_gets_a_line() -> None:
-    key = SecretKey()
-    async with serving(Echo(key)) as server:
-        assert await have(server, key, echoes) == "hello"
-        assert server.strangers == 0
-
-
 async def test_a_stranger_is_told_why_he_gets_none() -> None:
     async with serving(Echo()) as server:
         with pytest.raises(DialFailed) as caught:
@@ -157,14 +149,6 @@ async def test_whoever_does_not_prove_his_key_gets_no_line(
         assert why in str(caught.value.details())
 
 
-def test_a_proof_fits_its_own_challenge() -> None:
-    key, challenge = SecretKey(), challenge_parcel()
-    answer = proof_parcel(key, CONTRACT, SERVER.public, challenge)
-    assert proved(CONTRACT, SERVER.public, challenge, answer) == key.public
-    with pytest.raises(PayloadError, match="without a challenge"):
-        proof_parcel(key, CONTRACT, SERVER.public, pb.Parcel(challenge=b"short"))
-
-
 async def test_a_parcel_beyond_the_bound_or_of_nonsense_is_none() -> None:
     with pytest.raises(PayloadError, match=f"at most {PARCEL_BYTES_MAX}"):
         parse(bytes(PARCEL_BYTES_MAX + 1))
@@ -187,15 +171,6 @@ async def test_silent_strangers_give_way_and_hold_nobody_up() -> None:
                 await gone.read()
         assert await have(server, key, echoes) == "hello"
         assert server.strangers == STRANGERS_MAX - 1
-
-
-async def test_a_silent_stranger_has_a_bounded_time() -> None:
-    async with serving(Echo(), handshake_s=0.2) as server, channel_to(server) as channel:
-        call: Any = channel.stream_stream(METHOD)()
-        await call.read()
-        with pytest.raises(grpc.aio.AioRpcError, match="has to come at once"):
-            await call.read()
-        assert server.strangers == 0
 
 
 async def test_connections_beyond_the_bound_are_closed_and_lines_hold() -> None:
@@ -232,13 +207,6 @@ async def test_a_fault_of_the_node_is_logged_and_not_told(caplog: pytest.LogCapt
     assert "a secret of this machine" in caplog.text
 
 
-async def test_a_port_in_use_is_named() -> None:
-    async with serving(Echo()) as server:
-        other = PeerServer(SecretKey(), CONTRACT, 1)
-        with pytest.raises(ConfigError, match=r"cannot listen for peers on 127.0.0.1:\d+: the port is in use"):
-            await other.start("127.0.0.1", server.port)
-
-
 @pytest.mark.parametrize("host", ["", "127.0.0.1:", "node.example:"])
 async def test_a_port_in_use_ends_the_command_before_the_node_joins(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -252,16 +220,6 @@ async def test_a_port_in_use_ends_the_command_before_the_node_joins(
     assert f":{server.port}: the port is in use" in capsys.readouterr().err
     assert not state_dir.exists()
     check_free(host.rstrip(":"), server.port)  # the one that was in use has ended
-
-
-async def test_a_path_that_is_no_text_ends_nothing() -> None:
-    """See `path_safe_server`: one such call of anybody would end a plain server of grpc.aio."""
-    key = SecretKey()
-    async with serving(Echo(key)) as server, channel_to(server) as channel:
-        unknown: Any = channel.unary_unary("/thinwire.Peer/Unknown")
-        with pytest.raises(grpc.aio.AioRpcError):
-            await unknown(b"")
-        assert await have(server, key, echoes) == "hello"
 
 
 def test_the_certificate_is_renewed_before_it_ends() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +14,13 @@ import pytest
 from support.blob_server import BlobServer, blob_server
 from support.token_folder import write_tokens
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
-from thinwire_node.exchange.port import EvaluationPart, LinkLost, Refused
+from thinwire_node.exchange.port import LinkLost, Refused
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
-from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_node.training.lease import Lease
-from thinwire_proto.blobs import Blob, BlobMissing
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest
 from thinwire_proto.data.tokens import TokenShards
@@ -154,24 +151,6 @@ async def test_a_cache_smaller_than_a_shard_is_slow_but_does_not_stop_training(
     task.cancel()
 
 
-async def test_a_shard_that_vanishes_is_fetched_again(tmp_path: Path, server: BlobServer) -> None:
-    manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8})
-    node = Node(tmp_path, manifest, server)
-    task = asyncio.ensure_future(node.prefetch.run())
-    node.lease_of(range(8))
-    await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8)
-    (blob,) = node.data.needs((range(8),))
-    (node.fetcher.cache.folder / blob.hash).unlink()
-    with pytest.raises(BlobMissing):
-        node.data.batch(node.lease.take(4))
-    node.prefetch.lost(blob, 4)
-    assert node.prefetch.trainable(node.lease, 4) == 0
-    await node.until(lambda: node.prefetch.trainable(node.lease, 4) == 4)
-    assert node.trained() == [4, 5, 6, 7]
-    assert node.record.samples_skipped == 4
-    task.cancel()
-
-
 async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path, server: BlobServer) -> None:
     manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8})
     node = Node(tmp_path, manifest, server)
@@ -187,46 +166,6 @@ async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path
     task.cancel()
 
 
-async def test_a_full_disk_asks_for_no_byte_however_often_it_is_tried(
-    tmp_path: Path, server: BlobServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8})
-    node = Node(tmp_path, manifest, server)
-    free = SIZE - 1
-    looks: list[int] = []
-
-    def usage(folder: Path) -> Any:
-        looks.append(free)
-        return SimpleNamespace(free=free)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    task = asyncio.ensure_future(node.prefetch.run())
-    node.lease_of(range(8))
-    await node.until(lambda: node.record.shards_skipped)
-    node.now += SOURCE_REST_S + 1
-    node.prefetch.look_again()
-    await node.until(lambda: len(looks) >= 2)
-    assert server.asked == []
-    free = SIZE
-    node.now += SOURCE_REST_S + 1
-    node.prefetch.look_again()
-    await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8)
-    task.cancel()
-
-
-class Still:
-    """A node's parameters, of which nothing is measured."""
-
-    def keep(self, step: int | None) -> None:
-        pass
-
-    def holds(self, step: int) -> bool:
-        return True
-
-    async def held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
-        raise AssertionError
-
-
 async def with_base(folder: Path, server: BlobServer, shards: int) -> tuple[Node, asyncio.Task[None]]:
     """A node that fetches. Its model needs a blob as large as two shards, beside which it may keep so many shards."""
     manifest = write_tokens(folder / "prepared", {"text": [TOKENS] * 8}, {"text": [TOKENS]})
@@ -239,28 +178,6 @@ async def with_base(folder: Path, server: BlobServer, shards: int) -> tuple[Node
     node.lease_of(range(8), upcoming=(range(8, 80),))
     await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8 and len(names(node)) == 1 + shards)
     return node, task
-
-
-async def test_base_shards_and_held_out_shards_fit_into_the_bound_together(tmp_path: Path, server: BlobServer) -> None:
-    node, task = await with_base(tmp_path, server, shards=3)
-    cache = node.fetcher.cache
-    nobody: Any = None
-    evaluation = Evaluation(nobody, Still(), node.data, node.prefetch.fetch_held_out, node.changed.set)
-    measuring = asyncio.ensure_future(evaluation.prepare())
-    evaluation.want([EvaluationPart(1, "text", spread=4, start=0, count=4)], 1)
-    await node.until(lambda: evaluation.samples_ready == 4)
-    (held_out,) = node.data.held_out_needs("text", range(4))
-    assert cache.has(held_out)
-    assert cache.size <= cache.bytes_max
-    assert node.trained() == list(range(8))
-    evaluation.want((), None)
-    node.lease_of(range(40, 48), upcoming=(range(48, 80),))
-    await node.until(lambda: node.prefetch.trainable(node.lease, 8) == 8 and not cache.has(held_out))
-    assert cache.size <= cache.bytes_max
-    assert node.trained() == list(range(40, 48))
-    assert node.record.samples_skipped == 0
-    for one in (task, measuring):
-        one.cancel()
 
 
 async def test_held_out_shards_leave_room_to_train(tmp_path: Path, server: BlobServer) -> None:

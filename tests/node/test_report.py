@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,32 +14,23 @@ import pytest
 from rich.text import Text
 
 from support.reports import small_report
-from thinwire_common.tcp import End, WireCount, parse_tcp_info, wire_counts
-from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
+from thinwire_common.tcp import End, wire_counts
+from thinwire_common.traffic import Traffic
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.definitions import METRICS
-from thinwire_node.observe.metrics import NodeMetrics, samples
-from thinwire_node.observe.report import TAKES_PART, Report
+from thinwire_node.observe.report import TAKES_PART
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
 from thinwire_node.options import NodeOptions
 from thinwire_node.peers import Edge, Peers
-from thinwire_node.session.record import Durations, Record, tell_totals
+from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 
 REPORT = small_report()
-
-
-def test_every_call_of_the_service_has_a_kind() -> None:
-    calls = {method.name for method in DESCRIPTOR.services_by_name["Swarm"].methods}
-    assert calls - KINDS_OF_CALL.keys() == {"Leave"}
-    assert {kind for kinds in KINDS_OF_CALL.values() for kind in kinds} == set(KINDS) - {"other"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it on Linux only")
@@ -73,43 +62,6 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
         assert seen.sent >= count.sent
     traffic.look()  # a closed connection still counts
     assert traffic.wire == seen
-
-
-def test_tcp_info_gives_wire_bytes_unless_the_kernel_is_too_old() -> None:
-    assert parse_tcp_info(bytes(192), 20) is None
-    tcp_info = bytearray(232)
-    tcp_info[128:136] = (500).to_bytes(8, sys.byteorder)
-    tcp_info[136:144] = (3).to_bytes(4, sys.byteorder) + (2).to_bytes(4, sys.byteorder)
-    tcp_info[200:208] = (900).to_bytes(8, sys.byteorder)
-    assert parse_tcp_info(bytes(tcp_info), 20) == WireCount(900 + 3 * 40, 500 + 2 * 40)
-    tcp_info[5] = 1
-    assert parse_tcp_info(bytes(tcp_info), 20) == WireCount(900 + 3 * 52, 500 + 2 * 52)
-
-
-def test_each_metric_has_values_with_its_labels() -> None:
-    found = samples(REPORT, 0.5)
-    assert found.keys() == {metric for metric in METRICS if metric.kind != "histogram"}
-    assert all(len(labels) == len(metric.labels) for metric, values in found.items() for labels in values)
-
-
-@pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install -y prometheus")
-def test_promtool_accepts_the_metrics() -> None:
-    class Always(Reporter):
-        def report(self) -> Report:
-            return REPORT
-
-    node = Node(NodeSettings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
-    text = NodeMetrics(Always(node), Record(), lambda: 0.5).text()
-    said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
-    assert (said.returncode, said.stdout + said.stderr) == (0, b"")
-
-
-def test_a_duration_equal_to_a_bound_counts_below_it() -> None:
-    durations = Durations()
-    for seconds in (0.0, 0.001, 0.0011, 1000.0):
-        durations.add(seconds)
-    assert (durations.counts[:2], durations.counts[-1], sum(durations.counts)) == ([2, 1], 1, 4)
-    assert durations.sum_s == pytest.approx(1000.0021)
 
 
 def test_the_view_shows_every_figure() -> None:
@@ -166,14 +118,6 @@ def test_a_narrow_terminal_shows_every_figure_whole(
         assert Counter(filter(str.isdecimal, shown[columns])) == Counter(filter(str.isdecimal, shown["200"]))
 
 
-@pytest.mark.parametrize("columns", range(1, 20))
-def test_a_terminal_narrower_than_the_table_shows_the_exact_counts(columns: int) -> None:
-    text = _plain(byte_lines(REPORT, columns))
-    assert "1,701,000" in text
-    assert "4,500,000" in text
-    assert all(line.cell_len <= columns for line in lines(REPORT, columns))
-
-
 @pytest.mark.parametrize(
     ("doing", "state"),
     [
@@ -198,19 +142,6 @@ def test_the_totals_are_those_of_the_process(caplog: pytest.LogCaptureFixture) -
         tell_totals(Record(counted=7), "7 iterations")
     (told,) = (record.getMessage() for record in caplog.records)
     assert told.startswith("since this process began: 7 iterations, 0 micro-batches dropped")
-
-
-def test_a_node_that_has_not_joined_has_a_view() -> None:
-    early = replace(
-        REPORT,
-        words="connecting",
-        place=type(REPORT.place)(),
-        clock=replace(REPORT.clock, offset_s=None, error_s=None),
-        given=replace(REPORT.given, loss=None, counted=0, not_counted=0, components=None),
-    )
-    assert "the node does not know the run yet" in _plain(lines(early, 80))
-    assert all(line.cell_len <= 30 for line in lines(early, 30))
-    assert one_line(early).startswith("connecting; 13,100 tokens/s")
 
 
 @pytest.mark.parametrize(
@@ -259,30 +190,3 @@ def test_the_status_command_says_whether_a_node_runs(
     state.close()
     assert "the node is not running; it ended without leaving" in ask_status(tmp_path)
     assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent
-
-
-def test_the_command_shows_each_state_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def ask_slots(*more: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["thinwire-node", "status", "--state-slots", str(tmp_path), *more])
-        main()
-        return capsys.readouterr().out
-
-    with pytest.raises(SystemExit):
-        ask_slots()
-    assert "no node has run here; give the nodes' --state-slots" in capsys.readouterr().err
-    for name in ("10", "2", "other"):
-        (tmp_path / name).mkdir()
-        status.write(tmp_path / name, REPORT)
-    (tmp_path / "11").mkdir()  # taken, and nothing was reported yet
-    headings = [line for line in ask_slots().splitlines() if line.startswith(str(tmp_path))]
-    assert headings == [f"{tmp_path / '2'}:", f"{tmp_path / '10'}:"]
-    reports = json.loads(ask_slots("--json"))
-    assert list(reports) == ["2", "10"]
-    assert reports["2"]["bytes"]["sent"] == REPORT.bytes.sent
-    (tmp_path / "2" / status.FILE).write_bytes(b"")  # as a power cut may leave it
-    shown = ask_slots()
-    assert f"{tmp_path / '2' / status.FILE}: written by another version of thinwire-node, or damaged" in shown
-    assert "ended without leaving" in shown.partition(f"{tmp_path / '10'}:")[2]  # the other slot is shown all the same
-    assert json.loads(ask_slots("--json"))["2"] is None

@@ -49,14 +49,6 @@ def test_a_micro_batch_holds_no_whole_gradient() -> None:
     assert 4 * (2 * largest) + activations < 4 * parameters / 2  # one gradient of all parameters would fail
 
 
-def test_all_gradients_together_would_be_found() -> None:
-    contract = wide_contract()
-    trainer = small_trainer(contract, random_replica(contract))
-    batch = trainer._data.batch(range(1))
-    peak = allocated_peak(lambda: trainer._compute.gradients(batch))
-    assert peak > 4 * layout_of(contract.parameters).parameters
-
-
 def test_a_save_copies_no_tensor(tmp_path: Path) -> None:
     contract = wide_contract()
     replica = random_replica(contract)
@@ -77,11 +69,3 @@ def test_a_save_copies_no_tensor(tmp_path: Path) -> None:
     assert isinstance(saved, Replica)
     assert saved.state_hash() == replica.state_hash()
     state.close()
-
-
-def test_a_momentum_from_disk_is_not_copied() -> None:
-    contract = wide_contract()
-    rule = small_trainer(contract, random_replica(contract)).rule
-    kept = {name: torch.rand_like(tensor) for name, tensor in rule.state().items()}
-    assert allocated_peak(lambda: rule.load(kept)) < 1 << 16
-    assert all(torch.equal(tensor, kept[name]) for name, tensor in rule.state().items())

@@ -64,10 +64,6 @@ async def linked(state: RunState, forge: Forge) -> AsyncIterator[Link]:
         await server.stop(None)
 
 
-def untouched(state: RunState, row: Row, signature: bytes) -> tuple[Row, bytes]:
-    return row, signature
-
-
 def of_another_coordinator(state: RunState, row: Row, signature: bytes) -> tuple[Row, bytes]:
     return row, SecretKey().sign(statements.row(row.hash))
 
@@ -88,12 +84,6 @@ def of_another_statement(state: RunState, row: Row, signature: bytes) -> tuple[R
 
 def unsigned(state: RunState, row: Row, signature: bytes) -> tuple[Row, bytes]:
     return row, b""
-
-
-async def test_genuine_updates_arrive(state: RunState) -> None:
-    async with linked(state, untouched) as link:
-        stream = link.updates(0, state.load_snapshot(0))
-        assert [(await anext(stream)).row.step for _ in range(STEPS)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

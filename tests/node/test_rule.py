@@ -10,7 +10,6 @@ import torch
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_trainer
 from thinwire.compression.sent import Sent
 from thinwire_node.star.rules import Rule, make_rule, shapes_kept
-from thinwire_node.star.rules.local_adamw import LocalAdamW
 from thinwire_node.star.trainer import Trainer
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.aggregation import merger_of
@@ -21,7 +20,6 @@ from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes
-from thinwire_proto.needs import samples_at_once
 
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")
@@ -116,22 +114,6 @@ def test_a_cleared_gradient_is_not_sent(contract: Contract) -> None:
     assert rule.offset is None or all(not tensor.any() for tensor in rule.offset.values())
     rule.learn(tensors_of(100, 0.0), {name: 0 * tensor for name, tensor in tensors_of(1).items()}, 1, 0.0)
     assert len(rule.extract(16, RATE).components) == 0
-
-
-def test_a_rule_that_forgot_equals_a_new_one(contract: Contract) -> None:
-    rule = rule_of(contract)
-    trained(rule, 1)
-    rule.extract(4, RATE)
-    trained(rule, 2)
-    rule.forget()
-    assert all(not tensor.any() for tensor in rule.state().values())
-    fresh = rule_of(contract)
-    sent = []
-    for one in (rule, fresh):
-        trained(one, 3)
-        sent.append(one.extract(4, RATE))
-    assert torch.equal(sent[0].components, sent[1].components)
-    assert torch.equal(sent[0].values, sent[1].values)
 
 
 def test_with_magnitudes_each_value_equals_its_tiles_code() -> None:
@@ -251,56 +233,7 @@ def test_an_update_between_two_micro_batches_keeps_the_offset() -> None:
     assert any(not torch.equal(now[name], offset[name]) for name in offset)
 
 
-def test_dropping_the_gradient_returns_the_model_to_the_base() -> None:
-    trainer = trainer_of()
-    trainer.micro_batch(range(4))
-    trainer.clear()
-    for name, parameter in model_of(trainer).items():
-        assert torch.equal(parameter, trainer.replica.tensors[name])
-
-
-@pytest.mark.parametrize("sections", [{}, {"rule": {"kind": "local_adamw", "outer_rate": 0.7}}], ids=["1", "0.7"])
-def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(sections: dict[str, Any]) -> None:
-    trainer = trainer_of(**sections)
-    trainer.micro_batch(range(4))
-    sent, _, _ = trainer.extract(32)
-    before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
-    trainer.look_ahead([sent])
-    ahead = model_of(trainer)
-    replica = moved(trainer, sent.votes())
-    for name, tensor in replica.tensors.items():
-        step = tensor - before[name]
-        assert step.any()
-        assert (ahead[name] - tensor).norm() < 0.06 * step.norm()
-
-
-def test_local_steps_of_one_node_lower_the_loss() -> None:
-    trainer = trainer_of()
-    losses = []
-    for number in range(30):
-        for half in (0, 4):
-            trainer.micro_batch(range(8 * number + half, 8 * number + half + 4))
-        sent, samples, loss = trainer.extract(64)
-        assert samples == 8
-        losses.append(loss)
-        moved(trainer, sent.votes())
-        trainer.refresh()
-    assert losses[-1] < losses[0] - 1
-
-
 def test_the_contract_bounds_an_inner_step() -> None:
     local = shapes_contract(rule={"kind": "local_adamw", "micro_batch": 4}).rule
     assert [local.micro_batch_max(allowed) for allowed in (2, 4, 64)] == [2, 4, 4]
     assert shapes_contract().rule.micro_batch_max(64) == 64
-
-
-def test_the_contract_bounds_the_samples_of_a_pass() -> None:
-    alone = small_contract(exchange={"kind": "gossip"}, rule={"kind": "adamw", "samples": 8}, round={"pace": "clock"})
-    assert [samples_at_once(alone, allowed) for allowed in (2, 64)] == [2, 8]
-    with_rounds = shapes_contract()
-    assert samples_at_once(with_rounds, 1 << 20) == with_rounds.round.samples
-
-
-def test_the_contract_chooses_the_rule() -> None:
-    assert isinstance(rule_of(shapes_contract(**LOCAL)), LocalAdamW)
-    assert rule_of(shapes_contract()).offset is None

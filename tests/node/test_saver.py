@@ -150,19 +150,6 @@ async def test_updates_go_on_while_a_slow_disk_writes_a_head(tmp_path: Path, thr
     again.close()
 
 
-async def test_a_head_that_cannot_be_written_is_told_with_the_next_one(tmp_path: Path, threads: Threads) -> None:
-    state = NodeState(tmp_path / "node")
-    saver = Saver(state, threads, time.monotonic, round_s=1.0)
-    state.advance(Head(1, b"\1" * 32))
-    (tmp_path / "node" / "head.json.part").mkdir()
-    saver.note_head()
-    with pytest.raises(OSError, match=r"head\.json\.part"):
-        await saver.finish()
-    with pytest.raises(OSError, match=r"head\.json\.part"):
-        saver.note_head()
-    state.close()
-
-
 async def with_a_failed_save(folder: Path, threads: Threads) -> tuple[FullState, Contributing]:
     """A node whose save in the background has failed, because its disk is full."""
     state = FullState(folder / "node")
@@ -189,17 +176,6 @@ async def test_the_last_save_is_tried_after_one_in_the_background_has_failed(tmp
     state.close()
 
 
-async def test_a_save_that_makes_an_earlier_one_good_says_so(
-    tmp_path: Path, threads: Threads, caplog: pytest.LogCaptureFixture
-) -> None:
-    state, node = await with_a_failed_save(tmp_path, threads)
-    state.is_full = False
-    await node.work.save()
-    assert [record.event for record in caplog.records] == ["node.saved_again"]  # type: ignore[attr-defined]
-    await node.work.finish_jobs()
-    state.close()
-
-
 async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Path, threads: Threads) -> None:
     state = NodeState(tmp_path / "node")
     node = Contributing(state, threads)
@@ -215,33 +191,4 @@ async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Pat
     replica = state.replica(node.contract)
     assert replica is not None  # the one before: no newer than the momentum, so what was sealed since is replayed
     assert replica.step == STEP
-    state.close()
-
-
-async def test_a_node_that_dropped_its_momentum_claims_no_samples(tmp_path: Path, threads: Threads) -> None:
-    state = NodeState(tmp_path / "node")
-    node = Contributing(state, threads)
-    await node.contribute()
-    assert node.work.trained_through_at_extraction == 3
-    await node.work.forget()
-    assert node.work.trained_through_at_extraction is None
-    await node.work.save()
-    assert node.kept is not None
-    assert node.kept.trained_through is None
-    state.close()
-
-
-async def test_a_save_during_the_catch_up_says_how_long_it_took(tmp_path: Path, threads: Threads) -> None:
-    class TakesAMinute(NodeState):
-        def write_momentum(self, kept: KeptMomentum) -> Written:
-            node.now += 60.0
-            return super().write_momentum(kept)
-
-    state = TakesAMinute(tmp_path / "node")
-    node = Contributing(state, threads)
-    await node.work.save_if_due()
-    assert node.work.saved_s == 0
-    node.now = SAVE_IS_DUE
-    await node.work.save_if_due()
-    assert node.work.saved_s == 60
     state.close()

@@ -15,7 +15,7 @@ from grpc.aio import ServicerContext as Context
 from support.small import random_replica, small_contract
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.link import connect
-from thinwire_node.exchange.port import Exchange, LinkLost, Refused
+from thinwire_node.exchange.port import Exchange, LinkLost
 from thinwire_node.session.join import fetch_snapshot
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.wire import service_pb2 as pb
@@ -134,23 +134,4 @@ async def test_a_complete_or_overlong_partial_file_does_not_stop_the_node(
     async with served(store) as link:
         replica = await fetch_snapshot(link, state, CONTRACT)
     assert store.asked == [(7, len(data + more))] + ([(0, 0)] if more else [])
-    assert replica.state_hash() == state_hash
-
-
-async def test_a_partial_file_is_kept_if_the_coordinator_refuses_for_another_reason(
-    tmp_path: Path, state: NodeState
-) -> None:
-    """The file may have gigabytes, and the coordinator may recover."""
-    data, state_hash = snapshot(tmp_path, 7)
-    here = data[: len(data) // 2]
-    state.path("snapshot-7.part").write_bytes(here)
-    store = holding(7, data)
-    store.refusal = "the coordinator cannot read its own ledger"
-    async with served(store) as link:
-        with pytest.raises(Refused, match="its own ledger"):
-            await fetch_snapshot(link, state, CONTRACT)
-        assert state.path("snapshot-7.part").read_bytes() == here
-        store.refusal = ""
-        replica = await fetch_snapshot(link, state, CONTRACT)
-    assert store.asked == [(7, len(here)), (7, len(here))]
     assert replica.state_hash() == state_hash

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,7 @@ from support.small import random_replica, small_contract, small_corpus
 from thinwire.compression.residual import Pending
 from thinwire.compression.sent import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
-from thinwire_proto.errors import MEND_OWNER, ConfigError
-
-NOBODY = ("unshare", "--user", "--map-user=54321", "--map-group=54321")
+from thinwire_proto.errors import ConfigError
 
 
 def test_a_state_directory_keeps_its_contents(tmp_path: Path) -> None:
@@ -86,36 +81,6 @@ def test_the_pending_contribution_is_saved_with_the_momentum(tmp_path: Path) -> 
     state.close()
 
 
-def test_awaited_contributions_are_saved_with_the_momentum(tmp_path: Path) -> None:
-    state = NodeState(tmp_path)
-    awaited = (
-        Pending(b"g" * 32, Sent(torch.tensor([2]), torch.tensor([0.125]), -1), 8),
-        Pending(b"h" * 32, Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 0), 9),
-    )
-    save_momentum(state, KeptMomentum({"momentum": torch.zeros(9)}, 7, awaited[1], awaited))
-    found = state.momentum({"momentum": (9,)})
-    assert found is not None
-    assert found.pending is not None
-    assert found.pending.hash == b"h" * 32
-    summary = [(one.hash, one.step, one.sent.extraction, one.sent.components.tolist()) for one in found.awaited]
-    assert summary == [(b"g" * 32, 8, -1, [2]), (b"h" * 32, 9, 0, [1, 5])]
-    assert found.awaited[1].sent.values.tolist() == [0.5, -0.25]
-    state.close()
-
-
-def test_the_list_of_sent_contributions_is_saved_and_unknown_if_damaged(tmp_path: Path) -> None:
-    state = NodeState(tmp_path)
-    assert state.sent() == []
-    state.save_sent([b"a" * 32, b"b" * 32])
-    assert state.sent() == [b"a" * 32, b"b" * 32]
-    (tmp_path / "sent.json").write_text('["6161')
-    assert state.sent() is None
-    save_momentum(state, KeptMomentum({"momentum": torch.ones(3)}, 1, None))
-    state.drop_momentum()
-    assert (state.sent(), state.momentum({"momentum": (3,)})) == ([], None)
-    state.close()
-
-
 def test_an_older_head_does_not_replace_a_newer_one(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     state.advance(Head(9, b"n" * 32))
@@ -136,34 +101,10 @@ def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_node_leaves_a_coordinators_directory_alone(tmp_path: Path) -> None:
-    """It would take the key that signs the run's rows for its own, and hold the lock that the coordinator needs."""
-    (tmp_path / "ledger.sqlite").touch()
-    with pytest.raises(ConfigError, match="is the state directory of a coordinator; give another --state-dir"):
-        NodeState(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
-
-
 def test_an_error_names_a_state_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used as a state directory"):
         NodeState(tmp_path / "file")
-
-
-@pytest.mark.parametrize("file", ["contract.json", "lock"])
-def test_files_of_another_user_are_no_failing_disk(tmp_path: Path, file: str) -> None:
-    """As after one start with sudo. The advice was to free some space, or to leave the directory and its key."""
-    (tmp_path / file).touch(mode=0)
-    command = [sys.executable, "-m", "thinwire_node", "start", "127.0.0.1:1", "--state-dir", str(tmp_path)]
-    if os.geteuid() == 0:  # root reads everything, unless it is nobody in a namespace
-        if subprocess.run([*NOBODY, "true"], check=False, capture_output=True).returncode:
-            pytest.skip("needs unshare")
-        command = [*NOBODY, *command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "Permission denied" in done.stderr
-    assert MEND_OWNER in done.stderr
-    assert "the disk fails" not in done.stderr
 
 
 def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -> None:

@@ -6,11 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from thinwire_node.storage.state import NodeState
 from thinwire_node.storage.state_slots import free_state_slot
-from thinwire_proto.errors import ConfigError
 
 TAKER = """
 import sys
@@ -58,15 +55,3 @@ def test_a_slot_in_use_as_a_state_dir_is_skipped(tmp_path: Path) -> None:
     state.close()
     with free_state_slot(tmp_path) as slot:
         assert slot.number == 0
-
-
-def test_an_error_says_that_all_slots_are_taken(tmp_path: Path) -> None:
-    first, second, third = (free_state_slot(tmp_path, slots_max=2) for _ in range(3))
-    with first, second, pytest.raises(ConfigError, match="running nodes hold all 2 slots"), third:
-        pass
-
-
-def test_an_error_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used for state slots"), free_state_slot(tmp_path / "file"):
-        pass

@@ -12,7 +12,7 @@ import pytest
 
 from support.reports import small_report
 from support.screen import Screen
-from thinwire_node.observe.terminal import Terminal, can_show
+from thinwire_node.observe.terminal import Terminal
 
 REPORT = small_report()
 
@@ -71,15 +71,6 @@ def test_view_follows_a_resize_and_fits_a_narrow_terminal(screen: Screen, termin
     assert "tokens       1,204,224 counted" in "\n".join(found)
 
 
-def test_a_terminal_with_few_rows_shows_the_top_of_the_view(screen: Screen, terminal: Terminal) -> None:
-    screen.resize(80, 4)
-    terminal.show(REPORT)
-    found = screen.shows(lambda lines: "step 117 of 200" in "".join(lines))
-    assert len(found) == 3
-    terminal.show(replace(REPORT, words="leaving"))
-    assert screen.shows(lambda lines: "leaving" in lines[0])[1:] == found[1:]
-
-
 def test_a_blocked_terminal_does_not_block_the_node(screen: Screen, terminal: Terminal) -> None:
     """Without a reader, the pseudo-terminal is full after a few kilobytes."""
     done = threading.Event()
@@ -100,22 +91,3 @@ def test_control_characters_in_texts_cannot_move_the_cursor(screen: Screen, term
     say(terminal, "not counted: \x1b]0;title\x07\x1b[5Aboo")
     found = screen.shows(lambda lines: "boo" in lines[0])
     assert view(found)[0] == "thinwire · node-1 · waiting for you to see"
-
-
-def test_the_last_frame_remains_with_the_cursor_below_it(screen: Screen, terminal: Terminal) -> None:
-    terminal.show(replace(REPORT, state="left", words="left"))
-    say(terminal, "counted 117 times")
-    terminal.close()
-    found = screen.lines()
-    assert found[:2] == ["counted 117 times", "thinwire · node-1 · left"]
-    assert screen.cursor == (0, len(found))
-
-
-def test_a_file_or_a_dumb_terminal_has_no_live_view(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    with os.fdopen(os.dup(screen.end), "w") as stream:
-        monkeypatch.setenv("TERM", "xterm")
-        assert can_show(stream)
-        monkeypatch.setenv("TERM", "dumb")
-        assert not can_show(stream)
-    with open(os.devnull, "w") as stream:  # noqa: PTH123
-        assert not can_show(stream)

@@ -7,15 +7,13 @@ import json
 import logging
 from dataclasses import replace
 
-import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.reports import small_report
-from thinwire_common.logs import formatter, print_error
+from thinwire_common.logs import formatter
 from thinwire_node.exchange.coordinator import messages
-from thinwire_node.exchange.coordinator.link import _plain
 from thinwire_node.exchange.port import Waiting
 from thinwire_node.observe import definitions
 from thinwire_node.observe.view import lines
@@ -34,11 +32,6 @@ def test_announcements_and_receipts() -> None:
     assert waiting.text == CLEANED
     assert messages.outcome(pb.Receipt(text=EVIL)).text == CLEANED
     assert len(messages.outcome(pb.Receipt(text="x" * 1_000_000)).text.encode()) <= TEXT_BYTES_MAX
-
-
-def test_refusals_of_a_call() -> None:
-    error = grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), EVIL)
-    assert str(_plain(error)) == CLEANED
 
 
 def test_errors_about_a_contract_quote_it_cleanly() -> None:
@@ -67,11 +60,6 @@ def test_a_log_line_stays_one_line_and_shows_everything(name: str) -> None:
         assert "\n" not in written
     else:
         assert all(line.startswith("  ") for line in written.split("\n")[1:])
-
-
-def test_the_last_words_of_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    print_error("thinwire-node", EVIL)
-    assert capsys.readouterr().err == f"thinwire-node: {CLEANED}\n"
 
 
 def test_a_label_of_prometheus_cannot_end_early() -> None:

@@ -42,15 +42,6 @@ def test_micro_batches_add_up_to_the_mean_gradient_of_all_samples() -> None:
     assert momenta[0].abs().max() > 0
 
 
-def test_an_extraction_returns_samples_and_loss_and_resets_them(trainer: Trainer) -> None:
-    trainer.micro_batch(range(4))
-    trainer.micro_batch(range(4, 6))
-    _, samples, loss = trainer.extract(32)
-    assert samples == 6
-    assert loss == pytest.approx(5.5, abs=0.5)
-    assert trainer.samples == 0
-
-
 def test_training_does_not_change_the_replica(trainer: Trainer) -> None:
     before = trainer.replica.state_hash()
     trainer.micro_batch(range(4))
@@ -84,23 +75,6 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(trainer: Trainer, 
     assert trainer.rule.momentum.buffer.isfinite().all()
 
 
-def test_a_huge_gradient_that_is_not_finite_drops_what_it_was_added_to(trainer: Trainer) -> None:
-    """Taking 1e20 from a sum of 1e-3 and 1e20 leaves nothing but the rounding of 1e20."""
-    trainer.micro_batch(range(2))
-    sums = trainer.rule.sums
-    assert sums is not None
-    leaves = list(trainer._compute.parameters.values())
-    handles = [leaf.register_hook(lambda gradient: gradient * 1e20) for leaf in leaves]  # type: ignore[no-untyped-call]
-    handles.append(leaves[0].register_hook(lambda gradient: gradient * float("inf")))  # type: ignore[no-untyped-call]
-    trainer.micro_batch(range(2, 4))
-    for handle in handles:
-        handle.remove()
-    assert (trainer.samples, trainer.dropped, trainer.base_step) == (0, 1, None)
-    assert all(not total.any() for total in sums.values())
-    trainer.micro_batch(range(4, 6))
-    assert (trainer.samples, trainer.dropped) == (2, 1)
-
-
 def test_a_loss_that_is_not_finite_is_dropped(trainer: Trainer) -> None:
     trainer.micro_batch(range(2))
     sums = trainer.rule.sums
@@ -111,25 +85,6 @@ def test_a_loss_that_is_not_finite_is_dropped(trainer: Trainer) -> None:
     trainer.micro_batch(range(2, 4))
     assert (trainer.samples, trainer.dropped) == (2, 1)
     assert all(torch.equal(total, kept[name]) for name, total in sums.items())
-
-
-def test_an_update_reaches_the_model(trainer: Trainer) -> None:
-    with torch.no_grad():
-        trainer.replica.tensors["embedding.weight"].zero_()
-    trainer.refresh()
-    trainer.micro_batch(range(2))
-    _, _, loss = trainer.extract(1)
-    assert loss == pytest.approx(
-        5.545, abs=1e-3
-    )  # without an embedding the model predicts a uniform distribution: ln 256
-
-
-def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
-    trainer.micro_batch(range(2))
-    trainer.interrupt()
-    with pytest.raises(Interrupted):
-        trainer.micro_batch(range(2, 4))
-    assert trainer.samples == 2
 
 
 def test_a_micro_batch_interrupted_in_its_backward_pass_leaves_no_part_of_a_gradient(trainer: Trainer) -> None:
@@ -177,19 +132,6 @@ def test_gradients_are_those_of_autograd_in_memory_that_is_used_again(trainer: T
         compute.use({name: tensor.detach() for name, tensor in leaves.items()})  # as after each update
     assert addresses[0] == addresses[1]
     assert all(parameter.grad is None for parameter in compute.parameters.values())
-
-
-def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = torch.autograd.backward
-
-    def interrupted(loss: torch.Tensor) -> None:
-        trainer.interrupt()
-        backward(loss)
-
-    monkeypatch.setattr(torch.autograd, "backward", interrupted)
-    with pytest.raises(Interrupted):
-        trainer.micro_batch(range(2))
-    assert trainer.samples == 0
 
 
 def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
@@ -242,26 +184,6 @@ def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Tr
     assert not looks_ahead(trainer, sent, share=1.5 - share)
 
 
-def test_looking_ahead_of_two_contributions_equals_two_updates(looking: tuple[Trainer, Sent]) -> None:
-    trainer, first = looking
-    trainer.micro_batch(range(4, 8))
-    second, _, _ = trainer.extract(8)
-    trainer.look_ahead([first, second])
-    assert looks_ahead(trainer, first, second)
-    assert not looks_ahead(trainer, first)
-    assert not looks_ahead(trainer, second)
-
-
-def test_looking_ahead_does_not_change_the_replica(looking: tuple[Trainer, Sent]) -> None:
-    trainer, sent = looking
-    before, step, head = trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head
-    for start in (4, 8):
-        trainer.look_ahead([sent])
-        trainer.micro_batch(range(start, start + 4))
-    trainer.extract(8)
-    assert (trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head) == (before, step, head)
-
-
 def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     swarms = trainer.replica.clone()
@@ -303,16 +225,6 @@ def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_rep
     assert pointers[0] == pointers[1] != trainer._compute.parameters[name].data_ptr()
 
 
-def test_adopting_a_replica_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:
-    trainer, sent = looking
-    trainer.look_ahead([sent])
-    other = random_replica(trainer.replica.contract, seed=1)
-    trainer.adopt(other)
-    assert stands_on(trainer, other)
-    trainer.look_ahead([sent])
-    assert looks_ahead(trainer, sent)
-
-
 def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     bases = [trainer.base_step]
@@ -330,10 +242,3 @@ def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(lookin
     trainer.clear()
     bases.append(trainer.base_step)
     assert bases == [None, None, 20, None, 21, None]
-
-
-def test_a_dropped_micro_batch_has_no_base(trainer: Trainer) -> None:
-    with torch.no_grad():
-        trainer.replica.tensors["embedding.weight"].fill_(float("nan"))
-    trainer.micro_batch(range(2))
-    assert (trainer.dropped, trainer.base_step) == (1, None)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from support.toy_kinds import SlopesSpec
-from support.two_nodes import SEEN, Counting, TwoNodes
+from support.two_nodes import Counting, TwoNodes
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import MODELS, Contract, ModelSpec, Parameter
 from thinwire_proto.errors import ConfigError
@@ -179,34 +179,6 @@ def test_frozen_tensors_do_not_travel_and_keep_their_values() -> None:
     assert torch.equal(model.embedding.weight, Frozen().embedding.weight)
     assert torch.equal(model.get_buffer("scale"), torch.full((64,), 2.0))
     assert model.head.weight.is_meta
-
-
-def test_a_tensor_that_the_loss_does_not_use_has_a_gradient_of_zeros_and_stays() -> None:
-    nodes = nodes_with("Unused")
-    _, gradients = nodes.computes[0].gradients(Counting(16).batch(range(4)))
-    now = nodes.trainers[0].replica.tensors
-    for name in ("spare.weight", "spare.bias", "other.weight", "other.bias"):
-        assert gradients[name].shape == now[name].shape
-        assert not gradients[name].any()
-        assert torch.equal(now[name], nodes.first[name])
-
-
-def test_rows_of_tokens_that_are_never_seen_have_no_gradient() -> None:
-    """With four samples of a small model, only the components of a whole tile can move such a row."""
-    nodes = nodes_with("Unseen")
-    _, gradients = nodes.computes[0].gradients(Counting(16).batch(range(4)))
-    assert not gradients["embedding.weight"][SEEN:].any()
-    assert gradients["embedding.weight"][:SEEN].any(1).all()
-    moved = (nodes.trainers[0].replica.tensors["embedding.weight"] - nodes.first["embedding.weight"]).abs().mean(1)
-    assert moved[SEEN:].mean() < moved[:SEEN].mean()
-
-
-def test_kernels_keep_their_shapes() -> None:
-    tensors = nodes_with("Convolution").trainers[0].replica.tensors
-    assert {name: tuple(tensors[name].shape) for name in ("line.weight", "plane.weight")} == {
-        "line.weight": (70, 64, 3),
-        "plane.weight": (5, 1, 3, 7),
-    }
 
 
 def test_dropout_acts_in_training_only() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import weakref
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from support.small import small_contract
 from thinwire_proto.activations import KEPT_BYTES_MAX, activation_bytes
-from thinwire_proto.task import Task, task_of
+from thinwire_proto.task import Task
 
 START = """
 import sys
@@ -37,13 +36,6 @@ class Dropping(nn.Module):
         return nn.functional.dropout(tokens * self.scale, 0.5).sum()
 
 
-class Looking(Dropping):
-    """Cannot run on more than one token."""
-
-    def loss(self, tokens: Tensor) -> Tensor:
-        return tokens.sum() if tokens else tokens.sum() * self.scale
-
-
 class TaskOf(Task):
     """A task whose model is of this class."""
 
@@ -58,20 +50,6 @@ def test_a_node_starts_without_torchs_compiler_where_the_model_is_small() -> Non
     """Loading it takes over a second of processor time and 155 MB."""
     contract = small_contract().model_dump_json()
     subprocess.run([sys.executable, "-c", START, contract], check=True)
-
-
-def test_a_pass_leaves_the_generator_of_random_numbers_alone() -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    assert activation_bytes(TaskOf(Dropping), small_contract().model) > 0  # type: ignore[abstract]
-    assert torch.equal(torch.rand(1), expected)
-
-
-def test_a_model_that_cannot_run_on_such_a_sample_has_no_forecast() -> None:
-    spec = small_contract().model
-    assert activation_bytes(TaskOf(Looking), spec) == 0  # type: ignore[abstract]
-    assert activation_bytes(task_of(spec), spec) > 0
 
 
 @pytest.mark.parametrize("error", [IndexError, ValueError, AssertionError, KeyError, AttributeError, MemoryError])
@@ -119,10 +97,3 @@ class Remembered(Dropping):
 
     def loss(self, tokens: Tensor) -> Tensor:
         return (tokens * self.scale).exp().sum()
-
-
-def test_nothing_of_a_pass_stays_in_memory() -> None:
-    assert activation_bytes(TaskOf(Remembered), small_contract().model) > 0  # type: ignore[abstract]
-    gc.collect()
-    assert Remembered.models
-    assert not Remembered.alive

@@ -48,20 +48,9 @@ def test_the_coordinators_certificate_leads_to_its_authority() -> None:
     assert check_certificate(der(LEAF), KEY.public.fingerprint, NOW) == AUTHORITY.chain
 
 
-def test_every_tls_library_can_read_the_name_of_the_extension() -> None:
-    assert max(int(number) for number in EXTENSION.dotted_string.split(".")) < 1 << 28, "RFC 5280, appendix B"
-
-
 def test_whoever_copies_the_extension_is_found_out() -> None:
     extension, other = vouch(KEY, der(AUTHORITY)).value, new_authority(NOW)
     with pytest.raises(Untrusted, match="in between: the coordinator's authority did not issue"):
-        check_certificate(forged(extension, other), KEY.public.fingerprint, NOW)
-
-
-def test_an_authority_that_the_key_did_not_sign_is_refused() -> None:
-    other = new_authority(NOW)
-    extension = vouch(KEY, der(AUTHORITY)).value[:96] + der(other)
-    with pytest.raises(Untrusted, match="in between: the coordinator's key did not sign"):
         check_certificate(forged(extension, other), KEY.public.fingerprint, NOW)
 
 
@@ -76,12 +65,6 @@ def test_a_certificate_of_something_else_is_named(name: str) -> None:
         check_certificate(forged(b"", new_authority(NOW), name), KEY.public.fingerprint, NOW)
     assert ascii(name) in str(caught.value)
     assert str(caught.value).isprintable()
-
-
-def test_a_certificate_for_another_purpose_is_refused() -> None:
-    extension = vouch(KEY, der(AUTHORITY)).value
-    with pytest.raises(Untrusted, match="not of thinwire-coordinator"):
-        check_certificate(forged(extension, AUTHORITY, "thinwire-node"), KEY.public.fingerprint, NOW)
 
 
 @pytest.mark.parametrize(

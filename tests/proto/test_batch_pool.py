@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from thinwire_proto.batch_pool import one_torch_thread, process_batches
+from thinwire_proto.batch_pool import process_batches
 
 WAIT_S = 30.0
 """Only a failing test waits so long."""
@@ -98,23 +98,6 @@ def test_the_program_keeps_its_number_of_torch_threads() -> None:
     assert (torch.get_num_threads(), number_of_new_thread()) == (3, 3)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_work_that_is_not_worth_splitting(threads: int) -> None:
-    torch.set_num_threads(threads)
-    with one_torch_thread():
-        assert torch.get_num_threads() == 1
-        with one_torch_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 1
-    assert (torch.get_num_threads(), number_of_new_thread()) == (threads, threads)
-
-
-def test_work_on_other_devices_stays_on_the_calling_thread() -> None:
-    torch.set_num_threads(3)
-    names = process_batches(lambda item, slot: threading.current_thread().name, range(9), torch.device("meta"))
-    assert set(names) == {threading.current_thread().name}
-
-
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_ends_the_job_after_the_batches_under_way(failing: int) -> None:
     torch.set_num_threads(2)
@@ -133,29 +116,6 @@ def test_an_error_ends_the_job_after_the_batches_under_way(failing: int) -> None
     count = len(ended)
     assert process_batches(lambda item, slot: item, range(4)) == [0, 1, 2, 3]
     assert len(ended) == count  # no thread works on the failed job any more
-
-
-def test_an_error_drops_the_batches_that_nobody_has_taken() -> None:
-    torch.set_num_threads(1)
-    taken: list[int] = []
-
-    def work(item: int, slot: int) -> None:
-        taken.append(item)
-        if item == 3:
-            raise ValueError("this batch fails")
-
-    with pytest.raises(ValueError, match="this batch fails"):
-        process_batches(work, range(1000))
-    assert taken == [0, 1, 2, 3]
-
-
-def test_a_job_inside_a_job_does_not_wait_for_itself() -> None:
-    torch.set_num_threads(2)
-
-    def work(item: int, slot: int) -> int:
-        return sum(process_batches(lambda inner, _: inner * item, range(5)))
-
-    assert process_batches(work, range(20)) == [10 * item for item in range(20)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks, as Linux programs do")

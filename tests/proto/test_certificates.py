@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from thinwire_coordinator.hall.access.transport import GivenCertificates, OwnCertificates, Rotation
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.identity.authority import EXTENSION
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf, why_renew_leaf
 from thinwire_proto.identity.keys import SecretKey
 
@@ -29,10 +25,6 @@ def own(
     folder: Path, now: datetime = NOW, key: SecretKey = KEY, hosts: tuple[str, ...] = ("192.0.2.7",)
 ) -> Certificate:
     return OwnCertificates(folder / "tls", key, hosts, now).current
-
-
-def test_a_restart_keeps_the_certificate(tmp_path: Path) -> None:
-    assert own(tmp_path) == own(tmp_path)
 
 
 def test_only_the_owner_reads_the_keys(tmp_path: Path) -> None:
@@ -77,29 +69,6 @@ def test_another_key_or_address_needs_another_certificate(tmp_path: Path) -> Non
     assert own(tmp_path, key=SecretKey(), hosts=("192.0.2.8", "run.example")) != second
 
 
-def test_a_certificate_without_the_extension_is_replaced() -> None:
-    """As one of an early 0.3.0, which had the extension under a name that Go cannot read."""
-    authority, now = new_authority(NOW), NOW + DAY
-    issuer = load_pem_private_key(authority.key, None)
-    assert isinstance(issuer, ec.EllipticCurvePrivateKey)
-    leaf = new_leaf(authority, KEY, [], NOW)
-    with_it = leaf.parsed
-    builder = x509.CertificateBuilder(
-        with_it.issuer,
-        with_it.subject,
-        issuer.public_key(),
-        7,
-        with_it.not_valid_before_utc,
-        with_it.not_valid_after_utc,
-    )
-    for extension in with_it.extensions:
-        if extension.oid != EXTENSION:
-            builder = builder.add_extension(extension.value, extension.critical)
-    without = Certificate(builder.sign(issuer, hashes.SHA256()).public_bytes(Encoding.PEM), authority.key)
-    assert why_renew_leaf(leaf, authority, KEY, [], now) is None
-    assert "key or its authority is another" in str(why_renew_leaf(without, authority, KEY, [], now))
-
-
 def test_the_authority_outlives_its_certificates_and_is_replaced_in_time(tmp_path: Path) -> None:
     certificates = OwnCertificates(tmp_path / "tls", KEY, (), NOW)
     first = certificates.authority
@@ -112,12 +81,6 @@ def test_the_authority_outlives_its_certificates_and_is_replaced_in_time(tmp_pat
     assert certificates.renew(NOW + 20 * 365 * DAY) is not None
     assert certificates.authority != first
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == certificates.authority.chain
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tls").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot keep the TLS certificate"):
-        own(tmp_path)
 
 
 def given(folder: Path, now: datetime = NOW, key: bytes | None = None) -> GivenCertificates:

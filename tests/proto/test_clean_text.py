@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 
 import pytest
@@ -17,8 +16,6 @@ from thinwire_proto.clean_text import (
     TEXT_BYTES_MAX,
     clean_name,
     clean_text,
-    escaped_in_json,
-    shown_as_written,
 )
 
 ZALGO = "a" + "\u0301" * 1000
@@ -79,22 +76,3 @@ def test_any_text_becomes_one_visible_line_within_its_bounds(sent: str) -> None:
         assert shown == shown.strip()
         assert not any(unicodedata.category(letter) in ("Cf", "Cc", "Cs", "Zl", "Zp") for letter in shown)
     assert sum(not unicodedata.category(letter).startswith("M") for letter in clean_name(sent)) <= NAME_GRAPHEMES_MAX
-
-
-@given(st.text(max_size=100))
-@example("a \u0301 b \u0301")
-@example("\u0301 a")
-def test_cleaning_twice_changes_nothing(sent: str) -> None:
-    assert clean_name(clean_name(sent)) == clean_name(sent)
-
-
-@given(st.text(st.characters(codec=None), max_size=50))
-@example("\x1b[2J\u202e\U000e0041\n")
-def test_json_keeps_its_contents_when_it_is_escaped(sent: str) -> None:
-    line = escaped_in_json(json.dumps({"text": sent}, ensure_ascii=False))
-    assert json.loads(line) == {"text": sent}
-    assert line.isprintable()
-
-
-def test_a_text_of_a_model_keeps_its_lines() -> None:
-    assert shown_as_written("a\n\tb\x1b[2J\u202ec") == "a\n\tb\ufffd[2J\ufffdc"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from contextlib import suppress
-from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -19,10 +17,9 @@ from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import schedule as rates
 from thinwire_proto.exact.aggregation import SizedMerger
-from thinwire_proto.exact.magnitudes import SCALE_MIN, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes, merge
+from thinwire_proto.exact.votes import CHUNK, Merged, Votes, merge
 from thinwire_proto.wire.codec import (
     VERSION,
     contribution_bytes_max,
@@ -33,38 +30,11 @@ from thinwire_proto.wire.codec import (
     update_bytes_max,
 )
 from thinwire_proto.wire.component_codec import GAPS
-from thinwire_proto.wire.sign_form import signs_of
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 OTHERS: tuple[Magnitude, ...] = ("clipped", "tile")
 EMPTY = Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 RATE = float(np.float32(1e-3))
-
-
-@given(st.integers(1, 4096), st.integers(0, 2), st.integers(1, 4), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
-def test_votes_round_trip(k: int, matrices: int, vectors: int, seed: int) -> None:
-    parameters = [Parameter(name=f"m{n}", shape=(64, 64 * (n + 1))) for n in range(matrices)]
-    layout = TileLayout([*parameters, Parameter(name="v", shape=(64 * vectors,))])
-    votes = random_votes(layout, k, seed)
-    data = encode_votes(votes, layout)
-    again = decode_votes(data, layout, k)
-    assert np.array_equal(again.components, votes.components)
-    assert np.array_equal(again.positive, votes.positive)
-    assert len(data) <= contribution_bytes_max(layout, k)
-
-
-@given(st.integers(1, 4096), st.lists(st.integers(1, 8000), min_size=1, max_size=4), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
-def test_updates_round_trip(k: int, weights: list[int], seed: int) -> None:
-    merged = merge(((random_votes(LAYOUT, k, seed + n), w) for n, w in enumerate(weights)), LAYOUT.components)
-    data = encode_update(Update(seed, RATE, 1.0, merged), LAYOUT)
-    again = decode_update(data, LAYOUT)
-    assert (again.step, again.learning_rate, again.decay) == (seed, RATE, 1.0)
-    assert isinstance(again.merged, Merged)
-    assert np.array_equal(again.merged.components, merged.components)
-    assert np.array_equal(again.merged.values, merged.values)
-    assert len(data) <= update_bytes_max(LAYOUT)
 
 
 def sized_update(step: int, *votes: Votes) -> Update:
@@ -103,60 +73,6 @@ def test_updates_with_magnitudes_round_trip(k: int, nodes: int, seed: int) -> No
     assert np.array_equal(again.merged.values, update.merged.values)
     assert again.merged.scales.tobytes() == update.merged.scales.tobytes()
     assert len(data) <= update_bytes_max(LAYOUT, "tile")
-
-
-def test_payload_of_the_other_magnitude_kind_is_refused() -> None:
-    sized, plain = random_sized_votes(LAYOUT, 32, 1), random_votes(LAYOUT, 32, 1)
-    of_signs = Update(0, RATE, 1.0, merge([(plain, 1)], LAYOUT.components))
-    with pytest.raises(PayloadError, match="magnitude = sign"):
-        decode_votes(encode_votes(sized, LAYOUT), LAYOUT, 32)
-    with pytest.raises(PayloadError, match="magnitude = tile"):
-        decode_votes(encode_votes(plain, LAYOUT), LAYOUT, 32, "tile")
-    with pytest.raises(PayloadError, match="magnitude = sign"):
-        decode_update(encode_update(sized_update(0, sized), LAYOUT), LAYOUT)
-    with pytest.raises(PayloadError, match="magnitude = tile"):
-        decode_update(encode_update(of_signs, LAYOUT), LAYOUT, "tile")
-
-
-def test_empty_and_full_votes_round_trip() -> None:
-    assert len(decode_votes(encode_votes(EMPTY, LAYOUT), LAYOUT, 32)) == 0
-    everything = Votes(np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_))
-    assert len(decode_votes(encode_votes(everything, LAYOUT), LAYOUT, 4096)) == LAYOUT.components
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
-def test_random_bytes_raise_only_payload_error(data: bytes) -> None:
-    with pytest.raises(PayloadError):
-        decode_votes(data, LAYOUT, 32)
-    with pytest.raises(PayloadError):
-        decode_update(data, LAYOUT)
-    with pytest.raises(PayloadError):
-        decode_votes(data, LAYOUT, 32, "tile")
-    with pytest.raises(PayloadError):
-        decode_update(data, LAYOUT, "tile")
-
-
-@given(st.data())
-@settings(max_examples=100, deadline=None)
-def test_damaged_payload_with_magnitudes_decodes_to_valid_votes_or_raises(data: st.DataObject) -> None:
-    sized = random_sized_votes(LAYOUT, 32, 1)
-    for whole in (encode_votes(sized, LAYOUT), encode_update(sized_update(4, sized), LAYOUT)):
-        damaged = bytearray(whole)
-        for _ in range(data.draw(st.integers(1, 4))):
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-        with suppress(PayloadError):
-            SizedMerger(LAYOUT, 1.0).add(decode_votes(bytes(damaged), LAYOUT, 32, "tile"), 1)
-        try:
-            merged = decode_update(bytes(damaged), LAYOUT, "tile").merged
-        except PayloadError:
-            pass
-        else:
-            assert isinstance(merged, Merged)
-            assert merged.scales is not None
-            assert len(merged.scales) == len(tiles_with(merged.components, LAYOUT)[0])
-            assert ((merged.scales >= SCALE_MIN) & (merged.scales <= 1)).all()
-            assert ((np.abs(merged.values) >= 1) & (np.abs(merged.values) <= 127)).all()
 
 
 @given(st.data())
@@ -253,43 +169,11 @@ def test_nested_arrays_are_refused_before_they_take_memory() -> None:
         decode_votes(payload(GAPS, 1, packed(b"\x00"), [], b"\x01"), LAYOUT, 32)
 
 
-def test_bytes_after_an_empty_part_are_refused() -> None:
-    for suffix in (b"", b"x"):
-        data = payload(GAPS, 0, packed(b"") + suffix, NONE, b"")
-        if suffix:
-            with pytest.raises(PayloadError, match="an empty part must be"):
-                decode_votes(data, LAYOUT, 32)
-        else:
-            assert len(decode_votes(data, LAYOUT, 32)) == 0
-
-
-def test_component_outside_its_space_is_refused() -> None:
-    for kind, space in enumerate((LAYOUT.matrix_components, LAYOUT.components - LAYOUT.matrix_components)):
-        frames = [NONE, NONE]
-        frames[kind] = packed(b"\xff" * (space // 255) + bytes([space % 255]))
-        with pytest.raises(PayloadError, match=f"component {space} is outside the space of {space}"):
-            decode_votes(payload(GAPS, 1, *frames, b"\x01"), LAYOUT, 32)
-
-
 def test_merged_votes_outside_their_bounds_are_refused() -> None:
     one = int(np.float32(1).view(np.uint32))
     data = payload(0, one, one, *ONE, b"\x01", 8, packed(b"\xff"), packed(b"\x00\x80"))
     with pytest.raises(PayloadError, match="between 1 and 32767"):
         decode_update(data, LAYOUT)
-
-
-def test_signs_round_trip_only_if_the_contract_steps_by_signs() -> None:
-    update = Update(3, RATE, 1.0, merge([(random_votes(LAYOUT, 2000, 1), 1)], LAYOUT.components))
-    assert isinstance(update.merged, Merged)
-    signs = signs_of(update.merged, LAYOUT, 3)
-    data = encode_update(replace(update, merged=signs), LAYOUT)
-    again = decode_update(data, LAYOUT).merged
-    assert isinstance(again, Signs)
-    assert np.array_equal(again.stepped, signs.stepped)
-    assert np.array_equal(again.positive, signs.positive)
-    for other in OTHERS:
-        with pytest.raises(PayloadError, match=f"demo.magnitude = {other}"):
-            decode_update(data, LAYOUT, other)
 
 
 @pytest.mark.parametrize(
@@ -328,25 +212,6 @@ def test_sizes_outside_their_bounds_are_refused(sizes: tuple[int, bytes, bytes],
     with pytest.raises(PayloadError) as error:
         decode_update(data, LAYOUT, "tile")
     assert expected in str(error.value)
-
-
-def test_update_that_cannot_be_decoded_is_not_encoded() -> None:
-    one = Merged(np.array([3]), np.array([300], np.int16), rounded(np.array([0.5])))
-    with pytest.raises(ValueError, match="values are int8"):
-        encode_update(Update(0, RATE, 1.0, one), LAYOUT)
-    fine = Merged(np.array([3]), np.array([3], np.int16), np.array([0.1], np.float32))
-    with pytest.raises(ValueError, match="eight significant bits"):
-        encode_update(Update(0, RATE, 1.0, fine), LAYOUT)
-
-
-def test_invalid_rates_are_refused() -> None:
-    nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
-    for rate, decay in ((float("nan"), 1.0), (-0.5, 1.0), (0.5, 1.5), (1e-40, 1.0), (-0.0, 1.0)):
-        bits = [int(np.float32(value).view(np.uint32)) for value in (rate, decay)]
-        with pytest.raises(PayloadError, match="learning rate and decay"):
-            decode_update(payload(0, *bits, *ONE, b"\x01", 1, packed(b"\x00"), packed(b"")), LAYOUT)
-    with pytest.raises(ValueError, match="not a float32"):
-        encode_update(Update(0, 0.1, 1.0, nothing), LAYOUT)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Components, Votes
-from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.component_codec import (
     GAPS,
@@ -22,7 +19,6 @@ from thinwire_proto.wire.component_codec import (
     RANKS,
     decode_components,
     encode_components,
-    encoded_max,
 )
 from thinwire_proto.wire.packing import compress
 
@@ -51,33 +47,14 @@ def decode(fields: list[int | bytes], layout: TileLayout = LAYOUT, per_tile: int
     return decode_components(form, count, head, body, layout, per_tile, layout.components)[0]
 
 
-@given(st.lists(st.integers(0, 22), min_size=LAYOUT.tiles, max_size=LAYOUT.tiles), st.integers(0, 2**31))
-@settings(max_examples=200, deadline=None)
-def test_any_counts_round_trip(counts: list[int], seed: int) -> None:
-    components = random_components(LAYOUT, counts, seed)
-    fields = encode_components(components, LAYOUT)
-    assert np.array_equal(decode(fields), components)
-    assert sum(len(field) for field in fields if isinstance(field, bytes)) <= encoded_max(len(components), LAYOUT)
-
-
-@pytest.mark.parametrize("each", range(1, MATRIX_RANKED_MAX + 1))
-def test_lowest_and_highest_rank_round_trip(each: int) -> None:
+def test_lowest_and_highest_rank_round_trip() -> None:
     """The bounds of a rank, 0 and the largest, in matrices and vectors."""
-    first, last = np.arange(each), FULL - each + np.arange(each)
-    for inside, in_vector in ((first, first), (last, 64 - each + first)):
-        vector = LAYOUT.matrix_components + in_vector
-        components = np.concatenate([inside, FULL + inside, vector]).astype(np.int64)
-        fields = encode_components(components, LAYOUT)
-        assert np.array_equal(decode(fields), components)
-
-
-@pytest.mark.parametrize("each", [1, 31, 32, 63, 64])
-def test_vector_tile_with_any_count_has_a_rank(each: int) -> None:
-    layout = TileLayout([Parameter(name="v", shape=(6400,))])
-    components = random_components(layout, [each] * layout.tiles, each)
-    fields = encode_components(components, layout)
-    assert fields[0] == RANKS
-    assert np.array_equal(decode(fields, layout), components)
+    for each in range(1, MATRIX_RANKED_MAX + 1):
+        first, last = np.arange(each), FULL - each + np.arange(each)
+        for inside, in_vector in ((first, first), (last, 64 - each + first)):
+            vector = LAYOUT.matrix_components + in_vector
+            components = np.concatenate([inside, FULL + inside, vector]).astype(np.int64)
+            assert np.array_equal(decode(encode_components(components, LAYOUT)), components), each
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 64, 128])
@@ -125,17 +102,3 @@ def test_invalid_ranks_are_refused() -> None:
             decode(fields)
     with pytest.raises(PayloadError, match="tile 0 has 6 votes; k allows 5"):
         decode([RANKS, count, head, body], per_tile=5)
-
-
-def test_lower_bits_must_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two components with the same upper bits could have lower bits in the wrong order, or equal ones."""
-    monkeypatch.setattr(component_codec, "GAP_TABLE_BITS", 1000)  # otherwise two components alone are encoded as gaps
-    layout = TileLayout([Parameter(name="m", shape=(64, 64))])
-    form, count, head, body = encode_components(np.array([5, 9]), layout)
-    assert form == RANKS
-    assert isinstance(body, bytes)
-    five_nine, upper = bytes([5 << 2, 9 << 4]), body[:-2]
-    assert body == upper + five_nine
-    for lower in (bytes([9 << 2, 5 << 4]), bytes([9 << 2, 9 << 4])):
-        with pytest.raises(PayloadError, match="not in ascending order"):
-            decode([RANKS, count, head, upper + lower], layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from pathlib import Path
@@ -33,20 +32,6 @@ def test_the_file_is_that_of_a_copy(tmp_path: Path) -> None:
     assert (tmp_path / "frozen").read_bytes() == (tmp_path / "copy").read_bytes()
 
 
-def test_a_step_before_anything_is_written(tmp_path: Path) -> None:
-    replica = random_replica(small_contract())
-    before = replica.clone()
-    frozen = replica.freeze()
-    assert replica.frozen == [frozen.tensors]
-    step(replica)
-    frozen.write(tmp_path / "f")
-    found = read_tensors(tmp_path / "f")
-    assert all(torch.equal(found[name], tensor) for name, tensor in before.tensors.items())
-    assert not all(torch.equal(found[name], tensor) for name, tensor in replica.tensors.items())
-    assert (frozen.step, frozen.head) == (before.step, before.head)
-    assert replica.frozen == []
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")
 def test_steps_while_a_slow_disk_takes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe takes 64 KiB and then nothing until it is read."""
@@ -69,15 +54,6 @@ def test_steps_while_a_slow_disk_takes_the_file(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "f").write_bytes(found)
     assert all(torch.equal(tensor, before.tensors[name]) for name, tensor in read_tensors(tmp_path / "f").items())
     assert frozen.tensors.separate() == 0
-
-
-def test_what_is_not_wanted_any_longer_is_not_copied() -> None:
-    replica = random_replica(small_contract())
-    frozen = replica.freeze()
-    assert replica.frozen
-    del frozen
-    gc.collect()
-    assert replica.frozen == []
 
 
 def test_a_file_that_cannot_be_written_sets_the_replica_free(tmp_path: Path) -> None:

@@ -109,14 +109,3 @@ def test_a_mistyped_invite_is_noticed(position: int, letter: str) -> None:
 def test_anything_else_is_refused_in_words(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_invite(text)
-
-
-@pytest.mark.parametrize("address", ["nowhere", "host:0", "host:65536", "ho st:7700", "host:7700/path"])
-def test_an_invite_to_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="no valid address"):
-        parse_invite(str(Invite(address, bytes(32), bytes(16))))
-
-
-def test_an_invite_of_a_later_format_asks_for_an_update() -> None:
-    with pytest.raises(ConfigError, match="update thinwire"):
-        parse_invite(str(Invite("host:7700", bytes(32), bytes(16), public_tls=2)))  # type: ignore[arg-type]

@@ -17,7 +17,6 @@ from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.lfs_pointer import IS_LFS_POINTER
-from thinwire_proto.models.transformers_models import canonical_config
 from thinwire_proto.task import Stateless, Task, complete_model, task_of
 
 VOCABULARY = 96
@@ -160,11 +159,6 @@ def test_the_built_in_llama_computes_the_same_or_refuses(
         assert equal_logits(task, folder)
 
 
-def test_another_family_is_for_kind_hf(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model_type is 'mistral'.*model\.kind = 'hf' takes such a model"):
-        task_of(NATIVE).load(saved(tmp_path, "mistral", **G))
-
-
 def edited(folder: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
     path = folder / "model.safetensors"
     save_file(edit(load_file(path)), path, {"format": "pt"})
@@ -238,15 +232,6 @@ def test_what_is_left_out_is_named(kind: str, tied: Path, tmp_path: Path, caplog
     assert f"left out, because the model does not need them: {FREQUENCIES}" in caplog.text
 
 
-def test_masks_of_earlier_versions_are_left_out_whatever_their_type(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    mask = "transformer.h.0.attn.bias"
-    folder = edited(saved(tmp_path, "gpt2", **GPT), lambda t: t | {mask: torch.ones(1, 1, 48, 48, dtype=torch.bool)})
-    assert equal_logits(hf_task(folder), folder)
-    assert f"left out, because the model does not need them: {mask}" in caplog.text
-
-
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n"
 
 
@@ -271,24 +256,3 @@ def test_a_pointer_of_git_lfs_is_named(kind: str, file: str, tied: Path, tmp_pat
         begin[kind]()
     assert str(raised.value) == f"{tmp_path / file}: {IS_LFS_POINTER}"
     assert "git lfs pull" in IS_LFS_POINTER
-
-
-def test_the_base_of_an_adapter_has_no_tensors_that_its_model_does_not_take(tied: Path, tmp_path: Path) -> None:
-    for path in tied.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    complete_model(LoraSpec(base=str(tmp_path)), lambda: None)
-    edited(tmp_path, EDITS["a bias"][0])
-    with pytest.raises(ConfigError, match=EDITS["a bias"][1]):
-        complete_model(LoraSpec(base=str(tmp_path)), lambda: None)
-
-
-def test_a_longest_context_may_differ_only_where_positions_do_not_depend_on_it(tmp_path: Path) -> None:
-    for rope, may_differ in ((DEFAULT_ROPE, True), (DYNAMIC, False)):
-        folder = saved(tmp_path / str(may_differ), "llama", **G | {"rope_parameters": rope})
-        config = {"model_type": "llama"} | G | {"rope_parameters": rope, "max_position_embeddings": 24}
-        task = task_of(HuggingFaceSpec(config=canonical_config(config, "config"), vocabulary=VOCABULARY, context=24))
-        if may_differ:
-            task.load(folder)
-        else:
-            with pytest.raises(ConfigError, match="max_position_embeddings is 48; the model of this run has 24"):
-                task.load(folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,29 +44,6 @@ def test_special_tokens_are_read_and_shown(path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(f"a{END}b")) == f"a{END}b"
 
 
-def test_a_token_outside_the_vocabulary_stands_for_nothing(path: Path) -> None:
-    tokenizer = JsonTokenizer(path, end=0)
-    padded = torch.cat([tokenizer.encode("the cat"), torch.tensor([tokenizer.vocabulary, 40_000])])
-    assert tokenizer.decode(padded) == "the cat"
-
-
-def test_the_vocabulary_counts_unused_numbers(path: Path, tmp_path: Path) -> None:
-    document = json.loads(path.read_bytes())
-    words = document["model"]["vocab"]
-    assert JsonTokenizer(path, end=0).vocabulary == len(words)
-    last = max(words, key=words.__getitem__)
-    words[last] = 500
-    document["model"]["merges"] = [pair for pair in document["model"]["merges"] if "".join(pair) != last]
-    (tmp_path / "gap.json").write_text(json.dumps(document))
-    assert JsonTokenizer(tmp_path / "gap.json", end=0).vocabulary == 501
-
-
-def test_given_files_win_over_the_made_config(path: Path) -> None:
-    given = {"tokenizer_config.json": b"{}", "chat_template.jinja": b"{{ messages }}"}
-    files = JsonTokenizer(path, 0, given).files()
-    assert files == {**given, "tokenizer.json": path.read_bytes()}
-
-
 def test_transformers_opens_the_files(path: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds
 
@@ -88,9 +63,3 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": 1}')
     with pytest.raises(ConfigError, match=r"tokenizer\.json: is not a tokenizer\.json"):
         JsonTokenizer(tmp_path / "tokenizer.json", None).encode("text")
-
-
-def test_without_the_library_the_error_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'thinwire\[data\]'"):
-        JsonTokenizer(path, None).encode("text")

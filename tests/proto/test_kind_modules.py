@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_proto.errors import ConfigError
-from thinwire_proto.kind_modules import KindModules
-
 NAME_TAKERS = Path(__file__).parents[1] / "support" / "name_takers.py"
 
 
@@ -55,39 +52,3 @@ def test_a_script_cannot_take_a_name_of_this_projects_before_it_is_imported() ->
         "model.kind: the name 'decoder' is taken; choose another",
         "exchange.kind: the name 'star' is taken; choose another",
     ]
-
-
-def test_an_unknown_kind_names_the_broken_package_each_time(site: Path) -> None:
-    modules = KindModules("empty_home")
-    for _ in range(2):
-        with pytest.raises(ConfigError, match=r"broken-kinds = broken in thinwire\.kinds: .*a_module_that_is_missing"):
-            modules.import_for("square", set())
-
-
-def test_a_package_that_is_repaired_is_imported(site: Path) -> None:
-    modules = KindModules("empty_home")
-    with pytest.raises(ConfigError):
-        modules.import_for("square", set())
-    (site / "broken.py").write_text("whole = True\n")
-    modules.import_for("square", set())
-    assert sys.modules.pop("broken").whole
-
-
-def test_a_broken_package_does_not_hide_the_kind_of_another(site: Path) -> None:
-    install(site, "squares", "import empty_home\nempty_home.kinds.add('square')\n")
-    import empty_home  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    empty_home.kinds = set()
-    KindModules("empty_home").import_for("square", empty_home.kinds)
-    assert empty_home.kinds == {"square"}
-
-
-def test_a_home_package_that_fails_once_is_imported_again(site: Path) -> None:
-    home = site / "fragile_home"
-    home.mkdir()
-    (home / "__init__.py").write_text("raise ImportError('not now')\n")
-    modules = KindModules("fragile_home")
-    with pytest.raises(ImportError, match="not now"):
-        modules.import_for("square", set())
-    with pytest.raises(ImportError, match="not now"):
-        modules.import_for("square", set())

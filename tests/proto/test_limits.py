@@ -9,7 +9,6 @@ from inspect import isfunction
 from pathlib import Path
 
 import pytest
-import yaml
 
 from thinwire_proto import limits
 
@@ -43,46 +42,10 @@ def test_the_page_lists_every_limit_derived_from_the_round() -> None:
     assert sorted(rows) == sorted(name for name, found in vars(limits).items() if isfunction(found))
 
 
-def test_the_page_names_the_files_that_use_each_limit() -> None:
-    sources = {
-        str(path.relative_to(ROOT / package)): path.read_text()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-    }
-    table = (ROOT / "docs" / "time.md").read_text().partition("## The table of limits")[2]
-    listed = {row["name"]: sorted(re.findall(r"`([^`]+)`", row["files"])) for row in USED_ROW.finditer(table)}
-    names = {name for name, found in vars(limits).items() if name.endswith("_S") or isfunction(found)}
-    assert listed == {
-        name: sorted(file for file, text in sources.items() if re.search(rf"\b{name}\b", text)) for name in names
-    }
-
-
 def number(file: str, pattern: str) -> float:
     """The number that the group of the pattern matches, at its one place in a file."""
     (found,) = re.findall(pattern, (ROOT / file).read_text())
     return float(found.replace("_", ""))
-
-
-def test_the_page_in_the_browser_waits_for_two_heartbeats() -> None:
-    script = "coordinator/thinwire_coordinator/hall/web/static/main.js"
-    assert number(script, r"SILENCE_MS = ([\d_]+);") > 2 * limits.STREAM_HEARTBEAT_S * 1000
-    assert number(script, r"a heartbeat comes every (\d+) seconds") == limits.STREAM_HEARTBEAT_S
-    assert number("docs/watching.md", r"`heartbeat` every (\d+) seconds") == limits.STREAM_HEARTBEAT_S
-
-
-def test_the_alert_knows_the_margin() -> None:
-    rules = "deploy/prometheus/rules.yml"
-    part = number(rules, r"clamp_max\(thinwire_node_round_length_seconds / ([\d.]+), ")
-    most = number(rules, r"clamp_max\(thinwire_node_round_length_seconds / [\d.]+, ([\d.]+)\)")
-    for round_s in (1.0, 4.0, 5.0, 6.0, 600.0):
-        assert min(round_s / part, most) == limits.margin_s(round_s)
-
-
-def test_compose_lets_programs_leave() -> None:
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    grace_s = {name: float(services[name]["stop_grace_period"].removesuffix("s")) for name in ("node", "coordinator")}
-    assert grace_s["node"] > limits.LEAVE_S
-    assert grace_s["coordinator"] > limits.SHUTDOWN_GRACE_S + limits.HTTP_SHUTDOWN_S
 
 
 def own_limits(module: ast.Module) -> list[str]:

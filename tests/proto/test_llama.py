@@ -73,19 +73,6 @@ def test_logits_and_greedy_text_equal_those_of_transformers(name: str, tmp_path:
     assert torch.equal(written, greedy[0])
 
 
-def test_a_tied_model_and_another_have_different_tensors() -> None:
-    names = [{p.name for p in LlamaTask(SPECS[name]).manifest()} for name in SPECS]
-    assert names[1] - names[0] == {"lm_head.weight"}
-    assert names[0] == names[2]
-
-
-def test_a_long_text_is_continued_from_its_end() -> None:
-    spec = SPECS["grouped queries, untied"]
-    model = built(spec, drawn(spec))
-    tokens = torch.randint(0, spec.vocabulary, (3 * spec.context,), generator=torch.Generator().manual_seed(5))
-    assert torch.equal(model.next_logits(tokens), model.next_logits(tokens[-spec.context :]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_begins_from_a_folder(dtype: torch.dtype, tmp_path: Path) -> None:
     spec = SPECS["grouped queries, untied"]
@@ -94,22 +81,6 @@ def test_a_run_begins_from_a_folder(dtype: torch.dtype, tmp_path: Path) -> None:
     assert list(loaded) == list(drawn(spec))
     assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in parameters.items())
     assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
-
-
-def test_a_run_begins_from_a_folder_with_several_files(tmp_path: Path) -> None:
-    spec = SPECS["grouped queries, untied"]
-    parameters = drawn(spec)
-    folder = folder_of(spec, parameters, tmp_path)
-    (folder / "model.safetensors").unlink()
-    files = {name: f"part-{number % 3}.safetensors" for number, name in enumerate(parameters)}
-    for part in set(files.values()):
-        save_file({name: parameters[name] for name in parameters if files[name] == part}, folder / part)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    loaded = LlamaTask(spec).load(folder)
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in parameters.items())
-    (folder / "part-1.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"part-1\.safetensors: cannot be read"):
-        LlamaTask(spec).load(folder)
 
 
 def change_config(**keys: object) -> Callable[[Path], None]:
@@ -155,13 +126,6 @@ def test_weights_that_do_not_fit_are_refused(change: Callable[[Path], None], sai
     change(folder)
     with pytest.raises(ConfigError, match=said):
         LlamaTask(spec).load(folder)
-
-
-def test_a_model_of_a_longer_context_fits(tmp_path: Path) -> None:
-    spec = SPECS["grouped queries, untied"]
-    folder = folder_of(spec, drawn(spec), tmp_path)
-    change_config(max_position_embeddings=4096)(folder)
-    LlamaTask(spec).load(folder)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,9 @@ from torch import Tensor
 
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.hall.ledger.state_directory import create_state, keep_blobs
-from thinwire_coordinator.star.memory import star_memory
 from thinwire_proto import activations
-from thinwire_proto.blobs import BlobFolder, BlobMissing, Blobs
+from thinwire_proto.blobs import BlobFolder, Blobs
 from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
@@ -168,13 +165,6 @@ def test_a_new_adapter_changes_nothing(tmp_path: Path) -> None:
         assert torch.allclose(ours, logits_of(base, tokens), atol=1e-5)
 
 
-def test_the_base_is_needed_to_compute_and_not_for_the_manifest(tmp_path: Path) -> None:
-    task, contract, _ = made(base_folder(tmp_path / "base"), tmp_path / "blobs")
-    assert task.manifest() == contract.parameters
-    with pytest.raises(BlobMissing):
-        task.model("cpu", BlobFolder(tmp_path / "none"))
-
-
 def test_the_contract_names_the_base_by_its_hash(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
     _, contract, _ = made(base, tmp_path / "blobs")
@@ -207,21 +197,6 @@ def test_the_coordinator_keeps_the_base_and_starts_from_an_adapter(tmp_path: Pat
     assert second.state_hash() == first.state_hash()
 
 
-def test_an_adapter_with_another_scale_is_refused(tmp_path: Path) -> None:
-    task, _, _ = made(base_folder(tmp_path / "base"), tmp_path / "blobs", rank=4, alpha=8)
-    exported = task.hugging_face(task.initial_state(1))
-    save_file(exported.tensors, tmp_path / "adapter_model.safetensors")
-    config = exported.adapter
-    assert config is not None
-    for other, said in (({}, ""), ({"lora_alpha": 16}, "lora_alpha is 16; .* has 8"), ({"use_rslora": True}, "rslora")):
-        (tmp_path / "adapter_config.json").write_text(json.dumps(config | other))
-        if said:
-            with pytest.raises(ConfigError, match=said):
-                task.load(tmp_path)
-        else:
-            task.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -234,23 +209,3 @@ def test_a_wrong_run_file_is_refused(keys: dict[str, Any], said: str, tmp_path: 
     spec = LoraSpec(**{"base": str(base_folder(tmp_path / "base"))} | keys)
     with pytest.raises(ConfigError, match=said):
         LoraTask(complete_model(spec, lambda: None)[0]).manifest()  # type: ignore[arg-type]
-
-
-def test_a_base_of_integers_is_refused(tmp_path: Path) -> None:
-    base = base_folder(tmp_path / "base")
-    save_file({"a": torch.ones(3, dtype=torch.int8)}, base / "model.safetensors")
-    with pytest.raises(ConfigError, match="type I8; take a base in float32, float16 or bfloat16"):
-        complete_model(LoraSpec(base=str(base)), lambda: None)
-
-
-def test_the_coordinators_memory_bound_holds_the_base(tmp_path: Path) -> None:
-    base = base_folder(tmp_path / "base")
-    _, contract, _ = made(base, tmp_path / "blobs")
-    stored = sum(tensor.numel() for tensor in load_file(base / "model.safetensors").values())
-    frozen = frozen_parameters(contract)
-    assert frozen == stored
-    memory, without = (
-        check_memory(contract, Bounds(16), number, star_memory(contract, number)) for number in (frozen, 0)
-    )
-    assert memory.named["model"] == without.named["model"] + 4 * frozen
-    assert memory.named["audits"] == without.named["audits"] + 4 * frozen

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.small import random_replica, random_sized_votes, random_votes, shapes_contract
+from support.small import random_replica, random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.exact import apply as apply_module
 from thinwire_proto.exact.aggregation import merger_of
@@ -54,12 +54,6 @@ def test_code_is_the_nearest_and_its_value_is_an_exact_float32() -> None:
     assert torch.equal(same, values)
 
 
-def test_magnitudes_outside_the_table_are_clamped() -> None:
-    codes, values = coded(torch.tensor([0.0, 1e-30, 1e-9, 100.0]))
-    assert values[:3].tolist() == [0, 0, 0]  # too small to be sent
-    assert codes[3] == 255
-
-
 def test_the_largest_possible_votes_do_not_overflow() -> None:
     everything = Votes(
         np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_), np.full(LAYOUT.tiles, 255, np.uint8)
@@ -71,24 +65,6 @@ def test_the_largest_possible_votes_do_not_overflow() -> None:
     merger.add(everything, WEIGHT_SUM_MAX)
     with pytest.raises(ValueError, match="32767"):
         merger.add(everything, 1)
-
-
-def test_votes_with_missing_codes_are_refused() -> None:
-    votes = random_sized_votes(LAYOUT, 8, 1)
-    assert votes.codes is not None
-    for codes in (None, votes.codes[:-1]):
-        with pytest.raises(ValueError, match="one code for each"):
-            merger_of(SIZED, LAYOUT, 0).add(replace(votes, codes=codes), 1)
-    with pytest.raises(ValueError, match="1 or more"):
-        merger_of(SIZED, LAYOUT, 0).add(votes, 0)
-
-
-def test_update_without_votes_changes_nothing() -> None:
-    replica = random_replica(SIZED)
-    before = replica.state_hash()
-    merged = merge_sized([(Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0, np.uint8)), 1)])
-    replica.apply(Update(0, 0.5, 1.0, merged), b"")
-    assert replica.state_hash() == before
 
 
 @pytest.mark.parametrize("outer_rate", [1.0, 0.7])
@@ -158,17 +134,6 @@ def test_self_test_detects_a_float_displacement(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(apply_module, "displacements", in_float)
     assert not run_selftest(DemoSpec(), "cpu").exact
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_batch_size_does_not_change_the_result(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = []
-    for size in (batch, 1024):
-        monkeypatch.setattr(apply_module, "tile_batch", lambda device, size=size: size)
-        replica = random_replica(SIZED)
-        replica.apply(Update(0, 0.5, 1.0, merge_sized([(random_sized_votes(LAYOUT, 32, 1), 2)])), b"")
-        states.append(replica.state_hash())
-    assert states[0] == states[1]
 
 
 def test_golden_trajectory_with_magnitudes() -> None:

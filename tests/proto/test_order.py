@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,15 +32,6 @@ def test_the_order_is_the_known_one() -> None:
     assert [sample_at(place, 7, SAMPLES_MAX) for place in (0, SAMPLES_MAX - 1, SAMPLES_MAX)] == MOST
 
 
-def test_adjacent_samples_of_a_text_are_not_adjacent_in_the_order() -> None:
-    """The mean distance of adjacent samples is that of a random order, (n² − 1) / 3n."""
-    samples = 1 << 14
-    order = [sample_at(place, 3, samples) for place in range(samples)]
-    mean = sum(abs(after - before) for before, after in pairwise(order)) / samples
-    assert 0.98 < mean / (samples / 3) < 1.02
-    assert sum(index == sample for index, sample in enumerate(order)) < 8  # one on average
-
-
 def test_the_order_needs_no_memory_per_sample() -> None:
     sample_at(0, 5, 1 << 40)
     tracemalloc.start()
@@ -50,9 +39,3 @@ def test_the_order_needs_no_memory_per_sample() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 16
-
-
-@pytest.mark.parametrize("samples", [0, SAMPLES_MAX + 1])
-def test_an_impossible_number_of_samples_is_refused(samples: int) -> None:
-    with pytest.raises(ValueError, match="there must be 1 to"):
-        sample_at(0, 1, samples)

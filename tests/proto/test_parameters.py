@@ -16,7 +16,7 @@ from thinwire_proto.contract import DemoSpec, Magnitude, Parameter
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.aggregation import SizedMerger
 from thinwire_proto.exact.mix64 import MASK
-from thinwire_proto.exact.parameters import Parameters, load_parameters, shard_shapes
+from thinwire_proto.exact.parameters import Parameters, load_parameters
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged, Signs, merge
@@ -87,16 +87,6 @@ def test_an_update_applied_to_shards_leaves_the_bits_of_the_whole(form: Magnitud
     assert sum(shard.fingerprint(3) for shard in shards) & MASK == whole.fingerprint(3)
 
 
-def test_a_shard_shares_memory_with_the_whole_and_its_clone_does_not() -> None:
-    whole = parameters_of([(130, 200), (70,)])
-    tiles = range(3, 9)
-    shard, clone = whole.shard(tiles), whole.shard(tiles).clone()
-    for tensor in whole.tensors.values():
-        tensor.zero_()
-    assert not any(tensor.any() for tensor in shard.tensors.values())
-    assert all(tensor.any() for tensor in clone.tensors.values())
-
-
 def test_a_file_holds_a_whole_or_a_shard(tmp_path: Path) -> None:
     whole = parameters_of(list(SHAPES))
     for one, tiles in ((whole, None), (whole.shard(range(1, 4)), range(1, 4))):
@@ -106,25 +96,6 @@ def test_a_file_holds_a_whole_or_a_shard(tmp_path: Path) -> None:
         assert again.tiles == one.tiles
     with pytest.raises(ReplicaError, match="parameter t0 is missing"):
         load_parameters(whole.layout, tmp_path / "f")
-
-
-def test_only_a_whole_has_a_state_hash_and_shards() -> None:
-    whole = parameters_of(list(SHAPES))
-    shard = whole.shard(range(1, 4))
-    with pytest.raises(ValueError, match="do not add up"):
-        shard.state_hash()
-    for one, tiles in ((shard, range(1, 2)), (whole, range(3, 3)), (whole, range(0, whole.layout.tiles + 1))):
-        with pytest.raises(ValueError, match="a shard is a range"):
-            one.shard(tiles)
-
-
-def test_a_complete_tensor_keeps_its_name() -> None:
-    layout = TileLayout([Parameter(name="m", shape=(128, 130)), Parameter(name="v", shape=(100,))])
-    assert shard_shapes(layout, range(1, 8)) == {
-        "m[0:64,64:130]": (64, 66),
-        "m[64:128,0:130]": (64, 130),
-        "v": (100,),
-    }
 
 
 def test_tensors_of_another_type_or_shape_are_refused() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import numpy as np
@@ -65,25 +63,6 @@ def test_applying_an_update_equals_a_numpy_reference(decay: float) -> None:
         assert np.array_equal(replica.tensors[f"t{number}"].numpy(), expected)
 
 
-def test_a_tile_without_votes_is_not_stepped_and_an_empty_update_changes_nothing() -> None:
-    replica = random_replica(shapes_contract())
-    before = replica.state_hash()
-    nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
-    replica.apply(Update(0, RATE, 1.0, nothing), b"")
-    assert replica.state_hash() == before
-    assert replica.step == 1
-
-
-def test_an_update_of_another_step_leaves_the_replica_untouched() -> None:
-    replica = random_replica(shapes_contract(), step=3)
-    before = replica.state_hash()
-    for step in (2, 4):
-        with pytest.raises(ReplicaError, match=f"step {step} does not fit a replica at step 3"):
-            replica.apply(Update(step, RATE, 1.0, update_for(replica).merged), b"")
-    assert replica.state_hash() == before
-    assert replica.step == 3
-
-
 def test_subnormals_and_the_negative_zero_become_zero() -> None:
     values = torch.tensor([SMALLEST_NORMAL, -SMALLEST_NORMAL, SMALLEST_NORMAL / 2, -1e-45, -0.0, 0.0])
     flush_subnormals(values)
@@ -139,22 +118,6 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
             read(contract, path)
     with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
         load_replica(contract, tmp_path / "none")
-
-
-def test_a_disk_that_fails_does_not_make_a_snapshot_a_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "s.safetensors"
-    replica = random_replica(small_contract())
-    replica.save(path)
-
-    def fail(*_: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("thinwire_proto.exact.tensor_files._read", fail)
-    for read in (load_replica, check_snapshot):
-        with pytest.raises(OSError, match=r"Input/output error: .*s\.safetensors"):
-            read(replica.contract, path)
 
 
 @pytest.mark.parametrize(("step", "head"), [(-1, 32), (1 << 63, 32), (0, 30), (0, 0)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -91,20 +90,3 @@ def test_few_shards_are_divided_so_that_nodes_share_a_pass() -> None:
         order = ShardOrder([shards], 1)
         starts = {order.block(position).start for position in range(sum(shards))}
         assert len(starts) == blocks >= BLOCKS_MIN
-
-
-def test_neighbours_in_a_pass_lie_in_one_shard() -> None:
-    order = ShardOrder([[50] * 40], 3)
-    places = [order.place(position) for position in range(2000)]
-    assert sum(one.shard != next_.shard for one, next_ in pairwise(places)) == 39
-    assert [place.shard for place in places[::50]] != sorted(range(40))
-
-
-def test_a_last_source_without_samples_is_never_drawn() -> None:
-    """A fuzzer's find: the share of the last source was divided by a width of zero."""
-    order, without = ShardOrder([[7, 4], []], 3), ShardOrder([[7, 4]], 3)
-    for position in (0, 10, 11, 10**12):
-        assert order.place(position) == without.place(position)
-        assert order.block(position) == without.block(position)
-        span = range(position, position + 20)
-        assert list(order.shards(span)) == list(without.shards(span))

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from support.small import random_replica, random_votes, shapes_contract
-from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.codec import decode_update, encode_update
-from thinwire_proto.wire.sign_form import encode_smaller, signs_of
+from thinwire_proto.wire.sign_form import signs_of
 
 RATE, DECAY = float(np.float32(1e-3)), float(np.float32(1 - 3e-5))
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -36,17 +35,3 @@ def test_signs_lead_to_the_same_bits_as_votes(step: int) -> None:
     by_signs.apply(decode_update(encode_update(signs, LAYOUT), LAYOUT), b"")
     assert by_votes.state_hash() == by_signs.state_hash()
     assert by_votes.state_hash() != random_replica(contract, step=step).state_hash()
-
-
-def test_the_smaller_form_is_encoded() -> None:
-    signs, few, many = DemoSpec(magnitude="sign", update_topk=0), update_of(32, 1, 0), update_of(512, 16, 0)
-    for update, form in ((few, "votes"), (many, "signs")):
-        data, found = encode_smaller(update, LAYOUT, signs)
-        assert found == form
-        assert len(data) <= len(encode_update(update, LAYOUT))
-        assert len(data) <= LAYOUT.components // 8 + 128 or form == "votes"
-
-
-@pytest.mark.parametrize("demo", [DemoSpec(magnitude="clipped"), DemoSpec(magnitude="sign", update_topk=600)])
-def test_votes_are_used_if_the_contract_needs_them(demo: DemoSpec) -> None:
-    assert encode_smaller(update_of(512, 16, 0), LAYOUT, demo)[1] == "votes"

@@ -68,13 +68,6 @@ def test_batches_are_bounded_and_cover_each_value_once(found: list[tuple[int, ..
     assert all(bool((times == 1).all()) for times in seen.values())
 
 
-@given(shapes)
-def test_each_component_belongs_to_one_tile(found: list[tuple[int, ...]]) -> None:
-    layout = layout_of(found)
-    sizes = np.bincount(layout.tile_of(np.arange(layout.components)), minlength=layout.tiles)
-    assert sizes.tolist() == [4096] * layout.matrix_tiles + [64] * layout.vector_tiles
-
-
 def test_a_tile_is_a_64_by_64_block_in_row_major_order() -> None:
     layout = layout_of([(128, 192)])
     values = torch.arange(128 * 192, dtype=torch.float32).view(128, 192)

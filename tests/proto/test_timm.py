@@ -114,12 +114,6 @@ def test_a_model_that_keeps_statistics_is_refused(name: str) -> None:
 
 
 @needs_timm
-@pytest.mark.parametrize("name", ["resnet50_gn", "convnext_tiny", "vit_tiny_patch16_224", "mixer_s32_224"])
-def test_the_models_that_the_error_recommends_can_be_trained(name: str) -> None:
-    assert TimmTask(TimmSpec(name=name)).manifest()
-
-
-@needs_timm
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -151,9 +145,3 @@ def test_a_model_that_cannot_be_built_is_refused(keys: dict[str, Any], said: str
 def test_an_unsafe_spec_is_refused_before_timm_sees_it(keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         TimmSpec.model_validate(keys)
-
-
-@pytest.mark.skipif(timm is not None, reason="timm imports")
-def test_without_timm_the_error_has_the_command_that_installs_it() -> None:
-    with pytest.raises(ConfigError, match=r"pip install 'thinwire\[images\]'"):
-        TimmTask(TimmSpec()).manifest()

@@ -87,15 +87,6 @@ def test_needs_are_the_shards_that_a_batch_reads(tmp_path: Path) -> None:
     data.batch([position for run in lease for position in run])
 
 
-def test_a_shard_that_was_truncated_is_missing(tmp_path: Path) -> None:
-    manifest = write_tokens(tmp_path, {"wiki": [100]})
-    data = opened(tmp_path)
-    path = tmp_path / BLOBS_FOLDER / manifest.sources[0].train[0].hash
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(BlobMissing):
-        data.batch(range(11))
-
-
 def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     manifest = write_tokens(
         tmp_path, {"wiki": [100], "code": [100], "rest": [100]}, {"wiki": [30, 5, 29], "code": [60]}
@@ -118,14 +109,6 @@ def test_every_type_of_token(tmp_path: Path, token: Any) -> None:
     (batch,) = opened(tmp_path).batch(range(100))
     assert int(batch.max()) == 255
     assert all((row[1:] - row[:-1]).remainder(256).eq(1).all() for row in batch)
-
-
-def test_tokens_outside_the_vocabulary_are_found(tmp_path: Path) -> None:
-    manifest = write_tokens(tmp_path, {"wiki": [2000]}, wrong=0)
-    data = opened(tmp_path)
-    with pytest.raises(PayloadError, match=f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens"):
-        data.check(manifest.sources[0].train[0].blob)
-    data.check(manifest.sources[0].held_out[0].blob)
 
 
 def _without(folder: Path, manifest: Manifest) -> None:
@@ -184,14 +167,6 @@ def test_a_manifest_that_the_contract_does_not_name_is_refused(tmp_path: Path) -
     contract = Contract(**sections, parameters=task_of(run.model).manifest())
     with pytest.raises(PayloadError, match="the contract names"):
         TokensKind().open((tmp_path / "other" / MANIFEST_FILE).read_bytes(), contract, BlobFolder(tmp_path))
-
-
-def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path: Path) -> None:
-    write_tokens(tmp_path, {"wiki": [100]})
-    run = run_of(tmp_path, vocabulary=VOCABULARY - 1)
-    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made(run).spec}
-    with pytest.raises(ValueError, match=f"model.vocabulary must be at least {VOCABULARY}, the size of the tokenizer"):
-        Contract(**sections, parameters=task_of(run.model).manifest())
 
 
 def test_another_tokenizer_than_that_of_the_shards_is_refused(tmp_path: Path) -> None:

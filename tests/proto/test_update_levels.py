@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_replica, random_sized_votes, shapes_contract
-from thinwire_proto.contract import Contract, Parameter
+from thinwire_proto.contract import Contract
 from thinwire_proto.contract.reading import parse_run
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.exact.aggregation import merger_of
@@ -23,9 +23,7 @@ from thinwire_proto.exact.transform import inverse
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged, Votes
 from thinwire_proto.wire.codec import decode_update, encode_update, update_bytes_max
-from thinwire_proto.wire.levels_form import digits_of_a_byte
 from thinwire_proto.wire.packing import compress, pack_array, unpack_array
-from thinwire_proto.wire.sign_form import encode_smaller
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 RATE = 2.0**-9
@@ -82,21 +80,6 @@ def test_an_update_in_levels_round_trips(levels: int, k: int, weights: list[int]
     assert len(data) <= update_bytes_max(LAYOUT, "tile")
 
 
-def test_tiles_without_votes_do_not_travel() -> None:
-    components = np.array([5, MATRIX_COMPONENTS + 1, LAYOUT.components - 1])
-    merged = in_levels(3, [(Votes(components, np.array([True, False, True]), np.full(3, 90, np.uint8)), 2)])
-    assert np.flatnonzero(merged.values).tolist() == components.tolist()
-    assert merged.values[components].tolist() == [3, -3, 3]
-    assert np.count_nonzero(merged.scales) == 3
-    data = encode_update(Update(0, RATE, 1.0, merged), LAYOUT)
-    again = decode_update(data, LAYOUT, "tile", 3).merged
-    assert isinstance(again, Levels)
-    assert np.array_equal(again.values, merged.values)
-    assert len(in_levels(3, [])) == 0
-    nothing = encode_update(Update(0, RATE, 1.0, in_levels(3, [])), LAYOUT)
-    assert len(decode_update(nothing, LAYOUT, "tile", 3).merged) == 0  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("levels", LEVELS)
 def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero(levels: int) -> None:
     """Compared with 127 levels, whose values are off by half a level at most."""
@@ -130,20 +113,6 @@ def test_one_python_integer_at_a_time_gives_the_same() -> None:
         assert merged.values[:4].tolist() == due
 
 
-def test_with_127_levels_a_replica_takes_the_same_step() -> None:
-    contributions = [(random_sized_votes(LAYOUT, 700, seed), seed + 1) for seed in range(3)]
-    states = []
-    for levels in (0, 127):
-        contract = shapes_contract(demo={"magnitude": "tile", "update_levels": levels})
-        replica = random_replica(contract)
-        merged = merged_by(contract, contributions)
-        body, form = encode_smaller(Update(0, RATE, 1 - 2.0**-20, merged), LAYOUT, contract.demo)
-        assert form == ("levels" if levels else "votes")
-        replica.apply(decode_update(body, LAYOUT, "tile", levels), b"")
-        states.append(replica.state_hash())
-    assert states[0] == states[1]
-
-
 @pytest.mark.parametrize("levels", LEVELS)
 def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int) -> None:
     """Compared with the inverse transform in floating point."""
@@ -169,33 +138,6 @@ def test_the_decode_adds_hardly_any_noise_to_that_of_the_levels(levels: int) -> 
         LAYOUT.add_into(inside, tensor, torch.ones(tensor.shape))
         due = expected * inside
         assert (found - due).norm() <= 0.04 * due.norm()
-
-
-@pytest.mark.parametrize(("nodes", "bits"), [(1, 1.05), (4, 2.1), (16, 1.95), (64, 1.95)])
-def test_seven_levels_of_many_nodes_take_two_bits(nodes: int, bits: float) -> None:
-    rng = np.random.default_rng(nodes)
-    layout = TileLayout([Parameter(name="matrix", shape=(512, 512))])
-    merger = merger_of(contract_of(3), layout, 0)
-    for _ in range(nodes):
-        signs = rng.random(layout.components) < 0.5
-        merger.add(Votes(np.arange(layout.components), signs, np.full(layout.tiles, 90, np.uint8)), 1)
-    data = encode_update(Update(0, RATE, 1.0, merger.merged()), layout)
-    assert 8 * len(data) / layout.components < bits
-
-
-def test_a_byte_holds_as_many_digits_as_fit() -> None:
-    for levels in range(1, 128):
-        count = digits_of_a_byte(levels)
-        assert (2 * levels + 1) ** count <= 256 < (2 * levels + 1) ** (count + 1)
-
-
-def test_the_other_form_is_malformed() -> None:
-    votes = [(random_sized_votes(LAYOUT, 300, 1), 1)]
-    few = encode_update(Update(0, RATE, 1.0, in_levels(3, votes)), LAYOUT)
-    many = encode_update(Update(0, RATE, 1.0, merged_by(contract_of(0), votes)), LAYOUT)
-    for data, levels in ((few, 0), (many, 3)):
-        with pytest.raises(PayloadError, match="wrong types or number"):
-            decode_update(data, LAYOUT, "tile", levels)
 
 
 def test_malformed_digits_are_refused() -> None:

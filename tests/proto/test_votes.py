@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_votes, shapes_contract
-from thinwire_proto.contract import WEIGHT_SUM_MAX, Parameter
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.exact.topk import TopkSelection
-from thinwire_proto.exact.votes import CHUNK, Merger, Votes, merge, nonzero_positions
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import merge, nonzero_positions
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
@@ -54,52 +52,12 @@ def test_merge_is_the_sum_of_weights_times_signs(weights: list[int]) -> None:
     assert merged.values.tolist() == [value for value in total if value]
 
 
-def test_weights_cannot_exceed_an_int16() -> None:
-    one = Votes(np.array([0, 5]), np.array([True, False]))
-    merger = Merger(10)
-    merger.add(one, WEIGHT_SUM_MAX - 1)
-    merger.add(one, 1)
-    with pytest.raises(ValueError, match="32767"):
-        merger.add(one, 1)
-    assert merger.merged().values.tolist() == [WEIGHT_SUM_MAX, -WEIGHT_SUM_MAX]
-    with pytest.raises(ValueError, match="1 or more"):
-        Merger(10).add(one, 0)
-
-
-LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name="v", shape=(64 * 5000,))])
-"""Several chunks of each kind of tile."""
-
-
-@given(st.sampled_from([1, 3, 40, 400]), st.booleans(), st.integers(1, 3))
-@settings(max_examples=12, deadline=None)
-def test_chunks_do_not_change_the_result(k: int, whole_tiles: bool, nodes: int) -> None:
-    """Sparse and dense votes, compared with one dense sum."""
-    assert LONG.matrix_components > 2 * CHUNK
-    assert LONG.components - LONG.matrix_components > CHUNK
-    total = np.zeros(LONG.components, np.int64)
-    merger = Merger(LONG.components, TopkSelection(LONG, MATRIX_COMPONENTS, 0) if whole_tiles else None)
-    for node in range(nodes):
-        votes = random_votes(LONG, k, node)
-        merger.add(votes, node + 1)
-        total[votes.components] += np.where(votes.positive, node + 1, -node - 1)
-    merged = merger.merged()
-    assert np.array_equal(merged.components, np.flatnonzero(total))
-    assert np.array_equal(merged.values, total[merged.components])
-    assert merged.values.dtype == np.int16
-
-
 @given(st.integers(0, 400), st.sampled_from([0.0, 0.01, 0.09, 0.11, 0.5, 1.0]), st.sampled_from([np.int16, np.int64]))
 @settings(max_examples=40, deadline=None)
 def test_nonzero_positions_are_found_at_any_density(length: int, share: float, kind: type) -> None:
     rng = np.random.default_rng(length)
     part: npt.NDArray[Any] = np.where(rng.random(length) < share, rng.integers(1, 100, length) << 8, 0).astype(kind)
     assert nonzero_positions(part).tolist() == [position for position, value in enumerate(part.tolist()) if value]
-
-
-def test_votes_in_read_only_memory_are_merged() -> None:
-    components, positive = np.array([0, 5]), np.array([True, False])
-    components.flags.writeable = positive.flags.writeable = False
-    assert merge([(Votes(components, positive), 3)], 10).values.tolist() == [3, -3]
 
 
 MERGE_MUCH = """

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.small import random_sized_votes, shapes_contract
 from thinwire_coordinator.star.trust.ballots import Secret
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.exact import votes as votes_module
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Levels, Merged, Votes, WholeVotes, tile_ranges
@@ -61,18 +60,6 @@ def test_both_forms_merge_to_the_same_bits(levels: int) -> None:
         assert np.array_equal(one.components, other.components)
 
 
-@pytest.mark.parametrize("chunk", [1000, 1 << 18])
-def test_chunks_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    votes, total = whole_votes(1), np.zeros(LAYOUT.components, np.int16)
-    expected = votes.signs.astype(np.int16) * 7
-    monkeypatch.setattr(votes_module, "CHUNK", chunk)
-    votes.add_to(total, 7)
-    assert np.array_equal(total, expected)
-    parts = list(votes.parts())
-    assert np.array_equal(np.concatenate([components for components, _ in parts]), votes.components)
-    assert np.array_equal(np.concatenate([positive for _, positive in parts]), votes.positive)
-
-
 @pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
 def test_the_same_votes_are_compared(share: float) -> None:
     votes, secret = whole_votes(2), Secret(5)
@@ -93,11 +80,6 @@ def test_whole_tiles_round_trip(seed: int, absent: float) -> None:
     assert np.array_equal(again.codes, votes.codes)
     assert len(again) == len(votes) == np.count_nonzero(votes.signs)
     assert len(data) <= contribution_bytes_max(LAYOUT, ALL, "tile")
-
-
-def test_a_component_takes_a_bit() -> None:
-    data = encode_votes(whole_votes(1, absent=0.0), LAYOUT)
-    assert len(data) <= LAYOUT.components // 8 + 2 * LAYOUT.tiles + 64
 
 
 def test_a_body_that_was_written_once_is_read() -> None:
@@ -127,13 +109,3 @@ def test_malformed_tiles_are_refused() -> None:
     refuses("signs need", signs=fields[4][:-1])
     refuses("signs need", head=fields[2] + b"\0")
     refuses("codes of tiles need", codes=bytes.fromhex("28b52ffd2000010000"))
-
-
-def test_the_other_form_is_malformed() -> None:
-    """A list of all components would take nine times the memory that is counted with."""
-    votes = whole_votes(1)
-    whole, in_list = encode_votes(votes, LAYOUT), encode_votes(listed(votes), LAYOUT)
-    with pytest.raises(PayloadError, match="on whole tiles, form 2; these have form 0"):
-        decode_votes(in_list, LAYOUT, ALL, "tile", whole=True)
-    with pytest.raises(PayloadError, match="has form 2"):
-        decode_votes(whole, LAYOUT, ALL, "tile")

@@ -45,13 +45,6 @@ class CuttingProxy:
         """Pass nothing on any more, in either direction, and keep the connections."""
         self._flows.clear()
 
-    def leave_the_port_in_the_dark(self) -> None:
-        """Cut the near ends of all connections alone, so that the port does not notice, and refuse new ones."""
-        self.stall()
-        self._refuses = True
-        for writer in self._near:
-            writer.transport.abort()
-
     def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take a connection."""
         task = asyncio.ensure_future(self._pass_on(reader, writer))

@@ -20,20 +20,20 @@ from typing import Any
 from thinwire_node import __main__
 from thinwire_node.gossip import journal as gossip_journal
 from thinwire_node.gossip.journal import JOURNAL_FILE, GossipJournal
-from thinwire_node.gossip.training import GossipTraining
+from thinwire_node.gossip.neighbours import Neighbours
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.gossip.chain import GENESIS, MixChain
 from thinwire_proto.gossip.iteration import Turn
 
 NEVER = "never"
 POINTS: dict[str, tuple[Any, str, bool]] = {
-    "a message is confirmed": (GossipTraining, "confirmed", False),  # first, while the edge is there for certain
+    "a message is confirmed": (Neighbours, "confirmed", False),  # first, while the edge is there for certain
     "before the write": (GossipJournal, "write", False),
     "amid the write": (gossip_journal, "save_tensors", True),
     "written": (gossip_journal, "save_tensors", True),
     "renamed": (NodeState, "rename", True),
-    "before messages leave": (GossipTraining, "_send", False),
-    "messages queued": (GossipTraining, "_send", True),
+    "before messages leave": (Neighbours, "send", False),
+    "messages queued": (Neighbours, "send", True),
 }
 Record = tuple[int, int, int, str, str]
 """Topology, iteration, peer, hash of the node's message, hash of the peer's."""

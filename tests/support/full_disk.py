@@ -1,7 +1,6 @@
-"""A node without a centre whose disk is full for one kind of file, from the time that a given file exists.
+"""A node of a gossip run that finds its disk full when it writes its journal, from the time that a given file exists.
 
-python full_disk.py archive FILE start …      when it writes an entry of its archive of messages
-python full_disk.py journal FILE start …      when it writes its journal
+python full_disk.py FILE start …
 """
 
 from __future__ import annotations
@@ -13,22 +12,18 @@ from typing import Any
 
 from thinwire_node import __main__
 from thinwire_node.gossip.journal import GossipJournal
-from thinwire_node.gossip.message_archive import MessageArchive
-
-WRITES: dict[str, tuple[Any, str]] = {"archive": (MessageArchive, "add"), "journal": (GossipJournal, "write")}
 
 
 def main() -> None:
-    (owner, name), full = WRITES[sys.argv[1]], Path(sys.argv[2])
-    write = getattr(owner, name)
+    full, write = Path(sys.argv[1]), GossipJournal.write
 
     def write_unless_full(*arguments: Any) -> Any:
         if full.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(*arguments)
 
-    setattr(owner, name, write_unless_full)
-    sys.argv = ["thinwire-node", *sys.argv[3:]]
+    GossipJournal.write = write_unless_full  # type: ignore[assignment,method-assign]
+    sys.argv = ["thinwire-node", *sys.argv[2:]]
     __main__.main()
 
 

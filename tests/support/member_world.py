@@ -50,8 +50,6 @@ class SimulatedNode:
     waited_s: list[float] = field(default_factory=list)
     is_begun: bool = False
     kept: dict[str, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
-    archive: list[bytes] | None = None
-    archived: int = 0
     unreadable: dict[int, str] = field(default_factory=dict)  # peers that it has left out, and why
 
     def keep(self) -> MemberState:
@@ -99,7 +97,6 @@ class MemberWorld:
         step: Callable[[int, Tensor, int], Tensor] | None = None,
         iterations: int = 40,
         save_s: float = 0.01,
-        archives: bool = False,
         hostile: Mapping[int, Callable[[Tensor], object]] | None = None,
     ) -> None:
         self.now = 0.0
@@ -120,16 +117,13 @@ class MemberWorld:
         self._free: dict[int, float] = {}  # when each node's line has carried all messages before
         self._confirmed: dict[tuple[int, int], int] = {}  # of each direction, what has reached the other end
         self._next_number = nodes
-        self._archives = archives
         self._hostile = hostile or {}
         for number in range(nodes):
             self.nodes[number] = self._made(number)
         self._open()
 
     def _made(self, number: int) -> SimulatedNode:
-        archive: list[bytes] | None = [] if self._archives else None
-        add = None if archive is None else archive.append
-        return SimulatedNode(number, Member(self.layout, self._settings, self._first.clone(), add), archive=archive)
+        return SimulatedNode(number, Member(self.layout, self._settings, self._first.clone()))
 
     def _open(self) -> None:
         """Give all nodes their first topology."""
@@ -156,11 +150,7 @@ class MemberWorld:
         node = self.nodes[number]
         assert node.disk is not None
         tensors = {name: tensor.clone() for name, tensor in node.disk.tensors.items()}
-        add = None
-        if node.archive is not None:
-            del node.archive[node.archived :]
-            add = node.archive.append
-        node.member = Member.restore(self.layout, self._settings, MemberState(node.disk.numbers, tensors), add)
+        node.member = Member.restore(self.layout, self._settings, MemberState(node.disk.numbers, tensors))
         node.is_alive, node.is_begun = True, True
         node.life += 1
         node.awaits_since = None
@@ -227,13 +217,13 @@ class MemberWorld:
         if change := self._hostile.get(node.number):
             change(node.member.x)
         messages = node.member.begin()
-        kept, archived = node.keep(), len(node.archive or ())
+        kept = node.keep()
         life = node.life
 
         def saved() -> None:
             if node.life != life:
                 return
-            node.disk, node.archived = kept, archived
+            node.disk = kept
             self._saved(node)
             for peer, message in messages:
                 self._send(node.number, peer, message)

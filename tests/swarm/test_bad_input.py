@@ -24,7 +24,6 @@ from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 
-ROUND = pb.Announcement.STATE_ROUND
 LARGEST = {"dropped": (1 << 32) - 1, "skipped": (1 << 32) - 1, "compute_ms": (1 << 64) - 1}
 
 
@@ -151,24 +150,6 @@ def test_a_differing_contract_is_refused_with_the_field(raw: RawNode) -> None:
     assert "not a contract" in (error.value.details() or "")
 
 
-def test_a_full_swarm_tells_new_nodes_which_then_wait(swarm: RealSwarm, raw: RawNode) -> None:
-    first = raw.attend()
-    next(first)
-    second = RawNode(swarm)
-    attending = second.attend()
-    next(attending)
-    third = swarm.node("third")
-    full = "the swarm is full, with 2 nodes"
-    until(
-        lambda: any(full in told["reason"] for told in third.events("node.no_session")),
-        "the third node is refused",
-        third,
-    )
-    assert third.running  # it waits until a node leaves
-    second.channel.close()
-    until(lambda: third.events("node.joined"), "the third node joins", third)
-
-
 def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSwarm, raw: RawNode) -> None:
     """Also after the coordinator has started again: it knows from the ledger whose contributions were counted."""
     assert raw.contribute(opened(raw.attend()), raw.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
@@ -227,16 +208,6 @@ def other_run(swarm: RealSwarm) -> Path:
     return path
 
 
-def test_a_bad_run_file_ends_the_coordinator_and_names_the_field(swarm: RealSwarm) -> None:
-    path = swarm.folder / "bad.toml"
-    path.write_text("[demo]\nk = 5000\n")
-    process = swarm.start("bad", "thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--run", str(path))
-    assert ended(process) == 1
-    assert "bad.toml: demo.k: input should be less than or equal to 4096 (it is 5000)" in process.text()
-    assert "Traceback" not in process.text()
-    assert not (swarm.state / "contract.json").exists()
-
-
 def test_a_port_or_a_state_directory_in_use_is_reported(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(5))
     command = ("thinwire-coordinator", "serve", "--listen", swarm.address, "--state-dir")
@@ -259,15 +230,6 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
     assert ended(nonsense) == 2
     assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()
-
-
-def test_a_waiting_node_joins_as_soon_as_its_coordinator_starts(swarm: RealSwarm) -> None:
-    first = swarm.coordinator(run_text(30))
-    first.end(END_S)
-    node = swarm.node("early")
-    until(lambda: node.events("node.retrying"), "the node retries", node)
-    swarm.coordinator()
-    assert ended(node) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

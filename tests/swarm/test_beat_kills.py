@@ -11,7 +11,7 @@ import pytest
 from deploy.local_swarm.processes import Process
 from support.dying_beats import BEAT_POINTS, MEAN_POINTS
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
-from support.swarm_parameters import counted_samples, deposited_mean, journal_of, rows, sealed_mean
+from support.swarm_parameters import deposited_mean, rows, sealed_mean
 from thinwire_coordinator.verify import verify
 
 NAMES = ("one", "two")
@@ -56,18 +56,3 @@ def test_a_coordinator_killed_at_a_point_of_the_mean_seals_the_same_mean(tmp_pat
             assert ended(node) == 0, node.tail(20)
         assert sealed_mean(swarm).equal(deposited_mean(swarm, NAMES))
         assert "the final mean of 2 nodes" in swarm.verify()
-
-
-@pytest.mark.parametrize("point", ["promises are written", "before the body", "the row is in"])
-def test_a_coordinator_that_is_killed_loses_no_report_that_it_has_answered(tmp_path: Path, point: str) -> None:
-    """A fast machine does all iterations within a beat, so the first row that is sealed may be the only one."""
-    with real_swarm(tmp_path) as swarm:
-        dying = swarm.coordinator(run_of(40), through=("dying_beats.py", point, "1"))
-        nodes = [swarm.node(name) for name in NAMES]
-        assert ended(dying) == -signal.SIGKILL, dying.tail(20)
-        swarm.coordinator(run_of(40))
-        for node in nodes:
-            assert ended(node) == 0, node.tail(20)
-        trained = sum(journal_of(swarm.folder / name).samples for name in NAMES)
-        assert counted_samples(swarm) == trained > 0
-        swarm.verify()

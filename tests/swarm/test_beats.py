@@ -48,11 +48,6 @@ def training(swarm: RealSwarm, count: int = 2) -> list[RawGossipNode]:
     return nodes
 
 
-def is_asked(node: RawGossipNode) -> bool:
-    """Whether the node's parameters are wanted."""
-    return bool(node.beat().state == DEPOSIT)
-
-
 def killed(process: Process) -> None:
     process.tell(signal.SIGKILL)
     ended(process)
@@ -110,83 +105,6 @@ def test_nodes_train_and_the_mean_of_their_parameters_is_the_model(swarm: RealSw
     assert "6 reports" in report  # one of each node and training step; those that say nothing new are in no row
 
 
-def test_a_killed_coordinator_goes_on_where_it_was(swarm: RealSwarm) -> None:
-    process = swarm.coordinator(RUN)
-    nodes = training(swarm)
-    for node in nodes:
-        node.train(4)
-    trained = [positions(node) for node in nodes]
-    reports = [node.request(samples=4, trained_through=min(positions(node)) + 3, iteration=5) for node in nodes]
-    for node, report in zip(nodes, reports, strict=True):
-        node.send(report)
-        node.iteration = 5
-    killed(process)
-    process = swarm.coordinator()
-    for node in nodes:
-        node.join()
-    # the answer to the last report may not have come: the node says the same again
-    for node, before, report in zip(nodes, trained, reports, strict=True):
-        reply = node.beat(samples=4, trained_through=report.trained_through)
-        assert (reply.state, reply.HasField("assignment")) == (TRAINING, False)
-        assert positions(node) >= {place for place in before if place > report.trained_through}
-    assert not positions(nodes[0]) & positions(nodes[1])
-    late = RawGossipNode(swarm)
-
-    def all_beat() -> bool:
-        """On a busy machine, silent nodes would be lost, and the newcomer would have nobody to adopt from."""
-        for node in nodes:
-            node.beat()
-        return late.beat().state == TRAINING
-
-    until(all_beat, "the next topology has the newcomer", process)
-    assert late.assignment is not None
-    assert (late.assignment.topology, late.assignment.member, late.assignment.adopts) == (2, 2, True)
-    nodes[0].topology = 0
-    assert nodes[0].beat().assignment.member == 0
-    swarm.verify()
-
-
-def test_samples_of_a_report_whose_answer_was_lost_are_counted_once(swarm: RealSwarm) -> None:
-    """The node trains on while the coordinator is away, so its next report names them again, up to a later mark."""
-    process = swarm.coordinator(RUN)
-    node, _ = training(swarm)
-    first = min(positions(node))
-    node.beat(samples=4, iteration=1, trained_through=first + 3)
-    killed(process)
-    swarm.coordinator()
-    node.join()
-    node.iteration = 2
-    assert node.beat(samples=8, trained_through=first + 7).state == TRAINING
-    assert min(positions(node)) == first + 8
-    assert refused(lambda: node.beat(samples=8, trained_through=first + 11))[0] == "foreign_lease"
-
-
-def test_a_coordinator_that_is_killed_amid_deposits_asks_again(swarm: RealSwarm) -> None:
-    process = swarm.coordinator(RUN)
-    nodes = training(swarm)
-    for node in nodes:
-        node.train(12)
-    assert nodes[0].beat().state == DEPOSIT
-    assert "not complete yet" in swarm.command("export", "--out", str(swarm.folder / "early")).stderr
-    assert nodes[0].deposit() == ""
-    killed(process)
-    process = swarm.coordinator()
-    for node in nodes:
-        node.join()
-        until(partial(is_asked, node), "parameters are asked for again", process)
-        assert node.deposit() == ""
-    until(lambda: nodes[0].beat().state == COMPLETE, "the mean is sealed", process)
-    killed(process)
-    swarm.coordinator()
-    nodes[0].join()
-    assert nodes[0].beat().state == COMPLETE
-    assert "final mean of 2 nodes" in swarm.verify()
-    out = swarm.folder / "model.safetensors"
-    done = swarm.command("export", "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert out.exists()
-
-
 def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: RealSwarm) -> None:
     swarm.coordinator(RUN)
     node, other = training(swarm)
@@ -224,17 +142,6 @@ def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: Rea
     assert node.beat().state == TRAINING
     assert positions(node) == before
     assert not positions(other) & before
-
-
-def test_a_report_that_is_sent_again_is_taken_once(swarm: RealSwarm) -> None:
-    swarm.coordinator(RUN)
-    node, _ = training(swarm)
-    request = node.request(samples=4, iteration=1, trained_through=min(positions(node)) + 3)
-    first = node.send(request)
-    assert node.send(request).lease == first.lease
-    changed = node.request(iteration=2)
-    changed.number = request.number
-    assert refused(lambda: node.send(changed))[0] == "malformed"
 
 
 def test_the_calls_of_a_run_with_a_centre_are_refused(swarm: RealSwarm) -> None:

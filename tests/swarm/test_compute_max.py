@@ -9,13 +9,12 @@ import pytest
 
 from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
-from support.real import RealSwarm, ended, ends_in_s, run_text, until, without_a_centre
+from support.real import RealSwarm, ended, run_text, until, without_a_centre
 from thinwire_node.observe import status
 
 LENT_PERCENT = 10
 SECONDS = 10.0
 """So long that a second without a core is a small part of it."""
-LEAVES_S = 5.0
 A_LEASE_WITHOUT_END = 1000
 WITH_A_CENTRE = run_text(100_000, samples=A_LEASE_WITHOUT_END, length_ms=500, rounds='pace = "clock"')
 GOSSIP = without_a_centre(2, 16, topology="complete", codec="int8")
@@ -41,16 +40,6 @@ def test_a_node_rests_for_the_time_that_its_owner_keeps(swarm: RealSwarm, run: s
     for one in (node, other):
         one.tell(signal.SIGTERM)
         assert ended(one) == 0
-
-
-@pytest.mark.parametrize("run", [WITH_A_CENTRE, WITH_A_CENTRE + GOSSIP], ids=["star", "gossip"])
-def test_a_node_in_a_long_rest_leaves_at_once(swarm: RealSwarm, run: str) -> None:
-    swarm.coordinator(run)
-    nodes = [swarm.node(name, "--compute-max", "1") for name in ("one", "two")]
-    until(lambda: any("resting" in words(swarm, node.name) for node in nodes), "a node rests", *nodes)
-    resting = next(node for node in nodes if "resting" in words(swarm, node.name))
-    assert ends_in_s(resting, signal.SIGINT) < LEAVES_S
-    assert resting.popen.wait() == 0
 
 
 def words(swarm: RealSwarm, name: str) -> str:

@@ -103,33 +103,6 @@ def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data)
     swarm.verify()
 
 
-def test_a_node_that_is_killed_in_mid_download_continues_it(data: Data) -> None:
-    swarm, server = data.swarm, data.server
-    coordinator = data.coordinator()
-    data.only_served(*data.shards)
-    server.fault = "stall"
-    node = swarm.node("a", *OWN)
-    until(server.stalled.is_set, "a download has begun", node)
-    (name, _), *_ = server.asked
-    part = swarm.folder / "a" / "blobs" / f"{name}.part"
-    until(lambda: part.exists() and part.stat().st_size, "some of it is on disk", node)
-    node.tell(signal.SIGKILL)
-    ended(node)
-    begun, server.fault = part.stat().st_size, ""
-    again = swarm.node("a", *OWN)
-    swarm.reached(5)
-    assert (name, begun) in server.asked
-    assert not part.exists()
-    shards = {name for name, _ in server.asked}
-    data.leave(again)
-    assert [asked for asked, _ in server.asked].count(name) <= 2
-    before = len(server.asked)
-    third = swarm.node("a", "--rounds", "3", *OWN)  # a new process uses the same files
-    assert ended(third) == 0, third.text()
-    assert [asked for asked, _ in server.asked[before:] if asked in shards] == []
-    coordinator.end(10)
-
-
 def test_damaged_held_out_samples_are_named_and_the_run_goes_on(swarm: RealSwarm, tmp_path: Path) -> None:
     folder, tokens = tmp_path / "prepared", CONTEXT * SAMPLES + 1
     manifest = write_tokens(folder, {"text": [tokens] * SHARDS}, {"text": [tokens]})

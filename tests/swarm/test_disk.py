@@ -6,21 +6,15 @@ import os
 import random
 import shutil
 import signal
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-
-import pytest
 
 from deploy.local_swarm.processes import Process
 from support.disks import fill, make_room, read_only, small_disk
 from support.real import RESTING, RealSwarm, ended, run_text, until
-from support.sealed_run import make_run
-from thinwire_coordinator.hall.ledger.retention import Retention
-from thinwire_coordinator.hall.ledger.signatures import RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.verify import verify
-from thinwire_proto.errors import MEND_DISK, LedgerError
+from thinwire_proto.errors import MEND_DISK
 
 LONG = run_text(100_000)
 DISK_MB = 24
@@ -77,26 +71,6 @@ def test_a_full_disk_ends_the_coordinator_which_continues_once_there_is_space(sw
         assert verified(swarm.state) >= seen + 5
 
 
-def test_the_body_of_a_row_that_could_not_be_written_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "state", tmp_path / "bodies"
-    with small_disk(folder, DISK_MB):
-        (folder / "bodies.url").write_text(str(elsewhere))
-        make_run(folder, 4)
-        state = open_state(folder)
-        fill(folder)
-        row = replace(state.ledger.row(3), step=4, counted=(), body_hash=state.bodies.put(b"of no row"))
-        with pytest.raises(LedgerError, match="database or disk is full"):
-            state.ledger.append(row, RowSignatures(b"", ()))
-        state.close()
-        make_room(folder)
-        assert verified(folder) == 4
-        assert len(list(elsewhere.iterdir())) == 5
-        state = open_state(folder)
-        Retention(state, None).sweep()
-        assert len(list(elsewhere.iterdir())) == 4
-        state.close()
-
-
 ANY_DISK = ("--disk-max", "1 GB")
 """The node would not start on this disk, because the data could be larger than it."""
 
@@ -140,50 +114,7 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
 # read-only folders
 
 
-def test_a_read_only_folder_ends_the_coordinator_with_an_error(swarm: RealSwarm) -> None:
-    swarm.state.mkdir()
-    with read_only(swarm.state):
-        text = failed_in_words(serve(swarm))
-        assert f"{swarm.state}: cannot be used as a state directory: Read-only file system" in text
-        assert "give another --state-dir" in text
-    coordinator = swarm.coordinator(LONG)
-    swarm.node("a")
-    swarm.reached(3)
-    seen = swarm.status().step
-    with read_only(swarm.state / "updates"):
-        text = failed_in_words(coordinator)
-        assert f"{swarm.state}: the disk fails: [Errno 30] Read-only file system" in text
-        assert f"nothing that was sealed is lost; {MEND_DISK}" in text
-        state = open_state(swarm.state)
-        with pytest.raises(OSError, match="Read-only file system"):  # the next start fails in the same way
-            Retention(state, None).sweep()
-        state.close()
-    assert verified(swarm.state) >= seen
-
-
 # torn files
-
-
-def test_a_torn_body_is_named_and_a_torn_snapshot_is_set_aside(swarm: RealSwarm) -> None:
-    swarm.state.mkdir()
-    make_run(swarm.state, 4)
-    state = open_state(swarm.state)
-    body = swarm.state / "updates" / state.ledger.row(1).body_hash.hex()
-    state.close()
-    data = body.read_bytes()
-    body.write_bytes(data[:100])
-    torn = f"step 1: body {body.name} does not match its hash: it has 100 of {len(data)} bytes"
-    with pytest.raises(LedgerError, match=torn):
-        verified(swarm.state)
-    body.write_bytes(data)
-
-    newest = swarm.state / "snapshots" / "2.safetensors"
-    newest.write_bytes(newest.read_bytes()[:5000])
-    coordinator = swarm.coordinator()
-    assert [event["step"] for event in coordinator.events("coordinator.snapshot_set_aside")] == [2]
-    assert newest.with_suffix(".bad").exists()
-    assert [event["step"] for event in coordinator.events("coordinator.replayed")] == [4]
-    assert verified(swarm.state) == 4
 
 
 def test_a_ledger_with_torn_last_rows_keeps_all_earlier_rows(swarm: RealSwarm, tmp_path: Path) -> None:

@@ -45,13 +45,3 @@ def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> N
     assert counted == 3
     assert not_counted <= 1  # a round of the first node alone takes milliseconds: the one that it joined may be over
     assert first.running
-
-
-def test_nodes_train_for_the_whole_length_of_a_round_on_the_clock(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(3, samples=4000, length_ms=1500, rounds='pace = "clock"'), "--wait-for", "2")
-    nodes = [swarm.node("quick"), swarm.node("slow", "--micro-batch", "1")]
-    assert [ended(node) for node in nodes] == [0, 0]
-    status = swarm.status(fingerprint=True)
-    assert (status.step, status.state) == (3, "complete")
-    assert status.tokens > 3 * 2 * 64 * 8  # more than one micro-batch for each node and round
-    assert {last_fingerprint(node) for node in nodes} == {(3, status.fingerprint)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ def test_two_of_eight_nodes_are_killed_two_join_and_nobody_stalls(tmp_path: Path
 
         def start(name: str) -> None:
             times = str(tmp_path / f"{name}.times")
-            nodes[name] = swarm.node(name, "--archive-messages", through=("timed_member.py", times))
+            nodes[name] = swarm.node(name, through=("timed_member.py", times))
 
         def iterations(name: str) -> int:
             file = tmp_path / f"{name}.times"
@@ -51,11 +50,4 @@ def test_two_of_eight_nodes_are_killed_two_join_and_nobody_stalls(tmp_path: Path
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
         for name in STAYING:
             assert max(gaps_s(tmp_path / f"{name}.times")) <= PATIENCE_S + AN_ITERATION_S, name
-        folders = [str(tmp_path / name) for name in FIRST + JOINING]
-        done = swarm.command("verify", "--messages", *folders)
-        assert done.returncode == 0, done.stderr
-        counts = re.search(r"([\d,]+) were mixed by both, and (\d+) by one end alone", done.stdout)
-        assert counts is not None, done.stdout
-        assert int(counts[1].replace(",", "")) > STEPS
-        assert int(counts[2]) <= len(KILLED)  # the turn that a killed node had not mixed yet
-        assert f"the final mean of {len(STAYING)} nodes" in done.stdout
+        assert f"the final mean of {len(STAYING)} nodes" in swarm.verify()

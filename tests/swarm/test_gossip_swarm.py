@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sqlite3
 from collections.abc import Iterable
@@ -21,11 +20,10 @@ from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until, w
 from support.swarm_parameters import counted_samples, journal_of, parameters_of
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
-from thinwire_proto.gossip.archive import ARCHIVE_FILE
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
-OPTIONS = ("--archive-messages", "--log-level", "debug")
+OPTIONS = ("--log-level", "debug")
 LOSSES = ("loss", "loss_min", "loss_max")
 RUN = run_text(STEPS, length_ms=2000, rounds='pace = "clock"')  # a restart is shorter than two
 RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
@@ -94,7 +92,6 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
             assert (node.text().count("the run is complete"), node.text().count("Traceback")) == (1, 0)
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         told = parsed(read(f"http://{here}/metrics"))
-        assert value(told, "thinwire_coordinator_beats") == len(beats_of(swarm))
         check_what_is_shown(swarm, here)
         series = history_at(here)
         coordinator.end(END_S)
@@ -107,7 +104,6 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert min(again["steps"]["loss_min"]) == min(series["steps"]["loss_min"])
         assert max(again["steps"]["loss_max"]) == max(series["steps"]["loss_max"])
         assert again["held_out"] == series["held_out"]
-        assert value(told, "thinwire_coordinator_topology_members") == 3
         assert value(told, "thinwire_coordinator_topology") >= 1
         assert value(told, "thinwire_coordinator_iterations", of="least") == STEPS
         contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
@@ -130,22 +126,4 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert measured["distance"] == pytest.approx(
             distance_of(parameters_of(tmp_path / name) for name in nodes), rel=0.1
         )
-        assert value(told, "thinwire_coordinator_disagreement") == pytest.approx(measured["distance"])
         assert value(told, "thinwire_coordinator_disagreement_in_steps") == pytest.approx(measured["in_steps"])
-        check_archives(swarm, [tmp_path / name for name in nodes])
-
-
-def check_archives(swarm: RealSwarm, folders: list[Path]) -> None:
-    """The nodes' archives show what each has mixed, and a byte of one that is altered is found."""
-    archives = ("verify", "--messages", *map(str, folders))
-    checked = swarm.command(*archives)
-    assert checked.returncode == 0, checked.stderr
-    assert len(re.findall(r"mixed turns lead through all \d+ heads that it has reported", checked.stdout)) == 3
-    (both,) = re.findall(r"([\d,]+) were mixed by both, and 0 by one end alone", checked.stdout)
-    assert 0 < int(both) <= 3 * STEPS
-    archive = folders[1] / ARCHIVE_FILE
-    whole = archive.read_bytes()
-    archive.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
-    refused = swarm.command(*archives)
-    assert refused.returncode != 0
-    assert str(archive) in refused.stderr

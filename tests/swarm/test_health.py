@@ -44,7 +44,7 @@ def test_a_replaying_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> Non
     until(lambda: b"replaying" in _read(http, "/api/status"), "the coordinator replays", coordinator)
     codes = [answers(http, path) for path in ("/livez", "/readyz")]
     assert codes == [200, 503]
-    assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_ready") == 0
+    assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_state", state="starting") == 1
     coordinator.popen.kill()
     coordinator.popen.wait()
 
@@ -71,13 +71,3 @@ def _read(address: str, path: str) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             return error.read()
-
-
-def test_a_node_without_a_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> None:
-    unused, http = free_addresses(2)
-    swarm.address = unused
-    node = swarm.node("alone", "--metrics", http)
-    until(lambda: answers(http, "/livez") == 200, "the node answers", node)
-    assert [answers(http, path) for path in ("/readyz", "/nothing")] == [503, 404]
-    node.tell(signal.SIGTERM)
-    assert ended(node) == 0

@@ -42,19 +42,6 @@ def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwa
     assert _listed(swarm)["ban"] is None
 
 
-def test_a_node_that_flips_the_votes_of_its_local_steps_is_suspected(swarm: RealSwarm) -> None:
-    """Contributions have whole tiles, of which a sample is compared."""
-    rounds = 'pace = "clock"\n[rule]\nkind = "local_muon"\nmicro_batch = 2\n'
-    coordinator = swarm.coordinator(run_text(100_000, length_ms=600, rounds=rounds), "--wait-for", "5")
-    nodes = [swarm.node(name) for name in HONEST]
-    hostile = swarm.node("hostile", through=("flipping_node.py",))
-    until(lambda: coordinator.events("coordinator.trust_changed"), "suspected", coordinator, hostile)
-    until(lambda: hostile.events("node.not_counted"), "told", coordinator, hostile)
-    assert {event["name"] for event in coordinator.events("coordinator.trust_changed")} == {"hostile"}
-    assert "contradict" in _listed(swarm)["suspected"]
-    assert all(node.running for node in nodes)
-
-
 def _audits(swarm: RealSwarm) -> int:
     with closing(AccessStore(swarm.state)) as access:
         return sum(standing["audits"] for standing in access.standings.all().values())

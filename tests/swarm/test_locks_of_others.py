@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support.real import LONG_MS, RealSwarm, run_text, until
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto import limits
 from thinwire_proto.errors import LedgerError, LocalError, Locked
-
-LONG = run_text(100_000, length_ms=LONG_MS)
 
 
 @contextmanager
@@ -36,32 +32,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that are opened now wait for a lock for a moment only."""
     monkeypatch.setattr(limits, "LEDGER_BUSY_S", 0.01)
     monkeypatch.setattr("thinwire_coordinator.hall.access.database.LEDGER_BUSY_S", 0.01)
-
-
-def test_rounds_are_void_while_the_ledger_is_locked_and_the_run_goes_on(swarm: RealSwarm) -> None:
-    coordinator = swarm.coordinator(LONG)
-    node = swarm.node("a")
-    swarm.reached(3)
-    node.tell(signal.SIGSTOP)  # so that the round is announced when the lock is taken
-    until(lambda: swarm.status().step == swarm.status().step, "the last contribution of the node is sealed")
-    with locked(swarm.state / "ledger.sqlite"):
-        node.tell(signal.SIGCONT)
-        until(lambda: coordinator.events("coordinator.round_void"), "a void round", coordinator, node)
-        void = coordinator.events("coordinator.round_void")[0]
-        assert "another program holds the lock" in void["reason"]
-        until(lambda: "waiting for a lock" in coordinator.text(), "a grant waits", coordinator)
-        step = swarm.status().step
-    swarm.reached(step + 3)
-    text = coordinator.text()
-    assert f"{swarm.state / 'ledger.sqlite'}: database is locked" in text
-    assert "fuser -v" in text
-    assert "disk" not in text.split("waiting for a lock")[1].splitlines()[0]
-    assert node.running
-    node.end(10)
-    coordinator.end(10)
-    step = Ledger(swarm.state / "ledger.sqlite").step
-    assert f"replayed {step} updates" in swarm.verify()  # no contribution counts twice: their hashes are unique
-    assert len(list((swarm.state / "updates").iterdir())) == step  # no body is left of a void round
 
 
 def test_void_rounds_that_meet_a_lock_are_recorded_with_the_next_ones(tmp_path: Path, impatient: None) -> None:

@@ -40,23 +40,3 @@ def test_a_run_goes_on_with_its_own_key_and_with_no_other(swarm: RealSwarm) -> N
     shutil.rmtree(swarm.state / "tls")  # the key signs new ones
     swarm.coordinator()
     until(lambda: swarm.counted("ada") > 0, "the node is back without a new invite", node)
-
-
-def test_a_node_says_that_another_coordinator_answers_and_what_to_do(swarm: RealSwarm) -> None:
-    first, node = swarm.coordinator(RUN), swarm.node("ada")
-    until(lambda: swarm.counted("ada") > 0, "it is counted", node)
-    first.end(PATIENCE_S)
-    swarm.state = swarm.folder / "a new run"
-    swarm.invite_file.unlink()
-    swarm.coordinator(RUN)
-    told = "another coordinator than the invite names answered, or somebody is in between; ask the organizer for a new"
-    until(lambda: told in node.text(), "the node says so", node)
-    assert node.running, "it waits: the right coordinator may come back"
-    node.end(PATIENCE_S)
-
-    same = swarm.node("ada")
-    assert ended(same) == 2
-    assert "by its key" in same.text()
-    assert "give another --state-dir" in same.text()
-    fresh = swarm.node("ada-again")
-    until(lambda: swarm.counted("ada-again") > 0, "it takes part in the new run", fresh)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
-from support.real import PATIENCE_S, until
+from support.real import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,33 +92,6 @@ def running_below(folder: Path) -> list[str]:
         if str(folder) in command:
             found.append(command)
     return found
-
-
-def test_repeated_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
-    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "100000") as process:
-        until(lambda: len(running_below(tmp_path)) >= 3, "all are started")
-        for _ in range(20):  # an impatient person
-            process.send_signal(signal.SIGINT)
-            try:
-                text, _ = process.communicate(timeout=0.3)
-                break
-            except subprocess.TimeoutExpired:
-                pass
-        else:
-            text, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, text
-    assert "all processes have ended" in text
-    assert "Traceback" not in text
-    assert running_below(tmp_path) == []
-
-
-def test_ctrl_c_ends_the_replay_of_the_ledger(tmp_path: Path) -> None:
-    with local_swarm(tmp_path, "--nodes", "1", "--rounds", "2") as process:
-        until(lambda: any(" verify " in command for command in running_below(tmp_path)), "it verifies")
-        process.send_signal(signal.SIGINT)
-        text, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, text
-    assert running_below(tmp_path) == []
 
 
 def test_closing_the_terminal_ends_all_processes(tmp_path: Path) -> None:

@@ -15,12 +15,9 @@ import pytest
 from support.raw_calls import join
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, run_text
-from thinwire_coordinator.cli.status_client import as_organizer
-from thinwire_coordinator.hall.access.organizer import organizer_proof
 from thinwire_coordinator.hall.view import RunView
-from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
+from thinwire_proto.identity.keys import KEY_FILE
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.metadata import ORGANIZER
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 NAME, ADDRESS = "the-name-she-chose", "192.0.2.77"
@@ -133,34 +130,3 @@ def test_nothing_that_is_handed_on_tells_more_than_the_name(swarm: RealSwarm, ad
     for path in sorted(swarm.state.rglob("*")):
         if path.is_file() and path.relative_to(swarm.state).parts[0].startswith(FOR_THE_ORGANIZER):
             assert path.name == "ca.pem" or not path.stat().st_mode & 0o077, f"others can read {path}"
-
-
-def test_the_organizer_sees_all_of_each_node(swarm: RealSwarm, ada: FarNode) -> None:
-    with swarm.channel() as channel:
-        stub, request = SwarmStub(channel), pb.StatusRequest()
-
-        def in_full(*metadata: tuple[str, str]) -> bool:
-            found = stub.Status(request, timeout=10, metadata=metadata)
-            assert bool(found.nodes[0].bytes_up) == found.nodes_in_full
-            return found.nodes_in_full
-
-        (right,) = as_organizer(swarm.state)
-        assert in_full(right)
-        key, now = open_key(swarm.state / KEY_FILE), float(right[1].partition(":")[0])
-        assert in_full((ORGANIZER, organizer_proof(key, now)))
-        wrong = [
-            organizer_proof(SecretKey(), now),
-            organizer_proof(ada.key, now),
-            organizer_proof(key, now - 3600),
-            organizer_proof(key, now + 3600),
-            right[1].replace(":", "0:"),
-            right[1][:-1],
-            "9" * 5000,
-            ":",
-            "",
-        ]
-        for proof in wrong:
-            assert not in_full((ORGANIZER, proof))
-    shown = swarm.command("status", swarm.address)
-    assert "equal" in shown.stdout, shown.stderr
-    assert "replica" in shown.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import sqlite3
 from collections import Counter
@@ -16,9 +15,8 @@ from safetensors import safe_open
 import chaos
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
-from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
+from support.real import RealSwarm, ended, run_text, start_quickly, totals, until
 from thinwire_coordinator.verify import verify
-from thinwire_node.observe import status
 from thinwire_proto.limits import HEARTBEAT_S, PING_ANSWER_S
 
 CLOCK = 'pace = "clock"\n'
@@ -26,60 +24,6 @@ CLOCK = 'pace = "clock"\n'
 
 def clock_text(length_ms: int = 1000) -> str:
     return run_text(1_000_000, samples=64, length_ms=length_ms, rounds=CLOCK)
-
-
-def step_of(swarm: RealSwarm, name: str) -> int:
-    """The step of a node's replica, as it writes it every two seconds for `thinwire-node status`."""
-    return status.read(swarm.folder / name).place.step or 0
-
-
-def test_on_a_clock_all_nodes_are_counted_without_void_rounds(swarm: RealSwarm) -> None:
-    """Scenarios 1 and 3: a third node joins two others at step 2. Nodes train while contributions are in flight.
-
-    A round is longer than a busy machine keeps three processes from its cores."""
-    swarm.coordinator(clock_text(2000), "--wait-for", "2")
-    nodes = [swarm.node("a"), swarm.node("b")]
-    swarm.reached(2)
-    nodes.append(swarm.node("c"))
-    until(lambda: swarm.counted("c") >= 5, "the third node is counted", *nodes)
-    status = swarm.status()
-    assert status.fingerprints_different == 0
-    assert status.rounds_void == 0, [node.tail(30) for node in nodes]
-    for node in nodes:
-        node.tell(signal.SIGTERM)
-    assert [ended(node) for node in nodes] == [0, 0, 0]
-    assert not any(node.events("node.slept") or node.events("node.clock_jump") for node in nodes)
-    swarm.verify()
-
-
-def test_a_node_that_crashes_is_lost_once_and_can_return(swarm: RealSwarm) -> None:
-    """Scenario 2."""
-    swarm.coordinator(clock_text())
-    other = swarm.node("other")
-    swarm.reached(2)
-    raising = swarm.node("raising", through=("raising_node.py",))
-    assert ended(raising) == 1
-    assert "the device fell off the bus" in raising.text()
-    again = swarm.node("raising")
-    until(lambda: swarm.counted("raising") >= 5, "the node is counted again", again)
-    status = swarm.status()
-    assert {node.name: node.lost for node in status.nodes} == {"other": 0, "raising": 1}
-    assert status.fingerprints_different == 0
-    assert other.running
-
-
-def test_an_incomplete_upload_is_dropped(swarm: RealSwarm) -> None:
-    """Scenario 6."""
-    swarm.coordinator(clock_text())
-    swarm.node("other")
-    swarm.reached(2)
-    half = swarm.node("half", through=("half_an_upload.py",))
-    assert ended(half) == -signal.SIGKILL
-    swarm.reached(swarm.status().step + 2)  # it would be counted at the end of its round
-    assert swarm.counted("half") == 0
-    again = swarm.node("half")
-    until(lambda: swarm.counted("half") >= 3, "the node is counted", again)
-    assert swarm.status().fingerprints_different == 0
 
 
 def test_the_heartbeat_detects_a_stopped_node_which_returns_when_resumed(swarm: RealSwarm) -> None:
@@ -95,16 +39,6 @@ def test_the_heartbeat_detects_a_stopped_node_which_returns_when_resumed(swarm: 
     counted = swarm.counted("b")
     until(lambda: swarm.counted("b") >= counted + 3, "the node is counted again", *nodes)
     assert swarm.status().fingerprints_different == 0
-
-
-def test_nodes_that_start_before_the_coordinator_wait_for_it(swarm: RealSwarm) -> None:
-    """Scenario 17."""
-    coordinator = swarm.coordinator(clock_text())
-    coordinator.end(10)
-    node = swarm.node("early")
-    until(lambda: len(node.events("node.no_session")) >= 2, "the node has tried twice", node)
-    swarm.coordinator()
-    until(lambda: swarm.counted("early") >= 3, "the node is counted", node)
 
 
 def pending_on_disk(folder: Path) -> bytes:
@@ -159,35 +93,7 @@ def test_a_coordinator_killed_at_any_point_of_sealing_counts_no_contribution_twi
     assert told == in_ledger  # nodes and ledger agree on every contribution
 
 
-def test_a_killed_node_restores_the_momentum_of_its_last_extraction(swarm: RealSwarm) -> None:
-    """A node saves its momentum once a round. It drops the parts that have been counted since, so that nothing counts
-    twice."""
-    swarm.coordinator(clock_text(500))
-    node = swarm.node("a")
-    until(lambda: swarm.counted("a") > 6, "the node is counted", node)
-    node.tell(signal.SIGKILL)
-    ended(node)
-    again = swarm.node("a")
-    until(lambda: swarm.counted("a") > 12, "the node is counted again", again)
-    until(lambda: step_of(swarm, "a") > 12, "the update reaches its replica", again)
-    assert again.events("node.momentum_taken_up") or again.events("node.momentum_dropped")
-    again.tell(signal.SIGTERM)
-    assert ended(again) == 0
-    assert last_fingerprint(again)[0] > 12
-    assert swarm.status().fingerprints_different == 0
-
-
 def test_the_swarm_survives_half_a_minute_of_chaos(capsys: pytest.CaptureFixture[str]) -> None:
     """Scenario 12. `make chaos` runs for any length of time."""
     chaos.main(["--seed", "1", "--minutes", "0.5"], start_quickly)
     assert "all replicas were equal, and the ledger verifies" in capsys.readouterr().out
-
-
-def test_chaos_detects_a_swarm_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chaos, "STANDSTILL_S", 0.0)
-    found = chaos.Chaos(tmp_path, random.Random(1), start_program=start_quickly)
-    try:
-        with pytest.raises(chaos.Failed, match="no step after"):
-            chaos.run(found, 60)
-    finally:
-        found.kill_all()

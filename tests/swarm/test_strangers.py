@@ -15,7 +15,7 @@ import pytest
 
 from support.raw_calls import hello, in_session, join
 from support.raw_node import RawNode, opened
-from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
+from support.real import END_S, RealSwarm, ended, real_swarm, run_text
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED
 from thinwire_node.exchange.coordinator.handshake import prove
@@ -213,17 +213,3 @@ def test_a_node_keeps_its_place_without_its_invite(swarm: RealSwarm) -> None:
     elsewhere = swarm.start("ada", "thinwire-node", "start", swarm.address, "--state-dir", folder)
     assert ended(elsewhere) == 2
     assert "belongs to the coordinator at" in elsewhere.text()
-
-
-def test_a_banned_node_waits_and_comes_back_by_itself(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(100_000))
-    node = swarm.node("ada")
-    until(lambda: swarm.counted("ada") > 0, "it is counted", node)
-    (listed,) = json.loads(swarm.command("nodes", "--json").stdout)
-    assert swarm.command("ban", listed["node"], "--reason", "a test").returncode == 0
-    until(lambda: "a test" in node.text(), "it is told why", node)
-    assert node.running
-    before = swarm.counted("ada")
-    assert swarm.active() == []
-    assert swarm.command("unban", listed["node"]).returncode == 0
-    until(lambda: swarm.counted("ada") > before, "it is counted again", node)

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from support.real import RealSwarm, ended, real_swarm, run_text, until
+from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_node.exchange.coordinator.handshake import prove
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
@@ -43,21 +43,6 @@ def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate:
 def contributes(swarm: RealSwarm) -> None:
     node = swarm.node("ada")
     until(lambda: swarm.counted("ada") > 0, "a contribution is counted", node, *swarm.processes)
-
-
-def test_plain_text_and_no_invite_on_this_machine(swarm: RealSwarm) -> None:
-    swarm.insecure = True
-    swarm.coordinator(RUN)
-    assert not (swarm.state / "tls").exists()
-    contributes(swarm)
-
-
-def test_an_address_without_an_invite_does_not_lead_to_a_coordinator_that_encrypts(swarm: RealSwarm) -> None:
-    swarm.coordinator(RUN)
-    node = swarm.start("ada", "thinwire-node", "start", swarm.address, "--state-dir", str(swarm.folder / "ada"))
-    until(lambda: not node.running, "it ends", node)
-    assert ended(node) == 2
-    assert "encrypts, and admits by invite" in node.text()
 
 
 @pytest.mark.parametrize("more", [("--listen", "0.0.0.0:0"), ("--http", "0.0.0.0:0")])

@@ -11,6 +11,7 @@ from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.ledger_rows import state_at_head
 from thinwire_coordinator.gossip.measurements import sketches_named_by
 from thinwire_coordinator.gossip.memory import gossip_memory
+from thinwire_coordinator.gossip.metrics import METRICS
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.verify import verify_beats
 from thinwire_coordinator.hall.access.door import Door
@@ -31,6 +32,7 @@ class GossipKind(Kind):
     """A row is no iteration: there is a model before the first row, and one after the last, the mean of all nodes."""
 
     unit = "iteration"
+    metrics = tuple(METRICS)
     counted = "reports"
     origin = (
         "The model is the mean of the parameters with which the nodes ended. The run's ledger seals it and the nodes'",

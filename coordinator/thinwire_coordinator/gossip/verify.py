@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thinwire_coordinator.gossip.archives import ReportedHead
 from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
@@ -22,8 +21,6 @@ class BeatCheck:
     """Checks row after row. first: the first state."""
 
     def __init__(self, state: RunState, first: Replica, signatures: SignatureCheck) -> None:
-        self.heads: dict[str, list[ReportedHead]] = {}
-        """By node, the heads that it has reported since it last began."""
         self._state = state
         self._first = first
         self._signatures = signatures
@@ -60,9 +57,6 @@ class BeatCheck:
             if entry.samples > signed.report.samples:
                 raise PayloadError(f"node {entry.node}: more samples are counted than it has reported")
             self._go_on(signed)
-            self.heads.setdefault(signed.node, []).append(
-                ReportedHead(row.step, signed.report.iteration, signed.report.head)
-            )
             self.sketches.report(signed.node, signed.report)
             statements[entry] = signed.statement
         self.reports += len(reports)
@@ -82,7 +76,6 @@ class BeatCheck:
         before, now = self._iterations.get(signed.node, 0), signed.report.iteration
         if now == 0 < before and signed.report.head == GENESIS:
             self.begun_anew += 1
-            self.heads.pop(signed.node, None)
         elif now < before:
             raise PayloadError(f"node {signed.node}: its iteration goes back from {before} to {now}")
         self._iterations[signed.node] = now

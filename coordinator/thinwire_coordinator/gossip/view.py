@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric
 
+from thinwire_coordinator.gossip import metrics
 from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.observe import definitions
-from thinwire_coordinator.hall.observe.gauges import each, one
 from thinwire_coordinator.hall.view import Plain, RunView, Stage, counted, waiting_for
 from thinwire_coordinator.hall.web.status import shortened
 
@@ -101,12 +100,4 @@ class GossipView(RunView):
         }
 
     def own_metrics(self) -> Iterable[Metric]:
-        figures = self.figures
-        yield each(definitions.ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
-        yield one(definitions.TOPOLOGY, figures.topology)
-        yield one(definitions.TOPOLOGY_MEMBERS, figures.members)
-        yield one(definitions.BEATS, figures.beats)
-        if figures.disagreement is not None:
-            yield one(definitions.DISAGREEMENT, figures.disagreement)
-        if figures.in_steps is not None:
-            yield one(definitions.DISAGREEMENT_IN_STEPS, figures.in_steps)
+        return metrics.collect(self.figures)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.evaluation import HeldOut
@@ -46,6 +47,8 @@ class Kind(ABC):
     counted: str
     origin: Sequence[str]
     about_losses = ""
+    metrics: Sequence[Definition] = ()
+    """The metrics that only its runs have."""
 
     @abstractmethod
     def open(self, opening: Opening) -> Run:

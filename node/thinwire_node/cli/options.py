@@ -148,11 +148,6 @@ class StartOptions(NodeStateOptions):
         metavar="[HOST:]PORT",
         shown="listen on no port, and connect to nodes that do",
     )
-    archive_messages: bool = option(
-        "in a run without a centre, keep all messages of this node in its state directory, so that "
-        "`thinwire-coordinator verify --messages` can check what it has mixed",
-        False,
-    )
     memory_max: Annotated[str, AfterValidator(_size)] | None = option(
         "memory that a run may need, such as 8G; a run that needs more is refused",
         None,

@@ -56,7 +56,6 @@ def start(options: StartOptions) -> None:
                 options.cache_bytes,
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
                 peers,
-                options.archive_messages,
                 options.compute_max / 100,
             ),
             give_up_after_s=options.give_up_after,

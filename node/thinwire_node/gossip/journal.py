@@ -22,15 +22,14 @@ JOURNAL_FILE = "gossip.safetensors"
 PASSING_FILE = "gossip.part"
 NUMBERS = "member numbers"
 MEMBER = "member "  # prefix of the member's tensors
-VERSION = "4"
+VERSION = "5"
 
 
 @dataclass(frozen=True)
 class JournalEntry:
     """member: see `Member.state`. moments: of the optimizer, by name. steps: those that it has taken. finished:
-    iterations. trained_through: the last position of the lease in the parameters. samples: trained in all. archived:
-    the bytes of the archive of messages that belong to this entry; None without one. unreported: samples, and the sum
-    of their losses, that the coordinator may not have heard of."""
+    iterations. trained_through: the last position of the lease in the parameters. samples: trained in all. unreported:
+    samples, and the sum of their losses, that the coordinator may not have heard of."""
 
     member: MemberState
     moments: dict[str, torch.Tensor]
@@ -38,7 +37,6 @@ class JournalEntry:
     finished: int
     trained_through: int | None
     samples: int
-    archived: int | None = None
     unreported: tuple[int, float] = (0, 0.0)
 
 
@@ -57,7 +55,7 @@ class GossipJournal:
             "thinwire gossip": VERSION,
             "contract": self._contract,
             "numbers": json.dumps(
-                [entry.steps, entry.finished, entry.trained_through, entry.samples, entry.archived, *entry.unreported]
+                [entry.steps, entry.finished, entry.trained_through, entry.samples, *entry.unreported]
             ),
         }
         passing = self._state.path(PASSING_FILE)
@@ -80,12 +78,10 @@ class GossipJournal:
             about, tensors = read_about(path), read_tensors(path)
             if (about["thinwire gossip"], about["contract"]) != (VERSION, self._contract):
                 raise ValueError("it belongs to another run, or was written by another version")
-            steps, finished, trained_through, samples, archived, *unreported = json.loads(about["numbers"])
+            steps, finished, trained_through, samples, *unreported = json.loads(about["numbers"])
             numbers = bytes(tensors.pop(NUMBERS).numpy())
             moments = {name: tensors.pop(name) for name in sorted(tensors) if not name.startswith(MEMBER)}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise self.unreadable(error) from None
         member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
-        return JournalEntry(
-            member, moments, steps, finished, trained_through, samples, archived, (unreported[0], unreported[1])
-        )
+        return JournalEntry(member, moments, steps, finished, trained_through, samples, (unreported[0], unreported[1]))

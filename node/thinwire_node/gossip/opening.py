@@ -8,7 +8,6 @@ from torch import Tensor
 from thinwire_node.gossip.gradient import GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.gossip.lines_port import MakeLines
-from thinwire_node.gossip.message_archive import MessageArchive
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.gossip.work import GossipWork
@@ -38,18 +37,16 @@ def open_training(
     record: Record,
     options: NodeOptions,
     clocks: Clocks,
-    archive: MessageArchive | None = None,
 ) -> GossipTraining:
     """first: the parameters that all nodes begin with. kept: the newest entry of the journal."""
     layout, exchange = layout_of(contract.parameters), contract.exchange
     assert isinstance(exchange, GossipSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
     settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, is_bounded=True)
-    add = None if archive is None else archive.add
     if kept is not None:
-        member = Member.restore(layout, settings, kept.member, add)
+        member = Member.restore(layout, settings, kept.member)
     else:
-        member = Member(layout, settings, _flat(layout, first), add)
+        member = Member(layout, settings, _flat(layout, first))
     optimizer = make_own_steps(contract, layout)
     if kept is not None:
         try:
@@ -58,7 +55,7 @@ def open_training(
             raise journal.unreadable(error) from None
     pulled = torch.empty_like(member.x) if exchange.gradient_pull else None
     gradient = GradientSum(layout, data, compute, member.x, pulled)
-    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, archive, pulled)
+    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, pulled)
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 

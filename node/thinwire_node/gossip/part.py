@@ -15,7 +15,7 @@ from thinwire_node.gossip.session import GossipSession
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.kinds import PartSettings
 from thinwire_node.part import Part, PartView
-from thinwire_node.peers import Edge, Peers
+from thinwire_node.peers import Peers
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -126,11 +126,8 @@ class GossipPart(Part):
         by_line = dict(traffic.peers_sent), dict(traffic.peers_received)
         if training is None:
             return Peers(0, 0, 0, sent_bytes, received_bytes, waited_s, 0, *by_line)
-        view, lines, places = training.work.view, training.lines, training.places
+        view, neighbours = training.work.view, training.neighbours
+        lines, edges = neighbours.lines, neighbours.edges()
         present = len(lines.present)
-        edges = [
-            Edge(one.member, one.line, one.iteration, places[one.member].key.node_id if one.member in places else "")
-            for one in training.seen_lines().edges
-        ]
         absent, direct = len(view.peers) - present, len(lines.direct)
         return Peers(view.topology, present, absent, sent_bytes, received_bytes, waited_s, direct, *by_line, edges)

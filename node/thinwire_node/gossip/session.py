@@ -59,7 +59,7 @@ class GossipSession:
         iterations = training.start()
         beats = asyncio.ensure_future(self._beats())
         prefetch = asyncio.ensure_future(self._prefetch.run())
-        lines = asyncio.ensure_future(training.lines.run(self._exchange.relay))
+        lines = asyncio.ensure_future(training.neighbours.lines.run(self._exchange.relay))
         waker = asyncio.ensure_future(self._beat_at_the_end())
         prepare = asyncio.ensure_future(self._evaluation.prepare())
         measured = asyncio.ensure_future(self._evaluation.report())

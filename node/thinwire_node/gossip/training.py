@@ -10,19 +10,15 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
-from thinwire_node.gossip.confirmations import Confirmations
 from thinwire_node.gossip.errands import Errands
-from thinwire_node.gossip.lines_port import Lines, MakeLines
-from thinwire_node.gossip.peer_names import names_of
-from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace
-from thinwire_node.gossip.presences import Presences
-from thinwire_node.gossip.reported_lines import seen_lines
+from thinwire_node.gossip.lines_port import MakeLines
+from thinwire_node.gossip.neighbours import Neighbours
+from thinwire_node.gossip.port import BeatAnswer, BeatReport
 from thinwire_node.gossip.unreported import Unreported
-from thinwire_node.gossip.work import Finished, GossipWork, Saved, Sending, Sketched
+from thinwire_node.gossip.work import Finished, GossipWork, Sketched
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
@@ -32,20 +28,16 @@ from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
-from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.reports import MISSED_MAX
-from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
 
 
 class GossipTraining:
-    """first: the parameters that all nodes begin with. make_lines: makes the lines to other nodes; this object takes
-    their events."""
+    """first: the parameters that all nodes begin with. make_lines: makes the lines to other nodes."""
 
     def __init__(
         self,
@@ -57,11 +49,8 @@ class GossipTraining:
         clocks: Clocks,
     ) -> None:
         self.work = work
-        self.lines: Lines = make_lines(self)
         self.doing = "waiting: for the coordinator"
         """The state for people."""
-        self._lost: set[int] = set()  # peers to which there was one
-        self.places: dict[int, PeerPlace] = {}
         self.replica: Replica | None = first
         """The parameters that all nodes begin with."""
         self.finished_event = asyncio.Event()
@@ -70,7 +59,6 @@ class GossipTraining:
         self._clocks = clocks
         self._options = options
         self._saved = work.saved
-        self._reached = 0  # the newest topology whose places the lines have
         self._unreported = Unreported(*work.unreported)
         self._prefetch: Prefetch | None = None
         self._evaluation: Evaluation | None = None
@@ -78,12 +66,9 @@ class GossipTraining:
         self._changed = asyncio.Event()
         self._leaving = False
         self._iterations_here = 0
-        self._heard: dict[int, int] = {}  # by peer, the iteration of its newest message
-        self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
         self._running: asyncio.Task[None] | None = None
         self.errands = Errands(self._stop_iterations)
-        self._confirmations = Confirmations(work.acknowledged)
-        self._presences = Presences(work, self.lines.send, self._note)
+        self.neighbours = Neighbours(work, make_lines, self.errands, self._note, self._unreported.missed.add)
 
     @property
     def lease(self) -> Lease:
@@ -127,7 +112,7 @@ class GossipTraining:
         saved, new = self._saved, self._unreported
         sketched = new.sketched or Sketched(0, b"", saved.step_norm)
         return BeatReport(
-            topology=self._reached,
+            topology=self.neighbours.topology,
             iteration=saved.iteration,
             head=saved.head,
             samples=new.samples,
@@ -135,21 +120,17 @@ class GossipTraining:
             compute_ms=round(new.compute_s * 1000),
             trained_through=saved.trained_through,
             missed=tuple(sorted(self._missed())),
-            listens_at=self.lines.listens_at,
+            listens_at=self.neighbours.lines.listens_at,
             step_norm=sketched.step_norm,
             sketch=sketched.sketch,
             sketch_iteration=sketched.iteration,
-            lines=self.seen_lines(),
+            lines=self.neighbours.seen_lines(self._record.traffic),
         )
 
     def _missed(self) -> list[int]:
         """Those for which the node has waited before those without a line: these are named again in the next report."""
         waited_for = self._unreported.missed
-        return [*sorted(waited_for), *sorted((self._lost & self.places.keys()) - waited_for)][:MISSED_MAX]
-
-    def seen_lines(self) -> SeenLines:
-        """The lines to all peers."""
-        return seen_lines(self.lines, self.places, self._heard, self._record.traffic)
+        return [*sorted(waited_for), *sorted(self.neighbours.lost - waited_for)][:MISSED_MAX]
 
     def reported(self, report: BeatReport) -> None:
         """The coordinator has answered a report."""
@@ -165,80 +146,14 @@ class GossipTraining:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
             self._note(await self.work.assign(answer.assignment))
-            self._retire(answer.places)
-            self.places |= answer.places
-            self._reached = max(self._reached, answer.assignment.topology)
-            self._open_lines()
-            if not answer.assignment.since.keys() & set(self.work.view.peers) <= self.places.keys():
-                self._reached = 0  # to a node without a topology the coordinator sends all places
+            self.neighbours.assign(answer.assignment.topology, answer.assignment.since, answer.places)
             text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
-            text += f"; peers: {names_of(answer.assignment.since, self.places) or 'none'}"
+            text += f"; peers: {self.neighbours.names(answer.assignment.since) or 'none'}"
             peers = len(answer.assignment.since)
             tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
         self._changed.set()
 
-    def _retire(self, places: Mapping[int, PeerPlace]) -> None:
-        """Give up the older numbers of peers that have begun anew: nobody answers under them."""
-        numbers = {place.key: peer for peer, place in places.items()}
-        for peer in [peer for peer, place in self.places.items() if numbers.get(place.key, peer) != peer]:
-            del self.places[peer]
-            self.absent(peer, "it has begun anew, as another member")
-
-    def _open_lines(self) -> None:
-        """Open the lines of all edges, and close those of edges that have ended."""
-        self.places = {peer: place for peer, place in self.places.items() if peer in self.work.view.peers}
-        self._lost &= self.places.keys()
-        self._heard = {peer: iteration for peer, iteration in self._heard.items() if peer in self.places}
-        if self._reached:
-            self.lines.assign(self.places)
-
-    # events of the lines
-
-    def received(self, peer: int, message: Message) -> None:
-        if self._untaken.get(peer, 0) >= UNACKNOWLEDGED_MAX:
-            raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
-        self._untaken[peer] = self._untaken.get(peer, 0) + 1
-        self._heard[peer] = max(message.iteration, self._heard.get(peer, 0))
-        self.errands.begin(self._received(peer, self.work.received(peer, message)))
-
-    async def _received(self, peer: int, taking: asyncio.Future[Mix | None]) -> None:
-        try:
-            self._note(await taking)
-        except PayloadError as error:
-            self._refuse(peer, str(error))
-        finally:
-            self._untaken[peer] -= 1
-
-    def confirmed(self, peer: int, sequence: int) -> None:
-        if self._confirmations.came(peer, sequence):
-            self.errands.begin(self._confirmed(peer))
-
-    async def _confirmed(self, peer: int) -> None:
-        try:
-            await self._confirmations.take_all(peer)
-        except PayloadError as error:
-            self._refuse(peer, str(error))
-
-    def present(self, peer: int) -> None:
-        self._lost.discard(peer)
-        if (errand := self._presences.came(peer, is_present=True)) is not None:
-            self.errands.begin(errand)
-
-    def absent(self, peer: int, why: str) -> None:
-        self._lost.add(peer)
-        if (errand := self._presences.came(peer, is_present=False)) is not None:
-            self.errands.begin(errand)
-
-    def received_from(self, peer: int) -> int:
-        return self._saved.confirmed.get(peer, 0)
-
-    def _refuse(self, peer: int, reason: str) -> None:
-        place = self.places.get(peer)
-        node_id = place.key.node_id if place is not None else None
-        text = f"node {names_of([peer], self.places)} is left out: {reason}"
-        tell(log, logging.WARNING, "node.peer_left_out", text, member=peer, node_id=node_id, reason=reason)
-        self._unreported.missed.add(peer)
-        self.absent(peer, reason)
+    # decisions
 
     def _note(self, mix: Mix | None) -> None:
         if mix is not None and self.finished_event.is_set() and self.work.is_done:
@@ -252,21 +167,11 @@ class GossipTraining:
         self.work.unreported = self._unreported.counted
         await self.work.mix_late(mix)
         before, self._saved = self._saved, self.work.saved
-        self._confirm(before)
+        self.neighbours.confirm(before.confirmed, self._saved.confirmed)
 
     def _stop_iterations(self, reason: str) -> None:
         if self._running is not None:
             self._running.cancel(reason)
-
-    def _send(self, sending: Sending) -> None:
-        for peer, message in sending:
-            self.lines.send(peer, message)
-
-    def _confirm(self, before: Saved) -> None:
-        """Tell the peers whose messages the newest entry of the journal has."""
-        for peer, sequence in self._saved.confirmed.items():
-            if sequence > before.confirmed.get(peer, 0):
-                self.lines.confirm(peer)
 
     # iterations
 
@@ -277,7 +182,7 @@ class GossipTraining:
                 if self._leaving:
                     return
                 await self._wait("waiting: for peers", "wait")
-            self._send(await work.begin_first())
+            self.neighbours.send(await work.begin_first())
             self._saved = work.saved
         while not work.is_done and (rounds is None or self._iterations_here < rounds):
             if self._leaving or not await self._compute():
@@ -375,7 +280,7 @@ class GossipTraining:
         self._note(await work.computed(now()))
         began = now()
         while not self._decisions:
-            self.doing = f"waiting: for messages of {names_of(work.view.awaited, self.places) or 'peers'}"
+            self.doing = f"waiting: for messages of {self.neighbours.names(work.view.awaited) or 'peers'}"
             deadline = work.view.deadline
             wait_s = LOOK_AGAIN_S if deadline is None else max(0.0, deadline - now())
             await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
@@ -389,19 +294,19 @@ class GossipTraining:
         """An iteration is in the journal: its messages may leave."""
         before, self._saved = self._saved, finished.saved
         gradient = finished.gradient
-        self._send(finished.sending)
-        self._confirm(before)
+        self.neighbours.send(finished.sending)
+        self.neighbours.confirm(before.confirmed, self._saved.confirmed)
         self._unreported.took(finished, self._record.lent.share)
         for peer, reason in finished.unreadable.items():
-            self._refuse(peer, reason)
+            self.neighbours.leave_out(peer, reason)
         if gradient.samples:
             self._record.loss = gradient.loss
         self._record.dropped += gradient.dropped
         self._record.counted += 1
         self._record.tokens += gradient.samples * self.work.contract.model.context
         self._iterations_here += 1
-        if self.places.keys() - set(self.work.view.peers):
-            self._open_lines()
+        if self.neighbours.have_ended_edges:
+            self.neighbours.open()
 
     # the end
 
@@ -419,7 +324,7 @@ class GossipTraining:
         await self.errands.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await self.work.drain()
-        await self.lines.close()
+        await self.neighbours.lines.close()
         saved = self.work.saved
         text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
         tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())

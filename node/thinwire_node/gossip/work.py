@@ -15,7 +15,6 @@ from torch import Tensor
 
 from thinwire_node.gossip.gradient import Gradient, GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry
-from thinwire_node.gossip.message_archive import MessageArchive
 from thinwire_node.gossip.rules import OwnSteps
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
@@ -88,8 +87,7 @@ class Finished:
 
 class GossipWork:
     """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
-    archive: is synced before each entry of the journal. pulled: where gradients are computed, if that is not x (see
-    `exchange.gradient_pull`)."""
+    pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`)."""
 
     def __init__(
         self,
@@ -101,7 +99,6 @@ class GossipWork:
         journal: GossipJournal,
         threads: Threads,
         kept: JournalEntry | None,
-        archive: MessageArchive | None = None,
         pulled: Tensor | None = None,
     ) -> None:
         self.contract = contract
@@ -114,7 +111,6 @@ class GossipWork:
         self._optimizer = optimizer
         self._gradient = gradient
         self._journal = journal
-        self._archive = archive
         self._threads = threads
         self._pulled = pulled
         self.finished = kept.finished if kept else 0
@@ -269,9 +265,8 @@ class GossipWork:
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
         optimizer = self._optimizer
-        archived = None if self._archive is None else self._archive.sync()
         state = self._member.state()
-        numbers = optimizer.steps, self.finished, trained_through, self._samples, archived, self.unreported
+        numbers = optimizer.steps, self.finished, trained_through, self._samples, self.unreported
         entry = JournalEntry(state, optimizer.tensors(), *numbers)
         self._journal.write(entry)
         self._member.saved()
@@ -300,8 +295,6 @@ class GossipWork:
 
     def close(self) -> None:
         self._threads.close()
-        if self._archive is not None:
-            self._archive.close()
 
 
 def _bytes_of(x: Tensor) -> bytes:

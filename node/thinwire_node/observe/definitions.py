@@ -16,18 +16,11 @@ STATE = METRICS.gauge(
     "training, delivering, leaving, left.",
     "state",
 )
-SESSIONS = METRICS.counter("sessions_total", "Times that the node joined the swarm.")
-SESSIONS_LOST = METRICS.counter("sessions_lost_total", "Sessions that ended before the node left.")
-
 # position in the run
-ROUND = METRICS.gauge("round", "Number of the newest announced round.")
 ROUND_LENGTH_SECONDS = METRICS.gauge("round_length_seconds", "Length of a round in the contract.")
 ROUND_LEFT_SECONDS = METRICS.gauge("round_left_seconds", "Time until the round's deadline, by the coordinator's clock.")
 STEP = METRICS.gauge("step", "Updates applied to the node's replica.")
-STEPS = METRICS.gauge("steps", "Updates in the whole run.")
 STEPS_BEHIND = METRICS.gauge("steps_behind", "Sealed updates that the node has not applied yet.")
-PARAMETERS = METRICS.gauge("parameters", "Parameters of the model.")
-
 # contributions
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
@@ -36,21 +29,16 @@ CONTRIBUTIONS = METRICS.counter(
     "outcome",
 )
 TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")
-SAMPLES = METRICS.counter("samples_total", "Samples trained, counted or not.")
-SAMPLES_SKIPPED = METRICS.counter("samples_skipped_total", "Samples passed over because their shard could not be read.")
-SHARDS_SKIPPED = METRICS.counter("shards_skipped_total", "Times that a shard was found to be unreadable.")
-FETCHED_BYTES = METRICS.counter(
-    "fetched_bytes_total", "Bytes of shards and base weights fetched. source: url, coordinator.", "source"
-)
 LOSS = METRICS.gauge("loss", "Training loss of the newest contribution, in nats per token.")
 LEASE_SAMPLES = METRICS.gauge("lease_samples", "Samples left in the node's lease.")
 MICRO_BATCH_SAMPLES = METRICS.gauge("micro_batch_samples", "Samples in the newest micro-batch.")
-MICRO_BATCHES_DROPPED = METRICS.counter(
-    "micro_batches_dropped_total", "Micro-batches dropped because their loss or gradient was not finite."
+DROPPED = METRICS.counter(
+    "dropped_total",
+    "What could not be used. what: micro_batches (a loss or a gradient was not finite), gradients (their base was too "
+    "old), samples (passed over because their shard could not be read), shards (found to be unreadable), replicas "
+    "(discarded and fetched again), sessions (ended before the node left).",
+    "what",
 )
-GRADIENTS_DROPPED = METRICS.counter("gradients_dropped_total", "Gradients dropped because their base was too old.")
-COMPONENTS = METRICS.gauge("components", "Components in the newest contribution.")
-COMPONENTS_PER_TILE = METRICS.gauge("components_per_tile", "k: components per tile in the current round.")
 COMPONENT_BYTES = METRICS.gauge(
     "component_bytes",
     "Bytes per component in the payload of the newest contribution. Multiply by 8 for bits.",
@@ -60,8 +48,6 @@ COMPONENT_BYTES = METRICS.gauge(
 FINGERPRINT_MISMATCHES = METRICS.counter(
     "fingerprint_mismatches_total", "Times that the replica differed from the swarm's."
 )
-RESYNCS = METRICS.counter("resyncs_total", "Times that the node discarded its replica and fetched it again.")
-
 # time
 PHASE_SECONDS = METRICS.histogram(
     "phase_seconds",
@@ -74,10 +60,7 @@ PHASE_SECONDS = METRICS.histogram(
 UPLOAD_SLACK_SECONDS = METRICS.gauge(
     "upload_slack_seconds", "Time from the newest contribution's arrival to its round's deadline; negative if late."
 )
-CLOCK_OFFSET_SECONDS = METRICS.gauge("clock_offset_seconds", "The coordinator's clock minus the node's clock.")
 CLOCK_ERROR_SECONDS = METRICS.gauge("clock_error_seconds", "Bound on the error of the clock offset.")
-CLOCK_JUMPS = METRICS.counter("clock_jumps_total", "Times that the two clocks jumped or drifted apart.")
-
 # bytes
 PAYLOAD_BYTES = METRICS.counter(
     "payload_bytes_total",
@@ -85,29 +68,19 @@ PAYLOAD_BYTES = METRICS.counter(
     "direction",
     "kind",
 )
-MESSAGES = METRICS.counter("messages_total", "gRPC messages, with the same labels.", "direction", "kind")
 WIRE_BYTES = METRICS.counter(
     "wire_bytes_total",
     "Bytes of TCP segments with headers and retransmissions, counted by the kernel. Linux only.",
     "direction",
 )
-PEER_BYTES = METRICS.counter(
-    "peer_bytes_total",
-    "Bytes of messages between this node and its peers, in a run without a centre. direction: sent, received. line: "
-    "direct, relay (through the coordinator).",
-    "direction",
-    "line",
-)
-PEERS = METRICS.gauge(
-    "peers", "Peers of this node, in a run without a centre. line: direct, relay, none (not there).", "line"
-)
 UPLOAD_BYTES_PER_SECOND = METRICS.gauge("upload_bytes_per_second", "Upload rate of the last contributions.")
 
 # the machine
 DEVICE_MEMORY_BYTES = METRICS.gauge(
-    "device_memory_bytes", "Memory in use on the training device; for a CPU, by the process."
+    "device_memory_bytes",
+    "Memory of the training device. of: used (for a CPU, by the process), total.",
+    "of",
 )
-DEVICE_MEMORY_LIMIT_BYTES = METRICS.gauge("device_memory_limit_bytes", "Total memory of the training device.")
 QUEUE_DEPTH = METRICS.gauge(
     "queue_depth",
     "Items that wait or run. queue: compute (jobs of the compute thread), deliver (contributions without a receipt).",

@@ -10,14 +10,15 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
-from thinwire_common.traffic import KINDS, PEER_LINES
-from thinwire_node.observe import definitions
+from thinwire_common.traffic import KINDS
+from thinwire_node.observe import definitions, gossip_metrics
 from thinwire_node.observe.report import STATES, Report
 from thinwire_node.observe.reporter import Reporter
-from thinwire_node.peers import Peers
 from thinwire_node.session.record import BOUNDS_S, Durations, Record
 
 BOUNDS = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
+
+ALL = (*definitions.METRICS, *gossip_metrics.METRICS)
 
 Value = float | None
 Samples = dict[tuple[str, ...], Value]
@@ -41,12 +42,12 @@ class NodeMetrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """All metrics without samples. The registry calls this once, before there is a report."""
-        return [of.family() for of in definitions.METRICS]
+        return [of.family() for of in ALL]
 
     def collect(self) -> Iterator[Metric]:
         report = self._reporter.report()
         values = samples(report, self._watching_s())
-        for of in definitions.METRICS:
+        for of in ALL:
             metric = of.family()
             if isinstance(metric, HistogramMetricFamily):
                 for phase, durations in self._record.phases.items():
@@ -66,7 +67,7 @@ def _histogram(durations: Durations) -> tuple[list[tuple[str, float]], float]:
 def samples(report: Report, watching_s: float) -> dict[Definition, Samples]:
     """The values of all metrics except histograms."""
     values: dict[Definition, Samples] = {of: {(): value} for of, value in _plain(report, watching_s).items()}
-    return values | _labelled(report)
+    return values | _labelled(report) | gossip_metrics.samples(report.peers)
 
 
 def _plain(report: Report, watching_s: float) -> dict[Definition, Value]:
@@ -74,68 +75,42 @@ def _plain(report: Report, watching_s: float) -> dict[Definition, Value]:
     step, head_step = position.step, position.head_step
     behind = None if step is None or head_step is None else max(0, head_step - step)
     return {
-        definitions.SESSIONS: given.sessions,
-        definitions.SESSIONS_LOST: given.sessions_lost,
-        definitions.ROUND: position.round,
         definitions.ROUND_LENGTH_SECONDS: position.round_length_s,
         definitions.ROUND_LEFT_SECONDS: position.round_left_s,
         definitions.STEP: step,
-        definitions.STEPS: position.steps,
         definitions.STEPS_BEHIND: behind,
-        definitions.PARAMETERS: position.parameters,
         definitions.TOKENS: given.tokens,
-        definitions.SAMPLES: given.samples,
-        definitions.SAMPLES_SKIPPED: given.samples_skipped,
-        definitions.SHARDS_SKIPPED: given.shards_skipped,
         definitions.LOSS: given.loss,
         definitions.LEASE_SAMPLES: position.lease_samples,
         definitions.MICRO_BATCH_SAMPLES: given.micro_batch_samples,
-        definitions.MICRO_BATCHES_DROPPED: given.micro_batches_dropped,
-        definitions.GRADIENTS_DROPPED: given.gradients_dropped,
-        definitions.COMPONENTS: given.components,
-        definitions.COMPONENTS_PER_TILE: position.k,
         definitions.COMPONENT_BYTES: given.component_bits / 8 if given.component_bits is not None else None,
         definitions.FINGERPRINT_MISMATCHES: given.mismatches,
-        definitions.RESYNCS: given.resyncs,
         definitions.UPLOAD_SLACK_SECONDS: given.slack_s,
-        definitions.CLOCK_OFFSET_SECONDS: clock.offset_s,
         definitions.CLOCK_ERROR_SECONDS: clock.error_s,
-        definitions.CLOCK_JUMPS: clock.jumps,
         definitions.UPLOAD_BYTES_PER_SECOND: report.bytes.upload_s,
-        definitions.DEVICE_MEMORY_BYTES: report.device.memory_bytes,
-        definitions.DEVICE_MEMORY_LIMIT_BYTES: report.device.memory_limit_bytes,
         definitions.WATCHING_CPU_SECONDS: watching_s,
     }
 
 
 def _labelled(report: Report) -> dict[Definition, Samples]:
-    passed, device = report.bytes, report.device
+    passed, device, given = report.bytes, report.device, report.given
     return {
         definitions.INFO: {(report.name, device.name, report.version): 1},
         definitions.STATE: {(state,): float(state == report.state) for state in STATES},
-        definitions.CONTRIBUTIONS: {(outcome,): count for outcome, count in report.given.outcomes.items()},
-        definitions.FETCHED_BYTES: {(source,): count for source, count in report.given.fetched_bytes.items()},
+        definitions.CONTRIBUTIONS: {(outcome,): count for outcome, count in given.outcomes.items()},
+        definitions.DROPPED: {
+            ("micro_batches",): given.micro_batches_dropped,
+            ("gradients",): given.gradients_dropped,
+            ("samples",): given.samples_skipped,
+            ("shards",): given.shards_skipped,
+            ("replicas",): given.resyncs,
+            ("sessions",): given.sessions_lost,
+        },
         definitions.PAYLOAD_BYTES: _by_kind(passed.sent, passed.received),
-        definitions.MESSAGES: _by_kind(passed.sent_messages, passed.received_messages),
         definitions.WIRE_BYTES: {("sent",): passed.wire_sent, ("received",): passed.wire_received},
-        definitions.PEER_BYTES: _by_line(report.peers),
-        definitions.PEERS: _peers(report.peers),
+        definitions.DEVICE_MEMORY_BYTES: {("used",): device.memory_bytes, ("total",): device.memory_limit_bytes},
         definitions.QUEUE_DEPTH: {("compute",): device.jobs, ("deliver",): device.to_deliver},
     }
-
-
-def _by_line(peers: Peers | None) -> Samples:
-    if peers is None:
-        return {}
-    counts = (("sent", peers.sent_bytes_by_line), ("received", peers.received_bytes_by_line))
-    return {(direction, line): count[line] for direction, count in counts for line in PEER_LINES}
-
-
-def _peers(peers: Peers | None) -> Samples:
-    if peers is None:
-        return {}
-    relayed = peers.present - peers.direct
-    return {("direct",): peers.direct, ("relay",): relayed, ("none",): peers.absent}
 
 
 def _by_kind(sent: dict[str, int], received: dict[str, int]) -> Samples:

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgpack
 
-from thinwire_proto.gossip.archive import pack_message, pack_mixed, pack_number
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.peer_wire import message_hash
 
 GENESIS = hashlib.sha256(b"thinwire chain 1").digest()
 """The head of a chain in which nothing was mixed."""
-Archive = Callable[[bytes], None]
-"""Takes each entry of an archive, in order; see `thinwire_proto.gossip.archive`."""
+OWN, THEIRS = 0, 1
+"""Whose message of a turn it is."""
 
 
 class MixChain:
-    """The head, and the hashes of messages that are not mixed yet. archive: is told all that the chain is made of."""
+    """The head, and the hashes of messages that are not mixed yet."""
 
-    def __init__(self, archive: Archive | None = None) -> None:
+    def __init__(self) -> None:
         self.head = GENESIS
-        self._archive = archive
         self._hashes: dict[Turn, list[bytes]] = {}  # of this node's message, and of the peer's
-
-    def name_member(self, number: int) -> None:
-        """The node's own member number, which archives of both ends of an edge name alike."""
-        if self._archive is not None:
-            self._archive(pack_number(number))
 
     def note(self, turn: Turn, whose: int, message: Message) -> None:
         """A message of a turn is there. whose: OWN or THEIRS."""
         hashes = self._hashes.setdefault(turn, [b"", b""])
         hashes[whose] = hashes[whose] or message_hash(message)
-        if self._archive is not None:
-            self._archive(pack_message(whose, turn.peer, message))
-
-    def hashes(self, turn: Turn) -> tuple[bytes, bytes] | None:
-        """The hashes of a turn's two messages; None unless both are there."""
-        own, theirs = self._hashes.get(turn, (b"", b""))
-        return (own, theirs) if own and theirs else None
 
     def extend(self, turn: Turn) -> None:
         """The turn is mixed. Older turns with the same peer will not be."""
-        if self._archive is not None:
-            self._archive(pack_mixed(turn))
         place = msgpack.packb(turn.plain())
         self.head = hashlib.sha256(b"".join([self.head, place, *self._hashes[turn]])).digest()
         self._hashes = {

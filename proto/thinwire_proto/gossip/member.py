@@ -27,11 +27,10 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.archive import OWN, THEIRS
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.assignments import Assignments
 from thinwire_proto.gossip.bounds import MixBounds, radius_of
-from thinwire_proto.gossip.chain import Archive, MixChain
+from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, Copies, Message
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
@@ -46,11 +45,11 @@ FIRST_TOPOLOGY = 1
 
 
 class Member:
-    """One node. x: float32 [layout.parameters], mixed in place; at first what all begin with. archive: see MixChain."""
+    """One node. x: float32 [layout.parameters], mixed in place; at first what all begin with."""
 
-    def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor, archive: Archive | None = None) -> None:
+    def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor) -> None:
         self.x = x
-        self._chain = MixChain(archive)
+        self._chain = MixChain()
         self._layout = layout
         self._settings = settings
         self._first = x.clone()
@@ -113,7 +112,6 @@ class Member:
         if assignment.topology <= self.topology:
             return None
         self._assignments.add(assignment, self._machine.kept)
-        self._chain.name_member(assignment.member)
         mix = None
         for peer, since in assignment.since.items():
             if peer in self._copies.edges and self._since[peer] != since:
@@ -260,13 +258,11 @@ class Member:
         self._saved = self._in_state
 
     @classmethod
-    def restore(
-        cls, layout: TileLayout, settings: MemberSettings, state: MemberState, archive: Archive | None = None
-    ) -> Member:
+    def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
         tensors, numbers = state.tensors, msgpack.unpackb(state.numbers, strict_map_key=False, raw=False)
         head, machine, edges, assignments, since, hashes, arrived, adopted, lingering = numbers
-        member = cls(layout, settings, tensors["first"], archive)
+        member = cls(layout, settings, tensors["first"])
         member.x, member._adopted = tensors["x"], adopted
         member._chain.load(head, hashes)
         member._machine.load(machine)

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from fuzz.wire import frames
 from thinwire_proto.wire.metadata import REASON
 
-IN_FLIGHT_MAX = 48
 STREAMS_MAX = 20_000
 """Calls of one connection, before a new one is opened."""
 DATA_BYTES_MAX = 1 << 22
@@ -72,10 +71,6 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         return not self.closed.done() and self._next < 2 * STREAMS_MAX
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._calls)
 
     def write(self, data: bytes) -> None:
         """Send at the end of this turn of the loop, together with all else that is written in it."""

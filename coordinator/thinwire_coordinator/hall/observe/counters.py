@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
+from thinwire_coordinator.hall.access.refusals import DoorReason
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.observe import definitions
+from thinwire_coordinator.hall.observe import definitions, star_metrics
 
 
 class Counters(Collector):
@@ -21,26 +23,22 @@ class Counters(Collector):
     def collect(self) -> Iterable[Metric]:
         counts = self.counts
         refused = {reason.value: count for reason, count in counts.not_counted.items()}
-        yield _each(definitions.ROUNDS_SEALED, counts.rounds_sealed)
-        yield _each(definitions.ROUNDS_VOID, counts.rounds_void)
-        yield _each(definitions.CONTRIBUTIONS, {"counted": counts.counted} | refused)
+        ended = {"sealed": counts.rounds_sealed, "void": counts.rounds_void}
+        yield _pairs(star_metrics.ROUNDS, ended, ("everybody", "time"))
+        yield _each(star_metrics.CONTRIBUTIONS, {"counted": counts.counted} | refused)
         compared = {"equal": counts.fingerprints_equal, "different": counts.fingerprints_different}
-        yield _each(definitions.FINGERPRINTS_COMPARED, compared)
+        yield _each(star_metrics.FINGERPRINTS_COMPARED, compared)
         yield _one(definitions.TOKENS, counts.tokens)
         yield _one(definitions.SAMPLES_SKIPPED, counts.samples_skipped)
-        yield _one(definitions.VOTES, counts.votes)
-        yield _one(definitions.VOTES_BYTES, counts.votes_bytes)
-        yield _one(definitions.UPDATE_COMPONENTS, counts.update_components)
-        yield _one(definitions.UPDATE_BODY_BYTES, counts.update_bytes)
-        yield _each(definitions.UPDATES, counts.updates)
-        yield _one(definitions.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
-        yield _one(definitions.NODES_CAME, counts.came)
-        yield _each(definitions.CALLS_REFUSED, {reason.value: count for reason, count in counts.calls_refused.items()})
-        yield _each(definitions.JOINS_REFUSED, {reason.value: count for reason, count in counts.refused.items()})
+        yield _each(star_metrics.COMPONENTS, {"up": counts.votes, "down": counts.update_components})
+        yield _each(star_metrics.COMPONENT_BYTES, {"up": counts.votes_bytes, "down": counts.update_bytes})
+        yield _each(star_metrics.UPDATES, counts.updates)
+        yield _one(star_metrics.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
+        yield _each(definitions.CHANGES, {"came": counts.came, "left": counts.left, "lost": counts.lost})
+        by_door = {"call": counts.calls_refused, "join": counts.refused}
+        yield _pairs(definitions.REFUSED, by_door, tuple(DoorReason))
         yield _each(definitions.TRUST_DECISIONS, {verdict.value: count for verdict, count in counts.judged.items()})
-        yield _each(definitions.NODES_WENT, {"left": counts.left, "lost": counts.lost})
-        yield _each(definitions.FETCHES, counts.fetches)
-        yield _each(definitions.EVALUATION_PARTS, counts.evaluation_parts)
+        yield _each(star_metrics.EVALUATION_PARTS, counts.evaluation_parts)
         yield from self._bytes()
 
     def _bytes(self) -> Iterable[Metric]:
@@ -53,20 +51,12 @@ class Counters(Collector):
                 messages.add_metric((direction, kind), count)
         yield payload_bytes
         yield messages
-        in_rounds = self.counts.bytes_up + self.counts.bytes_down
-        if in_rounds:
-            ratio = definitions.COMPRESSION_RATIO.gauge()
-            ratio.add_metric((), 2 * self.counts.dense_bytes / in_rounds)
-            yield ratio
         connections = traffic.connections
         if connections is not None and connections.can_look:
             wire = definitions.WIRE_BYTES.counter()
             wire.add_metric(("sent",), connections.wire.sent)
             wire.add_metric(("received",), connections.wire.received)
             yield wire
-            open_now = definitions.CONNECTIONS.gauge()
-            open_now.add_metric((), len(connections))
-            yield open_now
 
 
 def _one(of: Definition, value: float) -> Metric:
@@ -80,4 +70,13 @@ def _each(of: Definition, values: Mapping[str, float]) -> Metric:
     counter = of.counter()
     for label, value in (dict.fromkeys(of.values, 0) | dict(values)).items():
         counter.add_metric((label,), value)
+    return counter
+
+
+def _pairs(of: Definition, counts: Mapping[str, Mapping[Any, float]], reasons: tuple[Any, ...]) -> Metric:
+    """One value for each pair of the metric's two labels, from 0. reasons: values of the second label."""
+    counter = of.counter()
+    for first, by_reason in counts.items():
+        for reason in reasons:
+            counter.add_metric((first, getattr(reason, "value", reason)), by_reason.get(reason, 0))
     return counter

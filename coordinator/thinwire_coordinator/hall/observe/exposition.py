@@ -68,13 +68,16 @@ class Exposition:
         """
         self._measure = measure
         self._gauges.needs = needs
-        self.metrics.begin(losses, run.view.held_out_sets, run.view.contract.model.context)
+        self.metrics.begin(
+            {name: loss for name, (_, loss) in losses.items()},
+            run.view.held_out_sets,
+            run.view.contract.model.context,
+        )
         self._counters.counts = run.view.counts
         run.events.watchers.append(self.metrics.watch)
 
-    def listening(self, port: int, memory_bound_bytes: int = 0) -> None:
-        """Nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
-        self._gauges.memory_bound_bytes = memory_bound_bytes
+    def listening(self, port: int) -> None:
+        """Nodes can join."""
         self._counters.counts.traffic.listening_at(port)
 
     def collect(self) -> list[Metric]:

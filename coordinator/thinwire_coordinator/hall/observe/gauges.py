@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.ledger.disk_forecast import Need
-from thinwire_coordinator.hall.observe import definitions
+from thinwire_coordinator.hall.observe import definitions, star_metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Workers
@@ -29,14 +29,11 @@ class Gauges(Collector):
         self._readiness = readiness
         self._workers = workers
         self.needs: list[Need] = []
-        self.memory_bound_bytes = 0
 
     def collect(self) -> Iterable[Metric]:
         swarm = self._readiness.swarm
-        yield one(definitions.READY, self._readiness.ready)
         yield each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
         yield each(definitions.QUEUE_DEPTH, self._workers.depths())
-        yield one(definitions.MEMORY_BOUND_BYTES, self.memory_bound_bytes)
         for of, values in (
             (definitions.DISK_FREE_BYTES, [need.free_bytes for need in self.needs]),
             (definitions.DISK_NEEDED_BYTES, [max(0, need.total_bytes - need.there_bytes) for need in self.needs]),
@@ -56,10 +53,9 @@ def _of_swarm(swarm: RunView) -> Iterable[Metric]:
     info = definitions.INFO.gauge()
     info.add_metric((VERSION, contract.hash.hex()[:CONTRACT_DIGITS], contract.round.pace), 1)
     yield info
-    yield one(definitions.TERM, swarm.term.number)
     yield one(definitions.PARAMETERS, swarm.layout.parameters)
-    yield one(definitions.ROUND, swarm.round_number)
-    yield one(definitions.ROUND_LENGTH_SECONDS, contract.round.length_s)
+    yield one(star_metrics.ROUND, swarm.round_number)
+    yield one(star_metrics.ROUND_LENGTH_SECONDS, contract.round.length_s)
     yield one(definitions.STEP, swarm.step)
     yield one(definitions.STEPS, swarm.steps)
     active = swarm.active

@@ -22,19 +22,14 @@ from thinwire_coordinator.hall.events import (
     UpdateApplied,
     UpdateSent,
 )
-from thinwire_coordinator.hall.observe import definitions
+from thinwire_coordinator.hall.observe import definitions, star_metrics
 from thinwire_proto.task import HeldOutSet
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
 
 BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """From the merge of a small model to the round of a large one."""
-HISTOGRAMS = (
-    definitions.PHASE_SECONDS,
-    definitions.CONTRIBUTION_AFTER_OPEN_SECONDS,
-    definitions.CONTRIBUTION_BEFORE_DEADLINE_SECONDS,
-    definitions.CONTRIBUTION_RECEIVE_SECONDS,
-)
+HISTOGRAMS = (star_metrics.PHASE_SECONDS, star_metrics.CONTRIBUTION_SECONDS)
 
 
 class Metrics:
@@ -51,10 +46,10 @@ class Metrics:
                 self._histograms[of].labels(value)
         ProcessCollector(registry=self.registry)
 
-    def begin(self, losses: Mapping[str, tuple[int, float]], sets: Sequence[HeldOutSet], context: int) -> None:
+    def begin(self, losses: Mapping[str, float], sets: Sequence[HeldOutSet], context: int) -> None:
         """Initialize the gauges once the ledger is replayed.
 
-        losses: step and value of the newest loss, by the name of the held-out set. sets: those that are measured.
+        losses: the newest loss, by the name of the held-out set. sets: those that are measured.
         context: tokens that one sample predicts.
         """
         self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
@@ -63,8 +58,8 @@ class Metrics:
             if found.text_bytes:
                 bytes_per_token = found.text_bytes / (found.samples * context)
                 self._set(definitions.HELD_OUT_TEXT_BYTES_PER_TOKEN, bytes_per_token, found.name)
-        for name, (step, loss) in losses.items():
-            self._measured(name, step, loss)
+        for name, loss in losses.items():
+            self._measured(name, loss)
 
     def watch(self, event: Event) -> None:
         """Handle an event. The most frequent events come first: those for every node in every round."""
@@ -80,12 +75,13 @@ class Metrics:
             case UpdateApplied():
                 self._phase("apply", event.seconds)
             case LossMeasured():
-                self._measured(event.name, event.step, event.loss)
+                self._measured(event.name, event.loss)
 
     def _took_contribution(self, event: ContributionTaken) -> None:
-        self._histograms[definitions.CONTRIBUTION_AFTER_OPEN_SECONDS].observe(event.after_open_s)
-        self._histograms[definitions.CONTRIBUTION_BEFORE_DEADLINE_SECONDS].observe(max(0.0, event.before_deadline_s))
-        self._histograms[definitions.CONTRIBUTION_RECEIVE_SECONDS].observe(event.receive_s)
+        seconds = self._histograms[star_metrics.CONTRIBUTION_SECONDS]
+        seconds.labels("after_open").observe(event.after_open_s)
+        seconds.labels("before_deadline").observe(max(0.0, event.before_deadline_s))
+        seconds.labels("receive").observe(event.receive_s)
 
     def _sealed(self, event: RoundSealed) -> None:
         self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
@@ -102,14 +98,13 @@ class Metrics:
             self._set(definitions.TRAINING_LOSS, event.loss)
         self._set(definitions.LEARNING_RATE, event.learning_rate)
 
-    def _measured(self, name: str, step: int, loss: float) -> None:
+    def _measured(self, name: str, loss: float) -> None:
         if name not in self._sets:
             return  # a set that is no longer measured; the number of series stays bounded
         self._set(definitions.HELD_OUT_LOSS, loss, name)
-        self._set(definitions.HELD_OUT_LOSS_STEP, step, name)
 
     def _phase(self, phase: str, seconds: float) -> None:
-        self._histograms[definitions.PHASE_SECONDS].labels(phase).observe(seconds)
+        self._histograms[star_metrics.PHASE_SECONDS].labels(phase).observe(seconds)
 
     def _set(self, of: Definition, value: float, *labels: str) -> None:
         """Set a gauge, and create it at its first value, so that a scrape never shows a loss of 0."""
