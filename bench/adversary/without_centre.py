@@ -58,7 +58,7 @@ class Swarm:
         present = [node for node in range(NODES) if not (attack == ABSENT and node == HOSTILE)]
         self.members = {node: Member(self.layout, settings, self._first.clone()) for node in present}
         self._optimizers = {node: AdamW(self.layout.parameters, 0.9, 0.99, 0.0) for node in present}
-        self._radius = radius_of(codec, is_controlled=False)
+        self._radius = radius_of(codec)
         self.steps = dict.fromkeys(present, 0.0)
         self.left_out: dict[int, int] = {}  # by node, the iteration in which it left the hostile node out
         self.direction = torch.randn(self.layout.parameters, generator=torch.Generator().manual_seed(seed)).sign()

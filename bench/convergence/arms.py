@@ -70,8 +70,6 @@ GOSSIP_ARMS = (
     "gossip-sign-noise",
     "gossip-sign-muon",
     "gossip-sign-muon-pull",
-    "gossip-topk",
-    "gossip-topk-noise",
     "gossip-accum",
     "gossip-push",
     "gossip-push-int8",
@@ -162,8 +160,6 @@ _TABLE = (
     *_gossip("gossip-dense", "dense"),
     *_SIGN,
     *(_pulled(arm) for arm in (_SIGN[0], _SIGN[2])),
-    *_gossip("gossip-dct-sign", "dct-sign"),
-    *_gossip("gossip-topk", "topk:64", 0.1),
     Arm(
         "gossip-accum",
         "gossip on the one-peer exponential graph, dense, AccumAdamW with windows of 4",

@@ -14,8 +14,7 @@ from thinwire_proto.wire.service_pb2 import GossipStatus, StatusReply
 
 def add_gossip(table: Table, gossip: GossipStatus) -> None:
     table.add_row("disagreement", disagreement(gossip))
-    every = "each iteration" if gossip.every <= 1 else f"one of {gossip.every} iterations"
-    table.add_row("exchange", f"{gossip.codec}, {every}; topology {gossip.topology}, {gossip.beats} beats sealed")
+    table.add_row("exchange", f"{gossip.codec}; topology {gossip.topology}, {gossip.beats} beats sealed")
 
 
 def print_model(folder: Path, status: StatusReply, console: Console) -> None:

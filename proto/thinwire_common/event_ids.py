@@ -28,14 +28,12 @@ FIELDS = {
     "bodies": "number of bodies",
     "bytes": "size in bytes",
     "cause": "what the node is suspected of; docs/trust.md has the list",
-    "codec": "the codec of messages between nodes, in a run without a centre",
     "contract": "the contract's hash, in hex",
     "counted": "contributions that were counted",
     "device": "the device's name, as PyTorch writes it",
     "distance": "root mean square distance of the nodes from their mean",
     "dropped": "micro-batches that were dropped",
     "ends": "the last day on which a certificate is valid, as an ISO 8601 time",
-    "every": "iterations from one exchange to the next",
     "fingerprint": "fingerprint of the parameters with nonce 0, in hex",
     "folder": "the state directory",
     "forwards": "whether the proxy adds its client's address to X-Forwarded-For",
@@ -79,7 +77,7 @@ FIELDS = {
     "short_bytes": "missing disk space, in bytes",
     "sink": "tensorboard or wandb",
     "slept_s": "how long the machine slept, in seconds",
-    "start": "the first iteration in which a topology holds, or a codec",
+    "start": "the first iteration in which a topology holds",
     "step": "the step, which is the number of updates before it",
     "steps": "number of steps of the whole run",
     "term": "the number of the coordinator's term (one life of its process)",
@@ -162,11 +160,6 @@ COORDINATOR = {
         "In a run without a centre, the distance of the nodes from their mean was measured. in_steps: over the size of "
         "a step.",
         ("iteration", "nodes", "distance", "in_steps"),
-    ),
-    "coordinator.exchange_level": EventType(
-        "In a run without a centre with a target of the disagreement, nodes use another codec, or exchange in one of "
-        "`every` iterations, from the iteration `start`.",
-        ("codec", "every", "start"),
     ),
     "coordinator.collecting": EventType(
         "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)

@@ -63,7 +63,7 @@ def test_the_points_of_beats_have_iterations_and_continue_the_totals() -> None:
     assert first.values == {
         "loss/training": 2.5, "loss/node/least": 2.0, "loss/node/most": 3.0, "learning_rate": 1e-3, "nodes": 2,
         "tokens": first.tokens, "bytes/up": 5, "bytes/down": 6, "beats": 8, "iterations/least": 3,
-        "iterations/most": 6, "exchange/every": 1,
+        "iterations/most": 6,
     }  # fmt: skip
     expected = {"consensus/distance": 0.5, "consensus/in_steps": 1.5}
     assert (apart.series, apart.step, apart.values) == (CONSENSUS, 32, expected)

@@ -12,7 +12,7 @@ from thinwire_coordinator.gossip.judging import address_of
 from thinwire_node.gossip.messages import beat_answer
 from thinwire_node.gossip.port import BeatAnswer
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.gossip.consensus import LEVELS, SKETCH_BYTES
+from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
@@ -44,7 +44,7 @@ def _request_target() -> Target:
         missed=[3, 5],
         listens_at="[2001:db8::1]:7700",
         step_norm=0.01,
-        lines=report_of_lines(SeenLines(5, 6, (SeenEdge(1, "direct", 39, 1200), SeenEdge(2, "relay", None)))),
+        lines=report_of_lines(SeenLines(5, 6, (SeenEdge(1, "direct", 39), SeenEdge(2, "relay", None)))),
     )
     sign_report(valid, 1, KEY, bytes(32))
 
@@ -72,19 +72,16 @@ def _reply_target() -> Target:
     first = pb.Assignment(topology=1, start=0, member=0, cycle=turns, peers=peers)
     later = pb.Assignment(topology=2, start=1, member=0, cycle=turns[:1], peers=peers[:1])
     lease = [pb.SampleRange(start=0, count=8)]
-    level = pb.ExchangeLevel(codec="int8", every=2, start=4)
     part = pb.EvaluationPart(step=32, name="held_out", start=8, count=8, spread=64)
     state = pb.BeatReply.STATE_TRAINING
     valid = [
-        pb.BeatReply(state=state, text="text", next_ms=10_000, lease=lease, assignment=first, level=level),
+        pb.BeatReply(state=state, text="text", next_ms=10_000, lease=lease, assignment=first),
         pb.BeatReply(state=state, next_ms=10_000, assignment=later, measure_at=32, evaluate=[part]),
     ]
 
     def read(data: bytes) -> BeatAnswer:
         answer = beat_answer(pb.BeatReply.FromString(data))
         for joined in (_joined(None), _joined(first)):
-            if answer.level is not None and answer.level[0] in LEVELS:  # as GossipWork checks
-                joined.take_level(*answer.level)
             if answer.assignment is not None:
                 joined.assign(answer.assignment)
             if joined.iteration < 0 and joined.topology and not joined.waits_to_adopt:

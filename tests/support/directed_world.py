@@ -18,14 +18,12 @@ from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace
 from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings
 from thinwire_coordinator.gossip.formation import Plan, form
-from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
-from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 
 DECISIONS = 10
 """The directory decides so often in a beat. The coordinator does it with each report."""
@@ -61,7 +59,7 @@ class DirectedNode(SimulatedNode):
 
 
 class DirectedWorld(MemberWorld):
-    """beat_s, snapshot_messages: of the coordinator. answers: bytes of each answer without an assignment; assigning: of
+    """beat_s: of the coordinator. answers: bytes of each answer without an assignment; assigning: of
     each with one. reasons: why each topology was formed. messages: all that were sent; snapshots: those among them that
     begin an edge."""
 
@@ -72,7 +70,6 @@ class DirectedWorld(MemberWorld):
         *,
         beat_s: float,
         nodes_max: int,
-        snapshot_messages: float = 0.0,
         **given: Any,
     ) -> None:
         self.answers: list[int] = []
@@ -85,7 +82,7 @@ class DirectedWorld(MemberWorld):
         self._offsets = random.Random(given.get("seed", 0))
         super().__init__(nodes, settings, **given)
         kind, steps = self._kind, self._iterations
-        self.directory = Directory(DirectorySettings(kind, nodes, nodes_max, beat_s, steps, snapshot_messages))
+        self.directory = Directory(DirectorySettings(kind, nodes, nodes_max, beat_s, steps))
         self.at(0.0, self._decide)
 
     def come(self) -> int:
@@ -127,14 +124,8 @@ class DirectedWorld(MemberWorld):
         self.directory.lose(self.now)
         decision = self.directory.decide(self.now)
         if isinstance(decision, Plan):
-            older = self.directory.topology
-            moves = decision.moving is not None and older is not None
-            formed = move(self._kind, decision, older) if moves and older else form(self._kind, decision, older)
-            if formed is None:
-                self.directory.stay()
-            else:
-                self.directory.begin(formed, self.now)
-                self.reasons.append(formed.plan.reason)
+            self.directory.begin(form(self._kind, decision, self.directory.topology), self.now)
+            self.reasons.append(decision.reason)
         self.is_over = isinstance(decision, Collect)
         if not self.is_over:
             self.at(self.now + self._beat_s / DECISIONS, self._decide)
@@ -151,16 +142,9 @@ class DirectedWorld(MemberWorld):
             known = self.directory.hear(heard, self.now)
             assert known.member == number
             known.computing_s = self._compute_s(number, node.iteration_saved)
-            self.directory.see(str(number), SeenLines(edges=tuple(map(partial(self._seen, number), node.heard))))
             self._answer(node)
         if not self.is_over:
             self.at(self.now + (self._beat_s if next_s is None else next_s), partial(self._report, number))
-
-    def _seen(self, number: int, peer: int) -> SeenEdge:
-        topology = self.directory.topology
-        at_once = topology.messages_at_once(peer) if topology else 1
-        seconds = self._sending_s(peer, number) * at_once + self._line_s(peer, number)
-        return SeenEdge(peer, "direct", message_ms=round(1000 * seconds))
 
     def _answer(self, node: DirectedNode) -> None:
         directory = self.directory

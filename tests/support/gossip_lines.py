@@ -39,9 +39,6 @@ class HubLines:
     def present(self) -> tuple[int, ...]:
         return tuple(peer for peer in self.peers if self._other(peer) is not None)
 
-    def message_ms(self, peer: int) -> int | None:
-        return None
-
     def assign(self, peers: Mapping[int, PeerPlace]) -> None:
         new = peers.keys() - self.peers.keys()
         self.peers = {peer: place.key for peer, place in peers.items()}

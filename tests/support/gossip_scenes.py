@@ -18,7 +18,7 @@ from thinwire import Gossip
 from thinwire.gossip.saved_form import STATE_VERSION
 from thinwire_proto.errors import ConfigError, ThinwireError
 
-CODECS = ("bf16", "int8", "sign", "topk:8")
+CODECS = ("bf16", "int8", "sign")
 
 
 def adam(model: Network) -> torch.optim.Optimizer:

@@ -91,12 +91,12 @@ class Guest:
                 listens_at=":7000",
                 lines=pb.LinesReport(
                     direct_sent=1,
-                    edges=[pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1, message_ms=5)],
+                    edges=[pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1)],
                 ),
             ),
             "Relay": pb.Parcel(
                 node=self.key.public.fingerprint[:16],
-                header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="dense", body_bytes=3, every=1),
+                header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="dense", body_bytes=3),
                 data=b"abc",
             ),
             "Deposit": pb.DepositPart(

@@ -112,10 +112,8 @@ def disagreement(gossip: GossipStatus) -> str:
 def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
     spread = f"{gossip.iteration_least} to {gossip.iteration_most}, median {gossip.iteration_median}"
     distance = disagreement(gossip)
-    distance += f" of at most {gossip.target:g}" if gossip.target else ""
     facts.add_row("iterations", spread, "disagreement", distance)
-    every = "each iteration" if gossip.every <= 1 else f"one of {gossip.every} iterations"
-    facts.add_row("beats", f"{gossip.beats}", "exchange", Text(f"{clean_text(gossip.codec)}, {every}"))
+    facts.add_row("beats", f"{gossip.beats}", "exchange", Text(clean_text(gossip.codec)))
 
 
 def _held_out(status: StatusReply) -> Table:

@@ -9,7 +9,6 @@ from thinwire_coordinator.hall.access.refusals import Denied
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.consensus import Level
 
 
 class ReportRefused(Exception):
@@ -32,9 +31,8 @@ class PeerPlace:
 @dataclass(frozen=True)
 class BeatAnswer:
     """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment whose places are
-    new to the node. measure_at: the iteration whose sketch is asked for; 0: none. level: codec and `every`, and the
-    iteration from which they hold. evaluate: parts of held-out sets to measure, on the parameters with which the part's
-    iteration begins."""
+    new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of held-out sets to
+    measure, on the parameters with which the part's iteration begins."""
 
     stage: str
     text: str
@@ -43,7 +41,6 @@ class BeatAnswer:
     assignment: Assignment | None = None
     peers: Sequence[PeerPlace] = ()
     measure_at: int = 0
-    level: tuple[Level, int] | None = None
     evaluate: Sequence[Part] = ()
 
 

@@ -16,12 +16,10 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
 from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
-from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
-from thinwire_coordinator.gossip.level import GivenLevel
 from thinwire_coordinator.gossip.measurements import Measurement
-from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
@@ -36,14 +34,11 @@ from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import Locked
-from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.gossip.seen_lines import SeenLines
 
 log = logging.getLogger("thinwire.coordinator")
 
-SETTLING = MEASURE_EVERY // 2
-"""Iterations at least from a change of codec or `every` to the next measurement, which shows what it has changed."""
 MEASURES_AFTER = 16
 """Iterations whose samples a node must have reported before it is asked for held-out losses."""
 STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
@@ -82,8 +77,7 @@ class Beats:
         """Whether rows of beats are over: the next row is that of the mean."""
         self._answered: dict[str, _Answered] = {}
         self._forming = asyncio.Lock()
-        self.figures = GossipFigures(codec=settings.codec, target=settings.target, beats=sealer.step)
-        self._show_level(None)
+        self.figures = GossipFigures(codec=settings.codec, beats=sealer.step)
         self.show()
 
     def leave(self, member: Member, trained_through: int | None) -> None:
@@ -107,8 +101,8 @@ class Beats:
     ) -> BeatAnswer:
         """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
 
-        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch,
-        and to place members by."""
+        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch.
+        """
         node, before = member.node_id, self._answered.get(member.node_id)
         was_there = (known := self.directory.by_node.get(node)) is not None and known.is_restored
         if before is not None and before.session == signed.session and signed.number <= before.number:
@@ -160,7 +154,6 @@ class Beats:
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
         and it has not reported since."""
-        self.directory.see(node, lines)
         hall, sent, received = self._hall, lines.direct_sent, lines.direct_received
         elapsed_s = self._hall.now() - hall.began
         hall.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
@@ -178,22 +171,16 @@ class Beats:
             directory, now = self.directory, self._hall.now()
             decision = directory.decide(now)
             if isinstance(decision, Plan):
-                if formed := await self._formed(decision):
-                    directory.begin(formed, self._hall.now())
-                    self._ask()
-                    self._tell(formed.plan)
-                else:
-                    directory.stay()
+                formed = await self._hall.workers.submit(
+                    Job.FORM_TOPOLOGY, form, directory.settings.topology, decision, directory.topology
+                )
+                directory.begin(formed, self._hall.now())
+                self._ask()
+                self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
                 tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
         self.show()
-
-    async def _formed(self, plan: Plan) -> FormedTopology | None:
-        kind, older, workers = self.directory.settings.topology, self.directory.topology, self._hall.workers
-        if plan.moving is not None and older is not None:
-            return await workers.submit(Job.FORM_TOPOLOGY, move, kind, plan, older)
-        return await workers.submit(Job.FORM_TOPOLOGY, form, kind, plan, older)
 
     def _tell(self, plan: Plan) -> None:
         text = f"topology {plan.number} from iteration {plan.start}, {len(plan.members)} members: {plan.reason}"
@@ -228,10 +215,10 @@ class Beats:
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
-            return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, level=self._given(), evaluate=parts)
+            return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, evaluate=parts)
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
-        return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, self._given(), parts)
+        return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, parts)
 
     def _is_awaited(self, known: Participant, soon_s: float) -> bool:
         """Whether a node's next report is wanted soon: its parameters are, once the others are done too; or its first
@@ -273,15 +260,13 @@ class Beats:
         leases = self._hall.leases
         if pending := self._store.unsealed.take():
             measured = self.sketches.measured(self.directory.running)
-            before = self._sealer.level
             try:
-                await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
+                await self._sealer.seal(pending, leases.packed, measured)
             except Locked as error:
                 log.warning("%d reports are not sealed, and wait for the next row: %s", len(pending), error)
                 self._store.unsealed.put_back(pending)
                 return
             self._show_measured(measured)
-            self._show_level(before)
             self.show()
             event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.contract)
             self.figures.beats = self._sealer.step
@@ -293,9 +278,7 @@ class Beats:
         """Ask for the sketches of an iteration, unless some are awaited, and for held-out losses there if due."""
         directory, before = self.directory, self.sketches.measure_at
         if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
-            given = self._sealer.level
-            settled = given.start + SETTLING if given is not None and given.start else 0
-            self.sketches.ask(max(directory.ahead, settled))
+            self.sketches.ask(directory.ahead)
         if (iteration := self.sketches.measure_at) != before:
             nodes = [known.node for known in directory.running if known.enters_at is None and self._may_measure(known)]
             unfinished = self._held_out.iteration
@@ -310,28 +293,6 @@ class Beats:
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
         tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=iteration)
-
-    def _show_level(self, before: GivenLevel | None) -> None:
-        given, ladder = self._sealer.level, self._sealer.ladder
-        if given is None or ladder is None:
-            return
-        level, self.figures.control = ladder.levels[given.index], given.reason
-        self.figures.codec, self.figures.every = level.codec, level.every
-        if before is not None and given.index != before.index:
-            text = f"from iteration {given.start}: {given.reason}"
-            tell(
-                log,
-                logging.INFO,
-                "coordinator.exchange_level",
-                text,
-                codec=level.codec,
-                every=level.every,
-                start=given.start,
-            )
-
-    def _given(self) -> tuple[Level, int] | None:
-        given, ladder = self._sealer.level, self._sealer.ladder
-        return (ladder.levels[given.index], given.start) if given is not None and ladder is not None else None
 
     def _show_measured(self, measured: Measurement | None) -> None:
         if measured is None:

@@ -103,9 +103,6 @@ def _figures(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:
         deposits=figures.deposits,
         beats=figures.beats,
         codec=figures.codec,
-        every=figures.every,
-        target=figures.target,
-        control=figures.control,
         all_reduce_bytes=2 * counts.dense_bytes,
     )
 
@@ -134,9 +131,6 @@ def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         measure_at=answer.measure_at,
         evaluate=[evaluation_part(part) for part in answer.evaluate],
     )
-    if answer.level is not None:
-        level, start = answer.level
-        reply.level.CopyFrom(pb.ExchangeLevel(codec=level.codec, every=level.every, start=start))
     given = answer.assignment
     if given is not None:
         cycle = [

@@ -24,14 +24,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form_at
-from thinwire_coordinator.gossip.measured_lines import MeasuredLines
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form_at
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.limits import LOST_AFTER_S
 
 LEAD_BEATS = 3
@@ -50,12 +46,6 @@ FORGOTTEN_FACTOR = 2
 """Absent nodes keep their numbers up to this multiple of nodes_max; then those that were away longest lose them."""
 NAMED_MAX = 8
 """Members that a reason names."""
-MOVED_LEAST, MOVED_MAX = 4, 64
-"""Members of a topology for which better places are looked for."""
-MEASURED_ITERATIONS = 32
-"""Iterations of a topology, before its lines are judged."""
-MOVE_EVERY = 128
-"""Iterations from one search for better places to the next."""
 
 
 class Phase(Enum):
@@ -66,15 +56,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class DirectorySettings:
-    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node.
-    snapshot_messages: messages that the snapshots of a new edge are as long as; 0: members do not move to others."""
+    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node."""
 
     topology: str
     nodes_least: int
     nodes_max: int
     beat_s: float
     steps: int
-    snapshot_messages: float = 0.0
 
     @property
     def lost_after_s(self) -> float:
@@ -105,13 +93,11 @@ class Directory:
         self.settings = settings
         self.phase = Phase.TRAINING
         self.topology: FormedTopology | None = None
-        self.measured_lines = MeasuredLines()
         self.by_node: dict[str, Participant] = {}
         self._by_member: dict[int, Participant] = {}
         self._members: frozenset[int] = frozenset()  # of the newest topology
         self._next_member = 0
         self._formed_at = 0.0
-        self._move_at = 0  # the iteration from which better places are looked for
 
     # what is heard
 
@@ -169,13 +155,6 @@ class Directory:
             return 1 / known.computing_s
         return max((one.pace for one in self.running if one.pace), default=None)
 
-    def see(self, node: str, lines: SeenLines) -> None:
-        """Take the lines to other members, as a member reports them."""
-        member, topology = self.by_node[node].member, self.topology
-        if topology is not None and member in self._members and len(self._members) <= MOVED_MAX:
-            others = self._members - {member}
-            self.measured_lines.take(member, [edge for edge in lines.edges if edge.member in others], topology)
-
     def deposits(self, node: str, now: float) -> None:
         """The node has just had its turn to send its parameters at the end, and could not report meanwhile."""
         if (known := self.by_node.get(node)) is not None:
@@ -219,7 +198,7 @@ class Directory:
         return [one.node for one in silent]
 
     def decide(self, now: float) -> Decision:
-        """Say what is due. A plan is to be formed (`form`, or `move`) and then begun."""
+        """Say what is due. A plan is to be formed (`form`) and then begun."""
         if self.phase is not Phase.TRAINING:
             return Wait(f"the run is {self.phase.value}")
         if self.missing:
@@ -231,7 +210,7 @@ class Directory:
             return Collect(f"{len(entered)} nodes have done all {self.settings.steps} iterations")
         wanted = {one.member for one in self.present if not one.rests(now)}
         if wanted == self._members:
-            return self._move() or Wait("no member has come or gone")
+            return Wait("no member has come or gone")
         why_not = self._why_keep(wanted, now)
         return Wait(why_not) if why_not else self._next(wanted, now)
 
@@ -265,32 +244,6 @@ class Directory:
             return Wait(f"{reason}; a new topology would begin after the last iteration")
         return self._plan(start, wanted - self._members | wanted & waiting, reason, wanted)
 
-    def _move(self) -> Plan | None:
-        """The plan to look for better places, if that is due and the lines of this topology are known."""
-        topology, running = self.topology, self.running
-        if topology is None or not (self.settings.snapshot_messages and MOVED_LEAST <= len(running) <= MOVED_MAX):
-            return None
-        if min(one.iteration for one in running) < self._move_at:
-            return None
-        members, start = sorted(self._members), max(self.ahead, topology.plan.start + 1)
-        if start >= self.settings.steps:
-            return None
-        computing_s = [one.computing_s for one in running if one.computing_s is not None and one.enters_at is None]
-        pairs = ((peer, member) for member in members for peer in topology.peers(member))
-        if len(computing_s) < len(members) or not self.measured_lines.are_known(pairs):
-            return None
-        moving = Moving(
-            self.measured_lines.matrix(members),
-            np.asarray([self._by_member[member].computing_s for member in members]),
-            self.settings.snapshot_messages,
-            self.settings.steps - start,
-        )
-        return Plan(self.number + 1, start, tuple(members), frozenset(), "better places are looked for", moving)
-
-    def stay(self) -> None:
-        """There are no better places."""
-        self._move_at = max(one.iteration for one in self.running or [*self.by_node.values()]) + MOVE_EVERY
-
     def _plan(self, start: int, adopting: Iterable[int], reason: str, members: Iterable[int]) -> Plan:
         return Plan(self.number + 1, start, tuple(sorted(members)), frozenset(adopting), reason)
 
@@ -298,8 +251,6 @@ class Directory:
         """Make a topology the newest."""
         self.topology, self._formed_at = formed, now
         self._members = frozenset(formed.plan.members)
-        self._move_at = formed.plan.start + (MEASURED_ITERATIONS if formed.plan.moving is None else MOVE_EVERY)
-        self.measured_lines.keep(self._members)
         for one in self.by_node.values():
             one.missed_by.clear()
             if one.member not in formed.plan.adopting:
@@ -397,7 +348,6 @@ class Directory:
                 directory.topology = form_at(settings.topology, plan, tuple(places), older)
                 directory._formed_at = now
                 directory._members = frozenset(plan.members)
-                directory._move_at = plan.start + MEASURED_ITERATIONS
         except (TypeError, ValueError) as error:
             raise Damaged(f"cannot read the directory of members on disk: {error}") from None
         return directory

@@ -23,9 +23,8 @@ class GossipFigures:
     its number. members: of it; present: those that report. iterations: least, median and most of the present
     members. disagreement: root mean square distance of the members from their mean; error: relative, of the
     estimate; in_steps: the distance over the size of a step; measured_at: the iteration of that measurement, 0
-    before the first. deposits: parameters in the final mean. None while unknown. codec and every: of the exchange
-    now; control: the reason of the newest decision about them; target: of in_steps, 0 for none. beats: rows
-    that are sealed, over all terms. edges: by node, as it last reported them."""
+    before the first. deposits: parameters in the final mean. None while unknown. codec: of messages. beats: rows that
+    are sealed, over all terms. edges: by node, as it last reported them."""
 
     stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
     missing: int = 0
@@ -40,8 +39,5 @@ class GossipFigures:
     deposits: int = 0
     loss: float | None = None
     codec: str = ""
-    every: int = 1
-    target: float = 0.0
-    control: str = ""
     beats: int = 0
     edges: dict[str, tuple[SeenPeer, ...]] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from functools import cached_property
 from thinwire_coordinator.gossip.places import Places, gaps, with_gaps, without_gaps
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.assignment import Assignment, Turns
-from thinwire_proto.gossip.placement import Floats
 from thinwire_proto.gossip.topology import DENSE_NODES_MAX, Layout, Topology, make_topology
 
 GAPS_SHARE_MAX = 1 / 8
@@ -22,30 +21,16 @@ GAPS_CONTRACTION_MAX = 0.87
 kind `matching` with sixteen nodes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Moving:
-    """The facts by which better places are found. message_s: seconds of a message by sender and receiver,
-    [n, n], and computing_s: of an iteration, [n], in the order of the plan's members. snapshot_messages: messages that
-    the snapshots of a new edge are as long as. iterations_left: from the start of the topology."""
-
-    message_s: Floats
-    computing_s: Floats
-    snapshot_messages: float
-    iterations_left: int
-
-
 @dataclass(frozen=True)
 class Plan:
     """A topology that is due. number: ascending from 1. start: the first iteration in which it holds. members: member
-    numbers, ascending. adopting: those that begin with the parameters of a peer. reason: for people. moving: set if the
-    members are those of the topology before, and better places are to be found for them."""
+    numbers, ascending. adopting: those that begin with the parameters of a peer. reason: for people."""
 
     number: int
     start: int
     members: tuple[int, ...]
     adopting: frozenset[int]
     reason: str
-    moving: Moving | None = None
 
 
 Edges = Mapping[tuple[int, int], int]
@@ -71,11 +56,6 @@ class FormedTopology:
         cycle = tuple(turns[row] for turns in self.cycle)
         since = {peer: self.edges[_edge(member, peer)] for turns in cycle for peer in turns}
         return Assignment(self.plan.number, self.plan.start, member, cycle, since, member in self.plan.adopting)
-
-    def messages_at_once(self, member: int) -> int:
-        """The most messages that a member sends in an iteration; 0 if it is not in the topology."""
-        row = self._rows.get(member)
-        return 0 if row is None else max(len(turns[row]) for turns in self.cycle)
 
     def peers(self, member: int) -> set[int]:
         """All members with which a member ever has a turn."""

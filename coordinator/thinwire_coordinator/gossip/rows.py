@@ -11,7 +11,6 @@ from typing import Any
 
 from thinwire_common.files import rename_synced
 from thinwire_coordinator.gossip.ledger_rows import BEAT, FINAL_FILE, KIND, MEAN
-from thinwire_coordinator.gossip.level import LEVEL, GivenLevel, ladder_of_run
 from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
 from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.hall.hall import Hall
@@ -39,10 +38,6 @@ class RowSealer:
         self._round = hall.term.first_round
         newest = ledger.row(self.step - 1) if self.step else None
         self._head = newest.hash if newest else replica.head
-        self.ladder = ladder_of_run(hall.contract)
-        """None if codec and `every` stay."""
-        self.level = self.ladder.newest(newest) if self.ladder else None
-        """The newest decision about codec and `every` that is sealed."""
         self.is_complete = newest is not None and newest.extras.get(KIND) == MEAN
 
     async def seal(
@@ -50,28 +45,17 @@ class RowSealer:
         reports: list[SealedReport],
         leases: Callable[[], bytes],
         measured: Measurement | None = None,
-        ahead: int = 0,
     ) -> None:
         """Seal the reports of a beat, and a measurement of sketches that they or earlier ones name.
 
-        ahead: the first iteration in which a decision that follows from the measurement may hold.
-
         Returns when they are on disk. Raises OSError or LedgerError; after Locked, nothing is on disk."""
-        level = self.level
-        if self.ladder is not None and level is not None and measured is not None and measured.in_steps is not None:
-            level = self.ladder.after(level, measured.in_steps, ahead)
-        await self._hall.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured, level)
-        self.level = level  # only what is sealed is told to nodes
+        await self._hall.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured)
 
-    def _write(
-        self, reports: list[SealedReport], leases: bytes, measured: Measurement | None, level: GivenLevel | None
-    ) -> None:
+    def _write(self, reports: list[SealedReport], leases: bytes, measured: Measurement | None) -> None:
         body = encode_reports([entry.signed for entry in reports])
         counted = tuple(entry.counted for entry in reports)
         signed = [NodeSignature(entry.public_key, entry.signed.signature) for entry in reports]
         extras = {CONSENSUS: self._kept(measured)} if measured is not None else {}
-        if self.ladder is not None and level is not None:
-            extras[LEVEL] = self.ladder.plain(level)
         row = self._row(BEAT, self._replica, body, counted, extras)
         self._append(row, signed, leases, [entry.key for entry in reports])
 

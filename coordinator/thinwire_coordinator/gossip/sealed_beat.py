@@ -33,7 +33,6 @@ def sealed_beat(
         members=figures.members,
         loss=loss_of(signed, samples),
         learning_rate=learning_rate(contract.schedule, min(figures.iterations[1], contract.schedule.steps - 1)),
-        every=figures.every,
     )
 
 

@@ -9,9 +9,6 @@ from thinwire_coordinator.gossip.directory import DirectorySettings
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
-from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
 
 LEASE_BEATS = 4
 """A lease lasts so long, at the node's own pace: so long iterations go on without the coordinator."""
@@ -27,15 +24,13 @@ REPORTS_OF_A_NODE = 4
 @dataclass(frozen=True)
 class GossipSettings:
     """samples: of an iteration. patience_s: for the parameters of the last nodes at the end. absent_s: after so long,
-    an absent node's lease goes to others. codec: that nodes begin with. target: of the disagreement, in steps; 0:
-    none."""
+    an absent node's lease goes to others. codec: of messages."""
 
     directory: DirectorySettings
     samples: int
     patience_s: float
     absent_s: float
     codec: str
-    target: float
 
     @property
     def steps(self) -> int:
@@ -63,18 +58,6 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings:
         nodes_max=rounds.nodes_max,
         beat_s=rounds.length_s,
         steps=contract.schedule.steps,
-        snapshot_messages=_snapshot_messages(contract, exchange),
     )
     absent_s = max(rounds.momentum_age_max * rounds.length_s, directory.lost_after_s)
-    return GossipSettings(
-        directory, rule.samples, exchange.patience_ms / 1000, absent_s, exchange.codec, exchange.consensus_target
-    )
-
-
-def _snapshot_messages(contract: Contract, exchange: GossipSpec) -> float:
-    """Messages that the snapshots of a new edge are as long as. 0 where the time of an iteration is not that of its
-    messages: with slack, and where the coordinator chooses codec and iterations of the exchange."""
-    if exchange.slack or exchange.is_controlled:
-        return 0.0
-    layout = layout_of(contract.parameters)
-    return SNAPSHOTS_FIRST * make_codec("dense", layout).bytes_max / make_codec(exchange.codec, layout).bytes_max
+    return GossipSettings(directory, rule.samples, exchange.patience_ms / 1000, absent_s, exchange.codec)

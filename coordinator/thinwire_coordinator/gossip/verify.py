@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
-from thinwire_coordinator.gossip.level import GivenLevel, Ladder, ladder_of_run
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.soundness import first_state
@@ -29,9 +28,6 @@ class BeatCheck:
         self._before: Row | None = None
         self.beats = self.reports = self.begun_anew = 0
         self.sketches = SketchCheck()
-        self._ladder = ladder_of_run(state.contract)
-        self._level = self._ladder.first if self._ladder else None
-        self.changes = 0
         self._bodies = state.bodies.names()
 
     def check(self, row: Row) -> None:
@@ -49,8 +45,6 @@ class BeatCheck:
             raise Damaged(f"step {row.step}: the fingerprint is not that of the first state", row.step)
         if CONSENSUS in row.extras:
             self._check_consensus(row)
-        if self._level is not None and self._ladder is not None and not ends:
-            self._level = self._check_level(self._ladder, self._level, row)
         self._before = row
         self.beats += not ends
 
@@ -67,14 +61,6 @@ class BeatCheck:
             statements[entry] = signed.statement
         self.reports += len(reports)
         return statements
-
-    def _check_level(self, ladder: Ladder, before: GivenLevel, row: Row) -> GivenLevel:
-        try:
-            found = ladder.check(before, row)
-        except PayloadError as error:
-            raise LedgerError(f"step {row.step}: codec and every: {error}", row.step) from None
-        self.changes += found.index != before.index
-        return found
 
     def _check_consensus(self, row: Row) -> None:
         plain = row.extras[CONSENSUS]
@@ -129,8 +115,6 @@ def verify_beats(
         say(f"{count} measurements of the disagreement: the sketches that the nodes signed give the sealed figures")
     if count := check.sketches.without_body:
         say(f"{count} measurements of the disagreement cannot be repeated: their sketches are not kept here")
-    if ladder_of_run(state.contract) is not None:
-        say(f"{check.changes} changes of codec and every: each follows from the measurement in its row")
     if check.begun_anew:
         say(f"{check.begun_anew} times a node that had lost its journal began anew, as it says itself")
     for line in signatures.report():

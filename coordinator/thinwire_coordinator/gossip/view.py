@@ -13,7 +13,6 @@ from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.view import Plain, RunView, Stage, counted, waiting_for
 from thinwire_coordinator.hall.web.status import shortened
 
-CONTROL_LENGTH_MAX = 200
 EDGES_MAX = 8
 """Edges of a node in the table."""
 
@@ -77,10 +76,7 @@ class GossipView(RunView):
             "error": shortened(figures.error),
             "in_steps": shortened(figures.in_steps),
             "measured_at": figures.measured_at,
-            "target": figures.target,
             "codec": figures.codec,
-            "every": figures.every,
-            "control": figures.control[:CONTROL_LENGTH_MAX],
             "deposits": figures.deposits,
         }
 

@@ -140,7 +140,6 @@ class BeatSealed:
     beat: the number of its row. progress: of each node in it, by its newest report. iterations: least, median and most
     of the members that take part. iterations_done: of all nodes together in this beat, from their samples. members: of
     the topology. loss: median over nodes, nats per token; not finite without samples. learning_rate: at the median.
-    every: iterations from one exchange to the next.
     """
 
     beat: int
@@ -153,7 +152,6 @@ class BeatSealed:
     members: int
     loss: float
     learning_rate: float
-    every: int = 1
 
     @property
     def tokens(self) -> int:

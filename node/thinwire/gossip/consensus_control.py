@@ -23,13 +23,14 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import (
     BUCKETS,
     ERROR,
+    LEVELS,
     MEASURE_EVERY,
     Decision,
     Level,
     Sketch,
     decide,
     disagreement,
-    ladder_of,
+    level_of,
     sketch_of,
 )
 
@@ -56,7 +57,7 @@ class Store(Protocol):
 class ConsensusControl:
     """store: None for a rank alone, which measures nothing. name: of the run, in the store.
 
-    Raises ConfigError if the target is not above 0, or if codec and every are not on a ladder.
+    Raises ConfigError if the target is not above 0, or if codec and every are no level.
     """
 
     def __init__(
@@ -64,19 +65,18 @@ class ConsensusControl:
     ) -> None:
         if not 0 < target < math.inf:
             raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
-        self.levels, level = ladder_of(codec, every)
         self._target = target
         self._store = store
         self._name = f"{name}.consensus"
         self._rank, self._ranks = rank, ranks
-        self._decision = Decision(level, 0, "nothing is measured yet")
+        self._decision = Decision(level_of(codec, every), 0, "nothing is measured yet")
         self._period = 0
         self._published = b""
         self._measured: dict[str, float] = {}
 
     @property
     def level(self) -> Level:
-        return self.levels[self._decision.level]
+        return LEVELS[self._decision.level]
 
     @property
     def reason(self) -> str:
@@ -165,7 +165,7 @@ class ConsensusControl:
             apart = disagreement(sketches)
             step = math.sqrt(sum(squares) / len(squares))
             measured = {"disagreement": apart.distance, "disagreement_in_steps": apart.in_steps(step)}
-            decision = decide(decision, measured["disagreement_in_steps"], self._target, self.levels)
+            decision = decide(decision, measured["disagreement_in_steps"], self._target, LEVELS)
         return self._decided(decision, measured)
 
     def _decided(self, decision: Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:

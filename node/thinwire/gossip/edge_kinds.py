@@ -9,6 +9,7 @@ from thinwire.gossip.flat import FlatLayout
 from thinwire.gossip.pulled import Pulled
 from thinwire.gossip.pushed import PushedTurns
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.consensus import LEVELS
 from thinwire_proto.gossip.topology import Topology
 
 DENSE = "dense"
@@ -17,7 +18,7 @@ DENSE = "dense"
 def codec_of(name: str, layout: FlatLayout, control: ConsensusControl | None) -> EdgeCodec:
     """The codec of edges with both ends. control: chooses among several."""
     if control is not None:
-        codec = CompressedCodec(layout, *dict.fromkeys(level.codec for level in control.levels))
+        codec = CompressedCodec(layout, *dict.fromkeys(level.codec for level in LEVELS))
         codec.used = control.level.codec
         return codec
     return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)
@@ -36,7 +37,7 @@ def pulled_of(part: float, codec: EdgeCodec | None, layout: FlatLayout) -> Pulle
         return Pulled(layout, codec, part)
     if part:
         raise ConfigError(
-            "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8, sign, "
-            "dct-sign or topk, and edges with both ends"
+            "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8 or "
+            "sign, and edges with both ends"
         )
     return Pulled(layout, None, 0.0)

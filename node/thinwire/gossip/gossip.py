@@ -33,9 +33,6 @@ from thinwire_proto.limits import GOSSIP_PATIENCE_S
 OF_RANKS = ("ranks", "rank")
 """Settings that belong to a group of ranks, not to a choice of the script."""
 WITHOUT_STATE = "to go on with other ranks, load model and optimizer alone"
-GAMMA = {"topk": 0.1}
-"""By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
-most of a difference diverges with 1."""
 RUN_BITS = 63
 """Of the random number that names the states of one Gossip."""
 _in_use = WeakTensorKeyDictionary()
@@ -55,8 +52,8 @@ class Gossip:
         topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`. One-way edges take
                          float32 parameters, codecs "dense", "bf16" and "int8", gamma 1 and no consensus_target
         codec            what an edge carries: "dense", the parameters themselves; or of the difference from a public
-                         copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
-        gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
+                         copy "bf16", "int8" or "sign". See `thinwire_proto.gossip.codecs`
+        gamma            the fraction of the way to the peers' copies that mixing goes
         gradient_pull    part of the way from this rank's parameters to the mean of them and of its copies of its peers.
                          Gradients are computed there, so between two steps the model has those parameters. Costs no
                          byte, and needs a codec of differences. See docs/decentralized.md
@@ -85,7 +82,7 @@ class Gossip:
         *,
         topology: str = AUTO,
         codec: str = DENSE,
-        gamma: float | None = None,
+        gamma: float = 1.0,
         gradient_pull: float = 0.0,
         every: int = 1,
         slack: int = 0,
@@ -97,7 +94,6 @@ class Gossip:
     ) -> None:
         check_unwrapped(model, optimizer)
         check_names(topology=topology, codec=codec)
-        gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
         check_settings(
             gamma=gamma,
             gradient_pull=gradient_pull,

@@ -48,9 +48,6 @@ class Lines(Protocol):
     def listens_at(self) -> str:
         """HOST:PORT, or :PORT, at which peers reach this node; empty if it does not listen."""
 
-    def message_ms(self, peer: int) -> int | None:
-        """Milliseconds that a message of a peer takes to arrive, snapshots left aside; None before it was measured."""
-
     def assign(self, peers: Mapping[int, PeerPlace]) -> None:
         """Have lines to these peers, and to no others."""
 

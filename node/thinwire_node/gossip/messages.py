@@ -10,7 +10,6 @@ from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace, Phase
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.lines_wire import report_of_lines
 from thinwire_proto.gossip.report_wire import sign_report
 from thinwire_proto.identity import statements
@@ -57,7 +56,6 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
     if reply.state not in PHASES:
         raise PayloadError(f"the coordinator answers a beat with the unknown state {reply.state}")
     check_number("iteration", reply.measure_at)
-    check_number("iteration", reply.level.start)
     assignment, places = (None, {}) if not reply.HasField("assignment") else _assignment(reply.assignment)
     return BeatAnswer(
         PHASES[reply.state],
@@ -67,7 +65,6 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
         assignment,
         places,
         reply.measure_at,
-        (Level(reply.level.codec, reply.level.every), reply.level.start) if reply.HasField("level") else None,
         evaluation_parts(reply.evaluate),
     )
 

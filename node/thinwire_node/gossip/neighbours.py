@@ -251,8 +251,5 @@ class Neighbours:
 
     def seen_lines(self, traffic: Traffic) -> SeenLines:
         """The lines to all known peers, as reports to the coordinator have them."""
-        edges = tuple(
-            SeenEdge(edge.member, edge.line, edge.iteration, self.lines.message_ms(edge.member))
-            for edge in self.edges()
-        )
+        edges = tuple(SeenEdge(edge.member, edge.line, edge.iteration) for edge in self.edges())
         return SeenLines(traffic.peers_sent["direct"], traffic.peers_received["direct"], edges)

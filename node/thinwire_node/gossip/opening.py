@@ -42,9 +42,7 @@ def open_training(
     layout, exchange = layout_of(contract.parameters), contract.exchange
     assert isinstance(exchange, GossipSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
-    settings = MemberSettings(
-        exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, exchange.is_controlled, is_bounded=True
-    )
+    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, is_bounded=True)
     if kept is not None:
         member = Member.restore(layout, settings, kept.member)
     else:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from thinwire_node.exchange.port import Entrance, EvaluationPart
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.identity.keys import PublicKey
 
@@ -65,9 +64,8 @@ class BeatAnswer:
 
     text: what a waiting node waits for. next_s: until the next report. lease: positions to train on, in order, without
     those that were reported. assignment: a new one; None if the node has the newest. places: of its peers, as far as
-    they are new to this node. measure_at: the iteration whose sketch is wanted; 0: none. level: codec and `every`, and
-    the iteration from which they hold; None: those of the contract. evaluate: parts of held-out sets to measure on the
-    parameters with which the iteration `step` of the part begins."""
+    they are new to this node. measure_at: the iteration whose sketch is wanted; 0: none. evaluate: parts of held-out
+    sets to measure on the parameters with which the iteration `step` of the part begins."""
 
     phase: Phase
     text: str
@@ -76,7 +74,6 @@ class BeatAnswer:
     assignment: Assignment | None = None
     places: Mapping[int, PeerPlace] = field(default_factory=dict)
     measure_at: int = 0
-    level: tuple[Level, int] | None = None
     evaluate: tuple[EvaluationPart, ...] = ()
 
 

@@ -142,8 +142,6 @@ class GossipTraining:
         self.work.measure_at = answer.measure_at
         if self._evaluation is not None:
             self._evaluation.want(answer.evaluate, answer.measure_at)
-        if answer.level is not None:
-            await self.work.take_level(*answer.level)
         if self._prefetch is not None:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:

@@ -20,11 +20,10 @@ from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
-from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.consensus import Level, ladder_of, pack_sketch
+from thinwire_proto.gossip.consensus import pack_sketch
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import Member
@@ -160,14 +159,6 @@ class GossipWork:
 
     def assign(self, assignment: Assignment) -> asyncio.Future[Mix | None]:
         return self._event(self._member.assign, assignment)
-
-    def take_level(self, level: Level, start: int) -> asyncio.Future[None]:
-        """Raises PayloadError if the contract does not let the coordinator choose this codec and `every`."""
-        exchange = self.contract.exchange
-        assert isinstance(exchange, GossipSpec)
-        if not exchange.is_controlled or level not in ladder_of(exchange.codec, 1)[0]:
-            raise PayloadError(f"the contract does not allow codec {level.codec!r} in one of {level.every} iterations")
-        return self._event(self._member.take_level, level, start)
 
     def received(self, peer: int, message: Message) -> asyncio.Future[Mix | None]:
         """The peers whose messages cannot be read are in `Finished`."""

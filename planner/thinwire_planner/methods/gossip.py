@@ -8,7 +8,6 @@ average over a cycle.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,10 +17,10 @@ import numpy as np
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network, lines_between
+from thinwire_planner.timing.placement import Order, place
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
-from thinwire_proto.gossip.placement import Order, place
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
 FAMILY = "gossip"
@@ -34,12 +33,10 @@ PLACED_HOSTS_MAX = 64
 PLACING_ROUNDS = 30
 """A plan searches for places some fifty times."""
 MEASURED_TOPOLOGY = "one-peer-exponential"
-ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign", "top-64": "gossip-topk"}
+ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign"}
 """The topology of the arms of `make science`, and their names by codec."""
 LEARNING = ("", "-noise", "-muon", "-pull", "-muon-pull")
 """The ends of their names, by optimizer and gradients."""
-CENTRAL = ("star", "tree")
-"""Topologies that are slower than the star of the coordinator and mix worse."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,6 @@ CODECS = (
         "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or "
         "level with it there with steps of Muon and pulled gradients",
     ),
-    CodecBytes(
-        "top-64",
-        0.0166,
-        85e-3 / MEASURED_PARAMETERS,
-        "needs a small γ, and is 13% above AdamW's loss with four nodes, 48% with sixteen (docs/convergence)",
-    ),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
 
@@ -77,26 +68,14 @@ CODECS = (
 PUSHING_S_A_PARAMETER = 0.26 / MEASURED_PARAMETERS
 """Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread
 (`python -m bench.costs.gossip_turns`)."""
-NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
-"""Kinds of codecs of a contract that have another name here."""
-TILE_COMPONENTS = 4096
-CODEC_OVERHEAD = 1.02
-"""Bytes of the code for places over their entropy (docs/performance.md)."""
 
 
 def codec_of(name: str) -> CodecBytes:
-    """The bytes and seconds of a contract's codec, such as `sign` or `topk:64`. Raises ConfigError."""
-    kind, _, kept = name.partition(":")
+    """The bytes and seconds of a contract's codec. Raises ConfigError."""
     for codec in CODECS:
-        if codec.name == NAMES.get(kind, kind):
-            return replace(codec, bytes_a_parameter=_topk_bytes(int(kept))) if kept else codec
+        if codec.name == ("one bit" if name == "sign" else name):
+            return codec
     raise ConfigError(f"planner: the bytes of the codec {name!r} are not known")
-
-
-def _topk_bytes(kept: int) -> float:
-    """Bytes a parameter of so many of the components of each tile: their places, their signs, and a magnitude."""
-    bits = math.log2(math.comb(TILE_COMPONENTS, kept)) + kept
-    return (CODEC_OVERHEAD * bits / 8 + 1) / TILE_COMPONENTS
 
 
 @lru_cache(maxsize=64)
@@ -111,11 +90,10 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
 def order_of(topology: str, setting: Setting) -> Order:
     """The host at each place, so that iterations are short; empty if all lines and round trips are equal.
 
-    For messages of a byte a parameter, whatever the codec, so that a placement is searched once. Not for topologies
-    that are never taken, because a search takes up to a second.
+    For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
     """
     network = setting.network
-    if topology in CENTRAL or network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
+    if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
         return ()
     computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
     return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
@@ -162,8 +140,6 @@ class GossipVariant:
 
     @property
     def caution(self) -> str:
-        if self.topology in CENTRAL:
-            return "mixes slowly, and the coordinator's star is faster"
         return self.codec.caution
 
     def forecast(self, setting: Setting) -> Forecast:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from thinwire_planner.timing.link import Congestion, Floats, transfer_s, wire_bits
+from thinwire_planner.timing.placement import LineSeconds
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.arcs import Ints
-from thinwire_proto.gossip.placement import LineSeconds
 
 HOST_GBIT = 200.0
 HOST_RTT_US = 20.0

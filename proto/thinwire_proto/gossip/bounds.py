@@ -57,9 +57,9 @@ STEP_DECAY = 0.99
 """Of the largest step of a block, in each iteration."""
 
 
-def radius_of(codec: str, *, is_controlled: bool) -> float:
-    """The radius in steps. is_controlled: the codec may change."""
-    return RADIUS_WHOLE_NUMBERS if codec in WHOLE_NUMBERS and not is_controlled else RADIUS
+def radius_of(codec: str) -> float:
+    """The radius in steps."""
+    return RADIUS_WHOLE_NUMBERS if codec in WHOLE_NUMBERS else RADIUS
 
 
 class MixBounds:
@@ -92,28 +92,28 @@ class MixBounds:
     def _step(self) -> float:
         return max(self._newest, math.sqrt(self._square))
 
-    def clip_(self, peer: int, difference: Tensor, every: int = 1) -> Tensor:
-        """Clip the difference of a turn with a peer in place, float32 [parameters]. every: see `Message`. Raises
+    def clip_(self, peer: int, difference: Tensor) -> Tensor:
+        """Clip the difference of a turn with a peer in place, float32 [parameters]. Raises
         PayloadError if the peer is to be left out."""
-        near, radius = self._blocks.norms(difference), self.radius(every)
+        near, radius = self._blocks.norms(difference), self.radius()
         distance = _norm(near)
         self._check(peer, distance, radius)
         if 0 < self._step < math.inf:
-            self._near[peer] = min(distance, radius) / self._step / every
+            self._near[peer] = min(distance, radius) / self._step
             newest = sorted(self._near.values())[(len(self._near) - 1) // 2]
             self._usual += MEMORY * (newest - self._usual)
         return self._clip_(difference, near, radius)
 
-    def clipped_copy(self, x: Tensor, theirs: Tensor, every: int = 1) -> Tensor:
+    def clipped_copy(self, x: Tensor, theirs: Tensor) -> Tensor:
         """The copy of a peer, or one that is nearer to x, to pull a gradient."""
-        near, radius = self._blocks.distances(theirs, x), PULL_FACTOR * self.radius(every)
+        near, radius = self._blocks.distances(theirs, x), PULL_FACTOR * self.radius()
         if _norm(near) <= radius and bool((near <= self._of_blocks(radius)).all()):
             return theirs
         return self._clip_(theirs - x, near, radius).add_(x)
 
-    def radius(self, every: int = 1) -> float:
+    def radius(self) -> float:
         """The largest distance of a peer, as a norm over all parameters."""
-        return max(self._radius, FOLLOWS * self._usual) * every * self._step if self._step else 0.0
+        return max(self._radius, FOLLOWS * self._usual) * self._step if self._step else 0.0
 
     def forget(self, peer: int) -> None:
         """The edge with this peer has ended."""

@@ -5,7 +5,7 @@ ends add the decoded step to their copies, so `decode` must give the same bits o
 arithmetic do: elementwise operations of IEEE 754, each rounded by itself, and integers that float32 holds exactly
 (`thinwire_proto.exact.decode`).
 
-A kind is a file that registers a class. Its name may be followed by a whole number, `topk:64`.
+A kind is a file that registers a class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,9 +37,8 @@ class Codec(ABC):
     bytes_max: int
     """Upper bound on the size of a body, from the layout alone."""
 
-    def __init__(self, layout: TileLayout, setting: int) -> None:
+    def __init__(self, layout: TileLayout) -> None:
         self.layout = layout
-        self.setting = setting
 
     def encode(self, difference: Tensor) -> bytes:
         """The body. Does not change the difference. Raises LocalError if a number is not finite or too large."""
@@ -78,30 +76,18 @@ class Codec(ABC):
         """See `decode`. body: without the version."""
 
 
-Make = Callable[[TileLayout, int], Codec]
-
-
-@dataclass(frozen=True)
-class CodecKind:
-    """default: the setting of a name without a number. largest: bound on the setting; 0 for a kind without one."""
-
-    make: Make
-    default: int
-    largest: int
-
-
-_kinds: dict[str, CodecKind] = {}
+_kinds: dict[str, type[Codec]] = {}
 _modules = KindModules("thinwire_proto.gossip.codecs")
 
 
-def register_codec(name: str, *, default: int = 0, largest: int = 0) -> Callable[[type[Codec]], type[Codec]]:
+def register_codec(name: str) -> Callable[[type[Codec]], type[Codec]]:
     """A decorator for a class of `Codec`. Raises ConfigError if the name is taken."""
 
     def put(make: type[Codec]) -> type[Codec]:
         _modules.load_before(make)
-        if name in _kinds or ":" in name:
-            raise ConfigError(f"codec: the name {name!r} is taken, or has a colon; choose another")
-        _kinds[name] = CodecKind(make, default, largest)
+        if name in _kinds:
+            raise ConfigError(f"codec: the name {name!r} is taken; choose another")
+        _kinds[name] = make
         return make
 
     return put
@@ -114,19 +100,11 @@ def codec_names() -> tuple[str, ...]:
 
 
 def make_codec(name: str, layout: TileLayout) -> Codec:
-    """Make the codec `KIND` or `KIND:NUMBER`. Raises ConfigError if there is none of that name."""
-    kind, colon, number = name.partition(":")
-    _modules.import_for(kind, _kinds)
-    if kind not in _kinds:
-        raise ConfigError(f"codec: there is no {kind!r}; there are {', '.join(codec_names())}")
-    found = _kinds[kind]
-    setting = found.default
-    if colon:
-        setting = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
-        if not 1 <= setting <= found.largest:
-            allowed = f"a number from 1 to {found.largest}" if found.largest else "no number"
-            raise ConfigError(f"codec: {name!r}: {kind} takes {allowed}")
-    return found.make(layout, setting)
+    """Make the codec of this name. Raises ConfigError if there is none."""
+    _modules.import_for(name, _kinds)
+    if name not in _kinds:
+        raise ConfigError(f"codec: there is no {name!r}; there are {', '.join(codec_names())}")
+    return _kinds[name](layout)
 
 
 def check_length(body: Bytes, expected: int) -> None:

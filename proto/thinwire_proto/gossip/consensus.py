@@ -21,7 +21,6 @@ from torch import Tensor
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64, mix64_array
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 
 BUCKETS = 1024
 ERROR = math.sqrt(2 / BUCKETS)
@@ -29,7 +28,6 @@ ERROR = math.sqrt(2 / BUCKETS)
 MEASURE_EVERY = 32
 """Iterations from one measurement to the next. A decision takes effect one such period after its measurement, so that
 the sketches of all nodes are there."""
-TOPK, TOPK_DEFAULT = "topk", 64
 CHUNK = 1 << 16
 """Parameters that are hashed at a time. Bounds the extra memory; does not change the sketch."""
 CALM = 4
@@ -96,27 +94,18 @@ class Level:
 
 LEVELS = tuple(Level(codec, every) for codec, every in (
     ("sign", 8), ("sign", 4), ("sign", 2), ("sign", 1), ("int8", 1), ("bf16", 1), ("dense", 1)))  # fmt: skip
-"""From the fewest bytes to the most. Another ladder may vary k: topk:16, topk:64, topk:256."""
+"""From the fewest bytes to the most."""
 
 
-def ladder_of(codec: str, every: int) -> tuple[tuple[Level, ...], int]:
-    """The levels that begin with this codec and `every`, and the index of that one. γ is one for all of them, so a
-    ladder has either topk or codecs that keep every number or sign. Raises ConfigError if it is on no ladder."""
-    kind, _, number = codec.partition(":")
-    if kind == TOPK:
-        k = int(number) if number.isascii() and number.isdigit() else TOPK_DEFAULT
-        sizes = [size for size in (k, 4 * k, 16 * k) if size <= MATRIX_COMPONENTS]
-        codec = f"{TOPK}:{k}"
-        levels = tuple(Level(codec, longer) for longer in (8, 4, 2)) + tuple(Level(f"{TOPK}:{size}") for size in sizes)
-    else:
-        signs = kind if kind == "dct-sign" else "sign"
-        levels = tuple(Level(signs if level.codec == "sign" else level.codec, level.every) for level in LEVELS)
-    if Level(codec, every) not in levels:
+def level_of(codec: str, every: int) -> int:
+    """The index of the level with this codec and `every`. Raises ConfigError if there is none."""
+    level = Level(codec, every)
+    if level not in LEVELS:
         raise ConfigError(
             f"consensus_target: there is no level with codec {codec!r} and every {every}; there are "
-            f"{', '.join(_words(level) for level in levels)}"
+            f"{', '.join(_words(level) for level in LEVELS)}"
         )
-    return levels, levels.index(Level(codec, every))
+    return LEVELS.index(level)
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,7 @@ class Message:
     """A message of one direction of an edge.
 
     sequence: counts from 1. acknowledged: the last message of the other direction that has come in order. fingerprint:
-    of a part of the copy after this message. wants_snapshot: the sender's copy of the receiver differs. every: the
-    sender exchanges in one of so many iterations; a turn for which the ends name different numbers is void.
+    of a part of the copy after this message. wants_snapshot: the sender's copy of the receiver differs.
     """
 
     topology: int
@@ -81,7 +80,6 @@ class Message:
     fingerprint: int
     wants_snapshot: bool
     body: bytes
-    every: int = 1
 
     @property
     def when(self) -> When:
@@ -130,7 +128,7 @@ class Edge:
         """Whether a message for this turn, or past it, may be made. If not, the turn is void on both ends."""
         return self.may_send and when > self._last_sent
 
-    def send(self, when: When, x: Tensor, codec: str, every: int = 1) -> Message:
+    def send(self, when: When, x: Tensor, codec: str) -> Message:
         """Make the message for a turn, and advance `own` by it. Journal both before the message leaves.
 
         x: this node's parameters, float32 [layout.parameters]. Raises LocalError if the edge may not send, or if the
@@ -148,7 +146,7 @@ class Edge:
             self._open[when] = self.own.sequence
         else:
             self._void.add(when)  # the peer has passed it
-        return self._sent_as(when, name, body, every)
+        return self._sent_as(when, name, body)
 
     def skip(self, when: When) -> Message:
         """Make a message that says that this node has passed all turns up to this one. Raises what `send` raises."""
@@ -156,7 +154,7 @@ class Edge:
         self._take_passed(before=when)
         self._keep_behind()
         self.own.skip()
-        return self._sent_as(when, SKIP, b"", 1)
+        return self._sent_as(when, SKIP, b"")
 
     def unacknowledged(self) -> list[Message]:
         """The messages to send again when the line is back, in order."""
@@ -224,10 +222,6 @@ class Edge:
         """Whether `difference` takes this turn now."""
         return when in self._open and bool(self._held) and self._held[0].when == when
 
-    def every_of_the_peer(self, when: When) -> int | None:
-        """`every` in the peer's message for a turn; None unless `difference` takes the turn now."""
-        return self._held[0].every if self.may_mix(when) else None
-
     def knows_peer(self, iteration: int) -> bool:
         """Whether `theirs` is about what the peer has at this iteration."""
         return not (self._awaits_snapshot or self._wants_snapshot) and self._newest[1] >= iteration - RECENT_ITERATIONS
@@ -294,9 +288,9 @@ class Edge:
         if self._open and self._behind is None:
             self._behind = self.own.clone()
 
-    def _sent_as(self, when: When, name: str, body: bytes, every: int) -> Message:
+    def _sent_as(self, when: When, name: str, body: bytes) -> Message:
         numbers = (*when, self.own.sequence, self._received)
-        message = Message(*numbers, name, self.own.fingerprint(), self._wants_snapshot, body, every)
+        message = Message(*numbers, name, self.own.fingerprint(), self._wants_snapshot, body)
         self._sent.append(message)
         self._last_sent = when
         self._catch_up()
@@ -384,12 +378,11 @@ class Copies:
         if self._bounds is not None:
             self._bounds.forget(peer)
 
-    def pull(self, x: Tensor, part: float, iteration: int, out: Tensor, every: int = 1) -> None:
-        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory. every:
-        see `Message`."""
+    def pull(self, x: Tensor, part: float, iteration: int, out: Tensor) -> None:
+        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory."""
         copies = [edge.theirs.flat for _, edge in sorted(self.edges.items()) if edge.knows_peer(iteration)]
         bounds = self._bounds
-        pull(x, copies if bounds is None else [bounds.clipped_copy(x, copy, every) for copy in copies], part, out)
+        pull(x, copies if bounds is None else [bounds.clipped_copy(x, copy) for copy in copies], part, out)
 
     def mix(self, x: Tensor, turns: Iterable[Turn], weight: Callable[[Turn], float]) -> int:
         """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed. Raises
@@ -401,11 +394,10 @@ class Copies:
         mixed = 0
         for turn in turns:
             factor, edge, when = self._gamma * weight(turn), self.edges[turn.peer], (turn.topology, turn.iteration)
-            every = edge.every_of_the_peer(when) or 1
             difference = edge.difference(when)
             if difference is not None and factor:
                 if self._bounds is not None:
-                    self._bounds.clip_(turn.peer, difference, every)
+                    self._bounds.clip_(turn.peer, difference)
                 x.add_(difference.mul_(factor))
                 mixed += 1
         return mixed

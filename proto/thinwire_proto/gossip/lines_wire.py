@@ -15,7 +15,7 @@ NUMBERS = {line: number for number, line in LINES.items()}
 
 def report_of_lines(lines: SeenLines) -> pb.LinesReport:
     edges = [
-        pb.EdgeReport(member=edge.member, line=NUMBERS[edge.line], iteration=edge.iteration, message_ms=edge.message_ms)
+        pb.EdgeReport(member=edge.member, line=NUMBERS[edge.line], iteration=edge.iteration)
         for edge in lines.edges[:EDGES_MAX]
     ]
     return pb.LinesReport(direct_sent=lines.direct_sent, direct_received=lines.direct_received, edges=edges)
@@ -32,5 +32,4 @@ def _edge_of(edge: pb.EdgeReport) -> SeenEdge:
         edge.member,
         LINES[edge.line],
         edge.iteration if edge.HasField("iteration") else None,
-        edge.message_ms if edge.HasField("message_ms") else None,
     )

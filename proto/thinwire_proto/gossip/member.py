@@ -32,7 +32,6 @@ from thinwire_proto.gossip.assignments import Assignments
 from thinwire_proto.gossip.bounds import MixBounds, radius_of
 from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, Copies, Message
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
 from thinwire_proto.gossip.lingering import Lingering
@@ -55,10 +54,10 @@ class Member:
         self._settings = settings
         self._first = x.clone()
         self._machine = IterationMachine(settings.slack, settings.patience_s)
-        radius = radius_of(settings.codec, is_controlled=settings.is_controlled)
+        radius = radius_of(settings.codec)
         self._bounds = MixBounds(layout, radius) if settings.is_bounded else None
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack), self._bounds)
-        self._assignments = Assignments(Level(settings.codec))
+        self._assignments = Assignments()
         self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
         self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
         self._lingering = Lingering()
@@ -124,10 +123,6 @@ class Member:
                 mix = joined(mix, self._machine.part(peer))  # it may be in the new topology already
             mix = joined(mix, self._read_on(peer))
         return mix
-
-    def take_level(self, level: Level, start: int) -> None:
-        """Use another codec and `every` from this iteration on, or from the next one if it has passed."""
-        self._assignments.take_level(level, start, self._machine.next_iteration)
 
     def begin(self) -> list[tuple[int, Message]]:
         """Begin the next iteration. Returns the messages of its turns, by peer. Save the state before they leave.
@@ -216,7 +211,7 @@ class Member:
     def pull(self, part: float, out: Tensor) -> None:
         """Where the gradient of this iteration is computed: part of the way from x to the mean of x and its peers. See
         `Copies.pull`."""
-        self._copies.pull(self.x, part, self.iteration, out, self._assignments.level(self.iteration).every)
+        self._copies.pull(self.x, part, self.iteration, out)
 
     def mix(self, mix: Mix) -> None:
         """Mix the turns of a decision into x, and extend the chain."""
@@ -224,7 +219,7 @@ class Member:
             if turn.peer not in self._copies.edges or turn.topology < self._since[turn.peer]:
                 continue  # the edge has ended since the decision
             try:
-                if self._copies.mix(self.x, [turn], self._weight):
+                if self._copies.mix(self.x, [turn], self._assignments.weight):
                     self._chain.extend(turn)
             except PayloadError as error:
                 self._refuse(turn.peer, error)
@@ -332,7 +327,7 @@ class Member:
             if peer not in needed and not self._stays(peer):
                 self._end(peer)
         kept = self._machine.kept
-        self._assignments.forget(holds, self.iteration, kept)
+        self._assignments.forget(holds, kept)
         self._chain.keep(kept, self.iteration)
 
     def _message(self, peer: int, assignment: Assignment, iteration: int, *, passes: bool) -> Message | None:
@@ -344,9 +339,9 @@ class Member:
         if assignment.since.get(peer) != since:  # it has ended
             self._machine.part(peer)
             return edge.skip((topology, 0)) if edge.may_send_for((topology, 0)) else None
-        if peer in self._assignments.turns(assignment, iteration):
-            level, when = self._assignments.level(iteration), (topology, iteration)
-            return edge.send(when, self.x, level.codec, level.every) if edge.may_send_for(when) else None
+        if peer in assignment.turns(iteration):
+            when = topology, iteration
+            return edge.send(when, self.x, self._settings.codec) if edge.may_send_for(when) else None
         when = topology, iteration - 1
         return edge.skip(when) if passes and edge.may_send_for(when) else None
 
@@ -412,9 +407,7 @@ class Member:
 
     def _check_turn(self, peer: int, message: Message) -> None:
         """Raises PayloadError unless this node has that turn with the peer."""
-        is_turn = message.codec == SKIP or self._assignments.may_have(
-            Turn(*message.when, peer), is_controlled=self._settings.is_controlled
-        )
+        is_turn = message.codec == SKIP or self._assignments.may_have(Turn(*message.when, peer))
         if not is_turn or message.iteration >= self._settings.iterations:
             raise PayloadError(
                 f"topology {message.topology} has no turn of these two members in iteration {message.iteration}"
@@ -447,10 +440,3 @@ class Member:
         self.x.copy_(found)
         self._adopted = message.iteration
         return mix
-
-    def _weight(self, turn: Turn) -> float:
-        """0 if the ends exchange in different iterations, since one has heard too late of another level: both see it in
-        the other's message, so the turn is void on both."""
-        edge, every = self._copies.edges[turn.peer], self._assignments.level(turn.iteration).every
-        theirs = edge.every_of_the_peer((turn.topology, turn.iteration))
-        return self._assignments.weight(turn) if theirs == every else 0.0

@@ -12,15 +12,14 @@ from thinwire_proto.gossip.peer_wire import NUMBER_MAX
 @dataclass(frozen=True)
 class MemberSettings:
     """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`. iterations: of the run.
-    is_controlled: whether codec and `every` may change (`take_level`). is_bounded: whether a peer may move the node no
-    further than `MixBounds` says; then call `Member.stepped` after each step."""
+    is_bounded: whether a peer may move the node no further than `MixBounds` says; then call `Member.stepped` after
+    each step."""
 
     codec: str
     gamma: float
     slack: int
     patience_s: float
     iterations: int = NUMBER_MAX
-    is_controlled: bool = False
     is_bounded: bool = False
 
 

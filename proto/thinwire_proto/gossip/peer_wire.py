@@ -14,7 +14,6 @@ import msgpack
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.consensus import ladder_of
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
@@ -24,11 +23,9 @@ NUMBER_MAX = 1 << 53
 """Of a topology, an iteration or a sequence number."""
 
 
-def body_bytes_max(layout: TileLayout, codec: str, *, is_controlled: bool = False) -> int:
-    """The largest body of a run whose contract names this codec; a snapshot is dense. is_controlled: with
-    `consensus_target`, any codec of the ladder may be used."""
-    used = {level.codec for level in ladder_of(codec, 1)[0]} if is_controlled else {codec}
-    return max(make_codec(name, layout).bytes_max for name in {"dense", *used})
+def body_bytes_max(layout: TileLayout, codec: str) -> int:
+    """The largest body of a run whose contract names this codec; a snapshot is dense."""
+    return max(make_codec(name, layout).bytes_max for name in ("dense", codec))
 
 
 def header_of(message: Message) -> pb.PeerHeader:
@@ -42,7 +39,6 @@ def header_of(message: Message) -> pb.PeerHeader:
         fingerprint=message.fingerprint,
         wants_snapshot=message.wants_snapshot,
         body_bytes=len(message.body),
-        every=message.every,
     )
 
 
@@ -52,11 +48,9 @@ def check_header(header: pb.PeerHeader, bytes_max: int) -> None:
         raise PayloadError(f"a message of {header.body_bytes} bytes is announced; this contract allows {bytes_max}")
     if len(header.codec.encode()) > CODEC_BYTES_MAX:
         raise PayloadError(f"the name of a codec has at most {CODEC_BYTES_MAX} bytes")
-    numbers = (header.topology, header.iteration, header.sequence, header.acknowledged, header.every)
-    if max(numbers) > NUMBER_MAX or not (header.sequence and header.topology and header.every):
-        raise PayloadError(
-            f"a message has impossible numbers: topology, iteration, sequence, acknowledged, every {numbers}"
-        )
+    numbers = (header.topology, header.iteration, header.sequence, header.acknowledged)
+    if max(numbers) > NUMBER_MAX or not (header.sequence and header.topology):
+        raise PayloadError(f"a message has impossible numbers: topology, iteration, sequence, acknowledged {numbers}")
 
 
 def message_of(header: pb.PeerHeader, body: bytes) -> Message:
@@ -70,7 +64,6 @@ def message_of(header: pb.PeerHeader, body: bytes) -> Message:
         header.fingerprint,
         header.wants_snapshot,
         body,
-        header.every,
     )
 
 
@@ -88,5 +81,5 @@ def message_hash(message: Message) -> bytes:
 
 def _canonical(message: Message) -> bytes:
     fields = [message.topology, message.iteration, message.sequence, message.acknowledged, message.codec]
-    fields += [message.fingerprint, message.wants_snapshot, len(message.body), message.every]
+    fields += [message.fingerprint, message.wants_snapshot, len(message.body)]
     return bytes(msgpack.packb(fields, use_bin_type=True))

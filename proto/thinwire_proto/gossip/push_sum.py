@@ -8,7 +8,7 @@ Robust distributed average consensus via exchange of running sums, 2016). A runn
 what the codec dropped stays in the difference (Taheri et al., Quantized decentralized stochastic learning over directed
 graphs, 2020). But a running sum grows by a whole share each time, and a codec's error is a part of what it is given. So
 both ends expect the share of the last time, and only the rest is encoded. At first they expect half of what all nodes
-begin with, where these are equal. The codec must keep nearly all of it: with `sign` or `topk` this diverges.
+begin with, where these are equal. The codec must keep nearly all of it: with `sign` this diverges.
 
 Mass is counted in integers modulo 2⁶⁴, in units of 2⁻³². A share is rounded down and the rest stays with the sender, so
 no mass is ever lost or made, and a running sum may wrap around.

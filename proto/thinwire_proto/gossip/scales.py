@@ -1,4 +1,4 @@
-"""The scale of a block or of a tile, as one byte.
+"""The scale of a block, as one byte.
 
 A code stands for a value of the table of `thinwire_proto.exact.magnitudes`, which has eight significant bits. Code 0
 stands for 0: nothing changes there. No machine's logarithm or division enters a decoded scale.
@@ -17,10 +17,6 @@ from thinwire_proto.gossip.codec import STEP_MAX
 
 Codes = npt.NDArray[np.uint8]
 
-MATRIX_FACTOR = 33_528 * 2.0**-32
-VECTOR_FACTOR = 47_059 * 2.0**-32
-"""1/(127·gain) of `magnitudes.gain` for the DCT, to 16 bits. Times a value of eight bits, float32 holds it exactly.
-tests/gossip/proto/test_codecs.py recomputes them."""
 SMALLEST = OCTAVE[0] * UNIT
 PER_OCTAVE = len(OCTAVE)
 

@@ -1,4 +1,4 @@
-"""The lines of a node as it reports them: for those who watch, and for the directory, which places members by them."""
+"""The lines of a node as it reports them, for those who watch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Literal
 
 EDGES_MAX = 64
 """Edges in a report. A node of a larger complete topology names those with the smallest member numbers."""
-MESSAGE_MS_MAX = (1 << 32) - 1
 Line = Literal["direct", "relay", "away"]
 
 
 @dataclass(frozen=True)
 class SeenEdge:
-    """member: number of the peer. iteration: of its newest message; None before the first. message_ms: how long a
-    message of the peer takes to arrive, snapshots left aside; None before it was measured."""
+    """member: number of the peer. iteration: of its newest message; None before the first."""
 
     member: int
     line: Line
     iteration: int | None = None
-    message_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1106,9 +1106,6 @@ class GossipStatus(_message.Message):
     DEPOSITS_FIELD_NUMBER: _builtins.int
     BEATS_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
-    TARGET_FIELD_NUMBER: _builtins.int
-    CONTROL_FIELD_NUMBER: _builtins.int
     ALL_REDUCE_BYTES_FIELD_NUMBER: _builtins.int
     iteration_least: _builtins.int
     """Iterations that a node has finished: least, median and most."""
@@ -1127,11 +1124,7 @@ class GossipStatus(_message.Message):
     beats: _builtins.int
     """Rows of beats, in all terms."""
     codec: _builtins.str
-    """The codec of messages now, and iterations from one exchange to the next."""
-    every: _builtins.int
-    target: _builtins.float
-    """The disagreement in steps that the coordinator holds; 0 for none. Why it last changed codec or `every`."""
-    control: _builtins.str
+    """The codec of messages."""
     all_reduce_bytes: _builtins.int
     """Bytes a node would have sent and received by all-reducing its gradients in as many iterations, summed over the nodes."""
     def __init__(
@@ -1149,14 +1142,11 @@ class GossipStatus(_message.Message):
         deposits: _builtins.int = ...,
         beats: _builtins.int = ...,
         codec: _builtins.str = ...,
-        every: _builtins.int = ...,
-        target: _builtins.float = ...,
-        control: _builtins.str = ...,
         all_reduce_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "disagreement", b"disagreement", "disagreement_in_steps", b"disagreement_in_steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "all_reduce_bytes", b"all_reduce_bytes", "beats", b"beats", "codec", b"codec", "control", b"control", "deposits", b"deposits", "disagreement", b"disagreement", "disagreement_error", b"disagreement_error", "disagreement_in_steps", b"disagreement_in_steps", "every", b"every", "iteration_least", b"iteration_least", "iteration_median", b"iteration_median", "iteration_most", b"iteration_most", "members", b"members", "present", b"present", "target", b"target", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "all_reduce_bytes", b"all_reduce_bytes", "beats", b"beats", "codec", b"codec", "deposits", b"deposits", "disagreement", b"disagreement", "disagreement_error", b"disagreement_error", "disagreement_in_steps", b"disagreement_in_steps", "iteration_least", b"iteration_least", "iteration_median", b"iteration_median", "iteration_most", b"iteration_most", "members", b"members", "present", b"present", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disagreement: _TypeAlias = _typing.Literal["disagreement"]  # noqa: Y015
     _WhichOneofArgType__disagreement: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement"]  # noqa: Y015
@@ -1421,7 +1411,6 @@ class PeerHeader(_message.Message):
     WANTS_SNAPSHOT_FIELD_NUMBER: _builtins.int
     BODY_BYTES_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
     topology: _builtins.int
     iteration: _builtins.int
     sequence: _builtins.int
@@ -1435,8 +1424,6 @@ class PeerHeader(_message.Message):
     body_bytes: _builtins.int
     signature: _builtins.bytes
     """By the sender's key, over the statement `message`: contract, both nodes, this header and the body's hash."""
-    every: _builtins.int
-    """The sender exchanges in one of so many iterations. A turn for which both ends name different numbers is void."""
     def __init__(
         self,
         *,
@@ -1449,11 +1436,10 @@ class PeerHeader(_message.Message):
         wants_snapshot: _builtins.bool = ...,
         body_bytes: _builtins.int = ...,
         signature: _builtins.bytes = ...,
-        every: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "body_bytes", b"body_bytes", "codec", b"codec", "every", b"every", "fingerprint", b"fingerprint", "iteration", b"iteration", "sequence", b"sequence", "signature", b"signature", "topology", b"topology", "wants_snapshot", b"wants_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "body_bytes", b"body_bytes", "codec", b"codec", "fingerprint", b"fingerprint", "iteration", b"iteration", "sequence", b"sequence", "signature", b"signature", "topology", b"topology", "wants_snapshot", b"wants_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1598,36 +1584,25 @@ class EdgeReport(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     LINE_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
-    MESSAGE_MS_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     """The member number of the peer."""
     line: Global___EdgeReport.Line.ValueType
     iteration: _builtins.int
     """The iteration of the newest message of the peer; none before the first."""
-    message_ms: _builtins.int
-    """Milliseconds that a message of the peer takes to arrive, snapshots left aside; none before the first. The coordinator
-    places members by them.
-    """
     def __init__(
         self,
         *,
         member: _builtins.int = ...,
         line: Global___EdgeReport.Line.ValueType = ...,
         iteration: _builtins.int | None = ...,
-        message_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "_message_ms", b"_message_ms", "iteration", b"iteration", "message_ms", b"message_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "_message_ms", b"_message_ms", "iteration", b"iteration", "line", b"line", "member", b"member", "message_ms", b"message_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration", "line", b"line", "member", b"member"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__iteration: _TypeAlias = _typing.Literal["iteration"]  # noqa: Y015
     _WhichOneofArgType__iteration: _TypeAlias = _typing.Literal["_iteration", b"_iteration"]  # noqa: Y015
-    _WhichOneofReturnType__message_ms: _TypeAlias = _typing.Literal["message_ms"]  # noqa: Y015
-    _WhichOneofArgType__message_ms: _TypeAlias = _typing.Literal["_message_ms", b"_message_ms"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__iteration) -> _WhichOneofReturnType__iteration | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_ms) -> _WhichOneofReturnType__message_ms | None: ...
 
 Global___EdgeReport: _TypeAlias = EdgeReport  # noqa: Y015
 
@@ -1667,7 +1642,6 @@ class BeatReply(_message.Message):
     NEXT_MS_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
-    LEVEL_FIELD_NUMBER: _builtins.int
     MEASURE_AT_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
@@ -1685,10 +1659,6 @@ class BeatReply(_message.Message):
         """Only if the node does not have the newest one."""
 
     @_builtins.property
-    def level(self) -> Global___ExchangeLevel:
-        """Only if the coordinator controls codec and `every` (`exchange.consensus_target`), and has decided about them."""
-
-    @_builtins.property
     def evaluate(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationPart]:
         """Parts of the held-out sets that the node shall measure, with Evaluated, on the parameters with which the iteration
         `step` of the part begins. A part that was named before and is missing here is no longer wanted.
@@ -1702,46 +1672,16 @@ class BeatReply(_message.Message):
         next_ms: _builtins.int = ...,
         lease: _abc.Iterable[Global___SampleRange] | None = ...,
         assignment: Global___Assignment | None = ...,
-        level: Global___ExchangeLevel | None = ...,
         measure_at: _builtins.int = ...,
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "level", b"level"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "level", b"level", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BeatReply: _TypeAlias = BeatReply  # noqa: Y015
-
-@_typing.final
-class ExchangeLevel(_message.Message):
-    """The codec of messages, and how often nodes exchange."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CODEC_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
-    START_FIELD_NUMBER: _builtins.int
-    codec: _builtins.str
-    every: _builtins.int
-    """Nodes exchange in the iterations that are multiples of it."""
-    start: _builtins.int
-    """The first iteration in which it holds. No node had reached it when it was decided."""
-    def __init__(
-        self,
-        *,
-        codec: _builtins.str = ...,
-        every: _builtins.int = ...,
-        start: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "every", b"every", "start", b"start"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ExchangeLevel: _TypeAlias = ExchangeLevel  # noqa: Y015
 
 @_typing.final
 class Assignment(_message.Message):

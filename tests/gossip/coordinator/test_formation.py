@@ -62,12 +62,6 @@ def test_the_gap_of_a_ring_is_closed() -> None:
     assert new_edges(formed) == 3
 
 
-def test_a_centre_that_goes_is_replaced() -> None:
-    formed = form("star", plan(2, tuple(range(1, 16))), form("star", plan(1, tuple(range(16)))))
-    assert formed.places[0] == 15
-    assert formed.peers(15) == set(range(1, 15))
-
-
 @pytest.mark.parametrize("kind", UNDIRECTED)
 def test_whoever_comes_and_goes_the_mean_stays_and_members_mix(kind: str) -> None:
     rng = random.Random(1)

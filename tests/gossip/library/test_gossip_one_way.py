@@ -138,7 +138,6 @@ def test_an_average_for_good_in_inference_mode_leaves_tensors_that_can_be_traine
     ("settings", "message"),
     [
         ({"codec": "sign"}, "there are the codecs dense, bf16, int8; this is 'sign'"),
-        ({"codec": "topk:8"}, "there are the codecs dense, bf16, int8; this is 'topk:8'"),
         ({"gamma": 0.5}, "gamma must be 1; it is 0.5"),
         ({"consensus_target": 3.0, "codec": "int8"}, "no consensus_target yet"),
     ],

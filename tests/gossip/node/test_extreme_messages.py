@@ -125,7 +125,6 @@ READ: list[tuple[Message, Callable[[Any], None]]] = [
             assignment=pb.Assignment(
                 topology=1, cycle=[pb.Turns(turns=[pb.TurnOfCycle(member=1, weight=0.5)])], peers=[PEER]
             ),
-            level=pb.ExchangeLevel(codec="int8", every=2, start=4),
             evaluate=[PART],
         ),
         beaten,
@@ -134,7 +133,7 @@ READ: list[tuple[Message, Callable[[Any], None]]] = [
     (
         pb.Parcel(
             node=bytes(16),
-            header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="sign", body_bytes=3, every=1),
+            header=pb.PeerHeader(topology=1, iteration=1, sequence=1, codec="sign", body_bytes=3),
             data=b"abc",
         ),
         parcelled,

@@ -80,7 +80,7 @@ def test_the_recurrence_is_the_simulation(name: str, slack: int, overlap: bool) 
 
 
 def test_the_arcs_of_a_node_are_those_it_hears() -> None:
-    mixing = make_topology("tree", Layout(6)).at(0)
+    mixing = make_topology("random-regular", Layout(6)).at(0)
     arcs = Arcs.of(mixing)
     for node in range(6):
         heard = [number for number in arcs.heard[node] if number < len(arcs.senders)]

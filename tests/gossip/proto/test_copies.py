@@ -47,7 +47,7 @@ def parameters(seed: int) -> torch.Tensor:
 
 
 def any_codec(rng: Random) -> str:
-    return rng.choice(["sign", "dct-sign", "int8", "bf16", "topk:4"])
+    return rng.choice(["sign", "int8", "bf16"])
 
 
 def edges() -> tuple[Edge, Edge]:
@@ -123,7 +123,7 @@ def test_no_copy_differs_with_churn_over_lines_that_lose_repeat_and_reorder() ->
     assert world.mixed > 400
 
 
-CODECS = {"dense": 1.0, "bf16": 1.0, "int8": 1.0, "sign": 0.5, "dct-sign": 0.5, "topk:400": 0.5}
+CODECS = {"dense": 1.0, "bf16": 1.0, "int8": 1.0, "sign": 0.5}
 """Each with a γ at which it converges."""
 
 

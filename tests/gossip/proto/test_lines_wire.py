@@ -8,7 +8,7 @@ from thinwire_proto.wire import service_pb2 as pb
 
 
 def test_lines_come_back_as_they_were_sent() -> None:
-    edges = (SeenEdge(1, "away", None), SeenEdge(2, "direct", 0, 0), SeenEdge(3, "relay", 7, 1 << 31))
+    edges = (SeenEdge(1, "away", None), SeenEdge(2, "direct", 0), SeenEdge(3, "relay", 7))
     lines = SeenLines(5, 6, edges)
     assert lines_of(pb.LinesReport.FromString(report_of_lines(lines).SerializeToString())) == lines
 

@@ -192,9 +192,7 @@ def test_the_largest_numbers_that_a_report_can_name_show_in_no_figure(swarm: Rea
     swarm.coordinator(RUN)
     liar, honest = training(swarm)
     largest = (1 << 64) - 1
-    edge = pb.EdgeReport(
-        member=(1 << 32) - 1, line=pb.EdgeReport.LINE_DIRECT, iteration=largest, message_ms=(1 << 32) - 1
-    )
+    edge = pb.EdgeReport(member=(1 << 32) - 1, line=pb.EdgeReport.LINE_DIRECT, iteration=largest)
     lines = pb.LinesReport(direct_sent=largest, direct_received=largest, edges=[edge])
     for loss in (math.nan, math.inf, 3e38):
         liar.train(loss=loss, compute_ms=largest, lines=lines, step_norm=3e38)

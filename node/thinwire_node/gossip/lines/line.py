@@ -15,7 +15,6 @@ from enum import Enum
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.short_names import short_name
 from thinwire_node.gossip.lines.framing import Framing
-from thinwire_node.gossip.lines.message_times import MessageTimes
 from thinwire_node.gossip.lines.stream import Stream
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey
@@ -39,7 +38,6 @@ class Line:
         """The peer, in texts for people."""
         self.address = address
         self.framings = framings
-        self.times = MessageTimes()
         self.is_present = False
         self.on_relay = False
         """Whether it goes through the relay while there is no direct connection."""

@@ -31,7 +31,7 @@ from thinwire_node.gossip.lines_port import Listener, Relay
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import SNAPSHOT, Message
+from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.limits import HEARTBEAT_S
 from thinwire_proto.wire import service_pb2 as pb
@@ -83,11 +83,6 @@ class PeerLines:
     def listens_at(self) -> str:
         """The address at which peers reach this node; empty if it does not listen."""
         return self._direct.listens_at
-
-    def message_ms(self, peer: int) -> int | None:
-        """Milliseconds that a message of a peer takes to arrive, snapshots left aside; None before it was measured."""
-        line = self._lines.get(peer)
-        return line.times.milliseconds if line is not None else None
 
     def assign(self, peers: Mapping[int, PeerPlace]) -> None:
         """Have lines to these peers, and to no others."""
@@ -368,11 +363,7 @@ class PeerLines:
                     self._wake(line)
             if way is line.way and ((parcel.begins and way is Way.RELAY) or not line.is_present):
                 self._find_begun(peer, line)
-            message, now = framing.read(parcel), asyncio.get_running_loop().time()
-            if parcel.HasField("header"):
-                line.times.begin(len(parcel.data), now)
-            if message is not None and message.codec != SNAPSHOT:
-                line.times.end(len(message.body), now)
+            message = framing.read(parcel)
             if parcel.HasField("acknowledged"):
                 self._listener.confirmed(peer, parcel.acknowledged)
             if message is not None:

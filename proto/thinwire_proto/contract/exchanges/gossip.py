@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
@@ -29,15 +28,8 @@ REPORT_BYTES = 512
 """A node's report in the body and the row of a beat: session, head, figures, signature and two hashes."""
 LINGERING_MAX = 4
 """Edges that have ended and stay a while; each takes the memory of an edge. See `gossip.lingering`."""
-FEW_EDGES = {"ring": 2, "tree": 3, "random-regular": 4, "matching": 4}
+FEW_EDGES = {"ring": 2, "random-regular": 4, "matching": 4}
 """Peers of a node, in topologies where they do not grow with the nodes."""
-CODEC = re.compile("dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3}")
-
-
-def _codec(text: str) -> str:
-    if not CODEC.fullmatch(text):
-        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign or topk:K, as in topk:64, not {text!r}")
-    return text
 
 
 @EXCHANGES.register
@@ -52,13 +44,8 @@ class GossipSpec(ExchangeSpec):
         "one-peer-exponential",
         "random-regular",
         "ring",
-        "star",
-        "tree",
     ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
-    codec: Annotated[str, AfterValidator(_codec)] = Field(
-        "sign",
-        description="what a message carries: dense, bf16, int8, sign, dct-sign or topk:K",
-    )
+    codec: Literal["dense", "bf16", "int8", "sign"] = Field("sign", description="what a message carries")
     gamma: float = Field(
         1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"
     )
@@ -84,29 +71,11 @@ class GossipSpec(ExchangeSpec):
         json_schema_extra=unit("ms"),
     )
 
-    consensus_target: float = Field(
-        0.0,
-        ge=0,
-        le=1e6,
-        allow_inf_nan=False,
-        description="how far apart the nodes may be, in steps of the optimizer: the coordinator then chooses codec "
-        "and iterations of the exchange, and begins with `codec` in each of them; 0: both stay",
-        json_schema_extra=unit("steps"),
-    )
-
-    @property
-    def is_controlled(self) -> bool:
-        return self.consensus_target > 0
-
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         if not isinstance(rule, OwnStepsSpec):
             raise ValueError(
                 'exchange.kind = "gossip" needs rule.kind = "adamw" or "muon", because each node steps by itself; it '
                 f'is "{rule.kind}"'
-            )
-        if self.codec.startswith("topk") and self.gamma > 0.5:
-            raise ValueError(
-                f"exchange.gamma must be at most 0.5 with the codec {self.codec}, which diverges above; try 0.1"
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:

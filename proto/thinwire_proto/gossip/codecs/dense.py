@@ -25,8 +25,8 @@ from thinwire_proto.gossip.codec import (
 class DenseCodec(Codec):
     """4 bytes a parameter, float32, little-endian."""
 
-    def __init__(self, layout: TileLayout, setting: int) -> None:
-        super().__init__(layout, setting)
+    def __init__(self, layout: TileLayout) -> None:
+        super().__init__(layout)
         self.bytes_max = 1 + 4 * layout.parameters
 
     def _encode(self, difference: Tensor) -> Sequence[Bytes]:
@@ -41,8 +41,8 @@ class DenseCodec(Codec):
 class Bfloat16Codec(Codec):
     """2 bytes a parameter: the upper halves of float32, rounded to nearest, little-endian."""
 
-    def __init__(self, layout: TileLayout, setting: int) -> None:
-        super().__init__(layout, setting)
+    def __init__(self, layout: TileLayout) -> None:
+        super().__init__(layout)
         self.bytes_max = 1 + 2 * layout.parameters
 
     def _encode(self, difference: Tensor) -> Sequence[Bytes]:

@@ -21,8 +21,8 @@ LEVELS = 127
 class Int8Codec(Codec):
     """A byte a parameter, and one a block. A product of seven and eight bits is exact in float32."""
 
-    def __init__(self, layout: TileLayout, setting: int) -> None:
-        super().__init__(layout, setting)
+    def __init__(self, layout: TileLayout) -> None:
+        super().__init__(layout)
         self._blocks = Blocks(layout)
         self.bytes_max = 1 + self._blocks.count + layout.parameters
 

@@ -48,7 +48,7 @@ class Fold:
         more: dict[str, float] = {"beats": event.beat + 1, "iterations/least": least, "iterations/most": most}
         if event.losses:
             more |= {"loss/node/least": min(event.losses), "loss/node/most": max(event.losses)}
-        self._add(event, median, event.beat + 1, more | {"exchange/every": event.every})
+        self._add(event, median, event.beat + 1, more)
 
     def _add(self, event: RoundSealed | BeatSealed, step: int, rows: int, more: Mapping[str, float]) -> None:
         """Give the point of a sealed round or beat. rows: of the ledger. more: values of one of the two alone."""

@@ -18,12 +18,10 @@ export function spread([least, median, most]) {
 export function agreement(said) {
   const error = said.error ? ` ± ${words.percent(said.error)}` : "";
   const distance = said.disagreement === null ? "not measured yet" : `${said.disagreement.toPrecision(4)}${error}, at iteration ${words.count(said.measured_at)}`;
-  const target = said.target ? `, held below ${said.target}` : "";
   return [
     ["Distance from the mean", distance],
-    ["In steps", said.in_steps === null ? "–" : `${said.in_steps.toPrecision(3)}${target}`],
-    ["Messages", `codec ${said.codec}, ${said.every === 1 ? "in each iteration" : `in one of ${said.every} iterations`}`],
-    ...(said.control ? [["Why", said.control]] : []),
+    ["In steps", said.in_steps === null ? "–" : said.in_steps.toPrecision(3)],
+    ["Messages", `codec ${said.codec}`],
     ["Topology", said.topology ? `number ${words.count(said.topology)}, ${words.count(said.present)} of ${words.count(said.members)} members report` : "none yet"],
     ...(said.deposits ? [["In the final mean", `${words.count(said.deposits)} nodes`]] : []),
   ];

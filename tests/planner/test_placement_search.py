@@ -7,12 +7,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from thinwire_planner.timing.placement import Floats, LineSeconds, iteration_seconds, place
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
-from thinwire_proto.gossip.placement import Floats, LineSeconds, iteration_seconds, place
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 NODES = 6
-MIXED = [("tree", 16, 0.6), ("random-regular", 16, 0.9), ("one-peer-exponential", 7, 0.95)]
+MIXED = [("random-regular", 16, 0.9), ("one-peer-exponential", 7, 0.95)]
 
 
 def cycle(name: str, nodes: int = NODES) -> tuple[Arcs, ...]:
@@ -30,7 +30,7 @@ def seconds_of(order: tuple[int, ...], arcs: tuple[Arcs, ...], lines: LineSecond
     return float(iteration_seconds(np.asarray([order]), arcs, lines, computing_s)[0])
 
 
-@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "tree", "directed-exponential", "random-regular"])
+@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "directed-exponential", "random-regular"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_placement_is_as_good_as_the_best_of_all(name: str, seed: int) -> None:
     arcs, computing_s = cycle(name), np.full(NODES, 0.3)
@@ -63,7 +63,7 @@ def test_the_cost_is_the_recurrence_of_the_docstring(name: str) -> None:
     assert found == pytest.approx((ends[3] - ends[1]) / (2 * len(arcs)))
 
 
-@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "random-regular", "tree", "star", "matching"])
+@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "random-regular", "matching"])
 def test_parts_have_each_arc_once_and_no_end_twice(name: str) -> None:
     for arcs in cycle(name, 16):
         found = [pair for part in arcs.parts for pair in zip(*(ends.tolist() for ends in part), strict=True)]
@@ -77,11 +77,6 @@ def test_no_placement_makes_a_line_carry_more_than_it_can() -> None:
     lines = LineSeconds(mixed_lines(6, 16).sending_s, np.zeros((16, 16)))
     placed = place(cycle("ring", 16), lines, np.full(16, 0.1), 1)
     assert seconds_of(placed, cycle("ring", 16), lines, np.full(16, 0.1)) >= lines.sending_s.max()
-
-
-def test_the_hub_of_a_star_has_the_fastest_line() -> None:
-    lines = LineSeconds(mixed_lines(6, 8).sending_s, np.zeros((8, 8)))
-    assert place(cycle("star", 8), lines, np.full(8, 0.1), 1)[0] == int(lines.sending_s[:, 0].argmin())
 
 
 @pytest.mark.parametrize(("name", "nodes", "most"), MIXED)
