@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_proto.gossip.hosts import HOST
+from thinwire_common.reach.hosts import HOST
 
 RELAY = "relay"
 """The value of `--peers` with which a node has no direct lines."""

@@ -26,6 +26,7 @@ FOLDERS = {
         "node/thinwire/gossip",
         "node/thinwire_node/gossip",
         "planner/thinwire_planner/methods/gossip.py",
+        "planner/thinwire_planner/gossip",
         "proto/thinwire_proto/contract/exchanges/gossip.py",
         "proto/thinwire_proto/gossip",
         "tests/gossip",
@@ -43,11 +44,17 @@ REGISTRIES = (
 LINE = r'^ +"[\w" :.]*\b{}\b[^\n]*",?\n'
 EMPTY = r"\[\[tool\.importlinter\.contracts\]\]\n[^\[]*layers = \[\n\]\n"
 """A contract of import-linter that has lost all its layers."""
+ALL = ("thinwire_proto", "thinwire_coordinator", "thinwire_node", "thinwire_planner", "thinwire")
 TESTS = {
     "star": ("tests/star/coordinator/test_rounds.py", "tests/star/coordinator/test_swarm.py"),
     "gossip": ("tests/gossip/coordinator/test_deposits.py", "tests/gossip/node/test_gossip_iterations.py"),
 }
 """Some of the tests of each exchange; CONTRIBUTING.md has the command for all of them."""
+NO_OTHERS = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+"""
+"""Otherwise an editable install finds in the checkout what the copy has lost."""
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 for name in sys.argv[1:]:
@@ -72,6 +79,7 @@ def without(exchange: str, folder: Path) -> Path:
     for name in REGISTRIES:
         text = re.sub(LINE.format(exchange), "", (folder / name).read_text(), flags=re.MULTILINE)
         (folder / name).write_text(re.sub(EMPTY, "", text))
+    (folder / "sitecustomize.py").write_text(NO_OTHERS)
     return folder
 
 
@@ -91,7 +99,7 @@ def test_the_other_exchange_works_without_it(tmp_path: Path, removed: str, left:
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git, which names the files of the tree")
     tree = without(removed, tmp_path)
-    run(tree, sys.executable, "-c", IMPORT_ALL, "thinwire_proto", "thinwire_coordinator", "thinwire_node")
+    run(tree, sys.executable, "-c", IMPORT_ALL, *ALL)
     run(tree, str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
     rounds = "8" if left == "star" else "80"
     told = run(tree, sys.executable, "-m", "deploy.local_swarm", "--nodes", "2", "--rounds", rounds, "--exchange", left)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from thinwire_common.reach.hosts import HOST
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.chain import GENESIS
-from thinwire_proto.gossip.hosts import HOST
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.identity.keys import PublicKey
 

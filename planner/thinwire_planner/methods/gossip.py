@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from thinwire_planner.gossip.max_plus import iteration_s, iterations_for
+from thinwire_planner.gossip.placement import Order, place
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
-from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network, lines_between
-from thinwire_planner.timing.placement import Order, place
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of

@@ -14,11 +14,12 @@ from typing import Protocol
 import numpy as np
 
 from thinwire_planner.timing.compute import ComputeTimes
-from thinwire_planner.timing.max_plus import ITERATIONS_MAX
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.kind_modules import KindModules
 
+ITERATIONS_MAX = 400
+"""Iterations that a prediction goes through at most."""
 FLOAT32_BYTES = 4
 STAR_UP_BYTES = 0.0231
 """Bytes a parameter that a node sends in a round by default: 96 components a tile (docs/performance.md)."""

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from thinwire_planner.timing.link import Congestion, Floats, transfer_s, wire_bits
-from thinwire_planner.timing.placement import LineSeconds
+from thinwire_planner.timing.link import Congestion, Floats, Ints, LineSeconds, transfer_s, wire_bits
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.arcs import Ints
 
 HOST_GBIT = 200.0
 HOST_RTT_US = 20.0

@@ -8,6 +8,9 @@ import re
 AUTHORITY = re.compile(r"(?:(localhost)|([0-9.]+)|\[([0-9a-f:.]+)\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
 HTTP_PORT = 80
 
+HOST = re.compile(r"\[[0-9a-fA-F:.]{2,45}\]|[0-9A-Za-z._-]{1,255}")
+"""An IPv6 address in brackets, an IPv4 address, or a name; underscores are usual among containers."""
+
 
 def split_address(address: str) -> tuple[str, int]:
     """Host, without brackets, and port of HOST:PORT."""

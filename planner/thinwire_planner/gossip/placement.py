@@ -26,13 +26,13 @@ All moves are drawn with mix64, so a seed gives the same placement on all machin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thinwire_planner.timing.link import Ints, LineSeconds
 from thinwire_proto.exact.mix64 import mix64
-from thinwire_proto.gossip.arcs import Arcs, Ints, Part
+from thinwire_proto.gossip.arcs import Arcs, Part
 
 Floats = NDArray[np.float64]
 Order = tuple[int, ...]
@@ -46,15 +46,6 @@ CYCLES, COUNTED = 4, 2
 """Cycles that are gone through for a cost, and how many of them count."""
 REST_WEIGHT = 1e-3
 """In the cost of a placement, of what else should be short."""
-
-
-@dataclass(frozen=True, eq=False)
-class LineSeconds:
-    """The lines between n nodes, in seconds by sender and receiver, [n, n]. sending_s: for which a message occupies the
-    sender's line. delay_s: from then until it is there."""
-
-    sending_s: Floats
-    delay_s: Floats
 
 
 def place(cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats, seed: int, rounds: int = ROUNDS) -> Order:

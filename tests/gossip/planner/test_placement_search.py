@@ -7,7 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from thinwire_planner.timing.placement import Floats, LineSeconds, iteration_seconds, place
+from thinwire_planner.gossip.placement import iteration_seconds, place
+from thinwire_planner.timing.link import Floats, LineSeconds
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.topology import Layout, make_topology
 

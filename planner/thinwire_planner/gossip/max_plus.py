@@ -20,13 +20,12 @@ from thinwire_planner.timing.link import Floats
 from thinwire_proto.gossip.arcs import Arcs
 
 WARMUP_PART = 0.25
-ITERATIONS_MAX = 400
 ITERATIONS_MIN = 48
 WORK_MAX = 20_000_000
 """Largest number of edges that are gone through for one prediction, beyond the least number of iterations."""
 
 
-def iterations_for(cycle: Sequence[Arcs], most: int = ITERATIONS_MAX) -> int:
+def iterations_for(cycle: Sequence[Arcs], most: int) -> int:
     """The number of iterations of a prediction: fewer where there are many edges."""
     edges = sum(arcs.heard.size for arcs in cycle) / len(cycle)
     return int(min(most, max(ITERATIONS_MIN, WORK_MAX / edges, 4 * len(cycle))))

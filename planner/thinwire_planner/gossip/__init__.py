@@ -1,0 +1,1 @@
+"""What only the prediction of a gossip run needs."""
