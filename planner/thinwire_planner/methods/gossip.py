@@ -79,8 +79,7 @@ CODECS = (
 
 
 PUSHING_S_A_PARAMETER = 0.26 / MEASURED_PARAMETERS
-"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread
-(`python -m bench.costs.gossip_turns`)."""
+"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread (docs/log/decentralized.md)."""
 NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
 """Kinds of codecs of a contract that have another name here."""
 TILE_COMPONENTS = 4096
