@@ -18,6 +18,7 @@ from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
 from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.trained import Trained
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import check_manifest
@@ -25,7 +26,6 @@ from thinwire_proto.needs import (
     CACHE_BYTES_MIN,
     FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
-    Trained,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,

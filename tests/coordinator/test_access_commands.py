@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.sealed_run import make_state
+from support.new_state import make_state
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.access.addresses import address_for_invites, checked_address, outgoing_host
 from thinwire_coordinator.hall.access.door import Candidate

@@ -26,9 +26,9 @@ from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.replay import replay, replica_at_head
 from thinwire_coordinator.star.star import read_encoded
 from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
-from thinwire_proto.needs import REPORT_BYTES
 from thinwire_proto.wire.rows import Row
 
 STEPS = 10

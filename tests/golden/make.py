@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from support.new_state import make_state
 from support.real import real_swarm, until
-from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replay, replica_at_head

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from support.sealed_run import make_state
+from support.new_state import make_state
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
 from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.hall.hall import open_hall

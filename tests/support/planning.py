@@ -13,7 +13,7 @@ import torch
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.completion import facts_of
-from thinwire_coordinator.planning.exchanges import PLANNERS
+from thinwire_coordinator.planning.exchanges import planner
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.settings import Wanted
 from thinwire_proto.contract import CorpusSpec, RunSpec
@@ -37,7 +37,7 @@ DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 def chosen(facts: ModelFacts, of: SwarmFacts, data: DataFacts = DATA, exchange: str = "star", **asked: Any) -> RunSpec:
     """The run that `init` chooses. asked: more of what is wanted."""
-    return PLANNERS[exchange].choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))
+    return planner(exchange).choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))
 
 
 def prepared(folder: Path, vocabulary: int = 1000) -> Path:

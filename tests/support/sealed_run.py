@@ -8,37 +8,25 @@ from pathlib import Path
 
 import numpy as np
 
-from support.small import random_replica, random_votes, small_contract, small_corpus
+from support.new_state import make_state
+from support.small import random_votes
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature
-from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.feed import EncodedUpdate, Feed
 from thinwire_coordinator.star.sealing import SealedRound, Sealer
 from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_coordinator.verify import verify
-from thinwire_proto.contract import Contract
 from thinwire_proto.exact.votes import Merger
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
-from thinwire_proto.wire.rows import Counted, genesis
+from thinwire_proto.wire.rows import Counted
 
 COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
     "extras",
 )
-
-
-def make_state(folder: Path, contract: Contract | None = None) -> RunState:
-    """Create a state directory with an initial state and no sealed update."""
-    contract, corpus = contract or small_contract(), small_corpus()
-    (folder / "corpus.zst").write_bytes(corpus.pack())
-    (folder / "snapshots").mkdir()
-    replica = random_replica(contract)
-    replica.head = genesis(contract.hash, replica.state_hash())
-    replica.save(folder / "snapshots" / "0.safetensors")
-    (folder / "contract.json").write_bytes(contract.written)
-    return open_state(folder)
 
 
 def node_key(seed: int) -> SecretKey:

@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire_node.star.trainer import Trainer
-from thinwire_node.training.compute import TorchCompute
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter
 from thinwire_proto.data.corpus import Corpus, CorpusFile
-from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.models import build_decoder, manifest
-from thinwire_proto.task import task_of
 
 CPU = torch.device("cpu")
 MODEL = {"width": 64, "layers": 1, "heads": 2, "hidden": 96, "context": 32}
@@ -39,11 +35,6 @@ def small_contract(**sections: Any) -> Contract:
         {"model": MODEL, "data": data, "parameters": (Parameter(name="x", shape=(1,)),)} | sections
     )
     return contract.model_copy(update={"parameters": manifest(build_decoder(contract.model, "meta"))})
-
-
-def small_trainer(contract: Contract, replica: Replica, device: torch.device = CPU) -> Trainer:
-    compute = TorchCompute(task_of(contract.model), device)
-    return Trainer(contract, CorpusText(small_corpus(), contract), replica, compute)
 
 
 def shapes_contract(**sections: Any) -> Contract:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.joining import Everybody
-from support.sealed_run import make_state
+from support.new_state import make_state
 from support.small import random_votes, small_contract
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.members import Member

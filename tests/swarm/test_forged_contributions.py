@@ -16,9 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
+from support.new_state import make_state
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, ended, real_swarm
-from support.sealed_run import make_state
 from support.small import random_votes, small_contract
 from thinwire_proto.exact.update import Update
 from thinwire_proto.identity import statements

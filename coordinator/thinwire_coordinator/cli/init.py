@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire_coordinator.planning.completion import facts_of, model_of, read_prepared, sizes_of, sizes_of_manifest
-from thinwire_coordinator.planning.exchanges import PLANNERS, plan_of
+from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import MACHINES, RTT_SECONDS, DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.run_text import Key, Row, rows_of, run_text
 from thinwire_coordinator.planning.settings import Wanted
@@ -35,11 +35,10 @@ def init(arguments: argparse.Namespace) -> None:
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.parent}; make it first")
     check_name(arguments.model, is_adapter=arguments.lora)
-    planner = PLANNERS[arguments.exchange]
-    if arguments.rule not in (None, *planner.RULES):
+    own = planner(arguments.exchange)
+    if arguments.rule not in (None, *own.RULES):
         raise ConfigError(
-            f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of "
-            f"{', '.join(planner.RULES)}"
+            f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of {', '.join(own.RULES)}"
         )
     data, sizes, data_keys = _data(arguments.data, out)
     beside = out.resolve().parent
@@ -50,17 +49,17 @@ def init(arguments: argparse.Namespace) -> None:
     facts = facts_of(model, begins=bool(given.first_weights))
     swarm, memory_bytes = swarm_of(arguments, facts)
     asked = {"rule": arguments.rule, "tokens": arguments.tokens, "steps": arguments.steps}
-    run = planner.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
+    run = own.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
     plan = plan_of(run, facts, sizes, swarm, memory_bytes)
-    rows = rows_of(plan, planner.words_of(plan))
-    keys = {"model": model_keys, "data": data_keys} | planner.keys_of(plan)
+    rows = rows_of(plan, own.words_of(plan))
+    keys = {"model": model_keys, "data": data_keys} | own.keys_of(plan)
     text = run_text(rows, keys, _command(arguments), list(sizes.tokens))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
     print_figures(rows)
-    for advice in planner.advise(plan, ()):
+    for advice in own.advise(plan, ()):
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])
     print(f"{out} is written. Read it; after a change, run: {again}")

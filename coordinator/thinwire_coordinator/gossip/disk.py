@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Forecast, Sealed
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, SKETCH_BYTES
-from thinwire_proto.needs import REPORT_BYTES
 
 SNAPSHOTS = 3
 """The first state, the mean, and the mean as it is written."""

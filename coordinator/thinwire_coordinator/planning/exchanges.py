@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.gossip import planner as gossip
 from thinwire_coordinator.planning.plan import Advice, Plan, Step, micro_batch_for
 from thinwire_coordinator.planning.run_text import Key, Words
 from thinwire_coordinator.planning.settings import Wanted
-from thinwire_coordinator.planning.star import planner as star
 from thinwire_proto.contract import RunSpec
+from thinwire_proto.errors import ConfigError
 
 
 class ExchangePlanner(Protocol):
@@ -31,11 +31,22 @@ class ExchangePlanner(Protocol):
     def advise(self, plan: Plan, given: Iterable[tuple[str, ...]]) -> list[Advice]: ...
 
 
-PLANNERS: dict[str, ExchangePlanner] = {"star": star, "gossip": gossip}
+PLANNERS = {
+    "star": "thinwire_coordinator.planning.star.planner",
+    "gossip": "thinwire_coordinator.planning.gossip.planner",
+}
+"""The module of each, by the name of the exchange."""
+
+
+def planner(exchange: str) -> ExchangePlanner:
+    """The planner of an exchange. Raises ConfigError if there is none."""
+    if exchange not in PLANNERS:
+        raise ConfigError(f"there is no exchange {exchange!r}; there are {', '.join(PLANNERS)}")
+    return cast(ExchangePlanner, import_module(PLANNERS[exchange]))
 
 
 def planner_of(run: RunSpec) -> ExchangePlanner:
-    return PLANNERS[run.exchange.kind]
+    return planner(run.exchange.kind)
 
 
 def plan_of(

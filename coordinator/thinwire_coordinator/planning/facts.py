@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from thinwire_proto.contract import Parameter
-from thinwire_proto.needs import Trained
+from thinwire_proto.contract.trained import Trained
 
 RTT_SECONDS = 0.05
 """A round trip between two homes of a continent, if nothing else is known."""

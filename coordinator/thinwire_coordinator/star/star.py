@@ -17,7 +17,6 @@ from thinwire_coordinator.hall.ledger.retention import NotKept
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Newest
-from thinwire_coordinator.hall.presence import Presence
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.workers import Job
@@ -26,6 +25,7 @@ from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
+from thinwire_coordinator.star.presence import Presence
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.star.round.announcements import Announcement
 from thinwire_coordinator.star.round.driver import RoundDriver

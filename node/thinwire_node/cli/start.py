@@ -14,10 +14,10 @@ from thinwire_common.open_files import check_open_files
 from thinwire_common.options import host_and_port
 from thinwire_common.units import read_bytes_size
 from thinwire_node import runtime
+from thinwire_node.bind_host import check_free
 from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
 from thinwire_node.daemon import Node
 from thinwire_node.data_addresses import DataAddresses, read_networks
-from thinwire_node.gossip.lines.bind_host import check_free
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions

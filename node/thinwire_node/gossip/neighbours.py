@@ -238,7 +238,7 @@ class Neighbours:
 
     def edges(self) -> list[Edge]:
         """The lines to all known peers."""
-        direct, present = self.lines.direct, self.lines.present
+        direct, present = set(self.lines.direct), set(self.lines.present)
         return [
             Edge(
                 number,

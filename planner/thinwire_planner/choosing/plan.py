@@ -17,11 +17,14 @@ from thinwire_planner.choosing.choice import (
     with_times,
 )
 from thinwire_planner.choosing.thresholds import Change, changes
-from thinwire_planner.methods import gossip
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
 
 ALL_REDUCE = "all-reduce, DDP"
+MEASURED_GOSSIP = (
+    "with every parameter exchanged, gossip ends 2.7% above AdamW's loss with four nodes and 11% with sixteen, or 0.7% "
+    "below with steps of Muon (docs/convergence); bf16, slack and other topologies are not measured"
+)
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,8 @@ def _reasons(
     if gain is not None:
         reasons.append(_gain_in_words(gain))
     reasons += _against_the_star(setting, families, taken)
-    if taken.variant.family == gossip.FAMILY:
-        reasons.append(gossip.MEASURED)
+    if taken.variant.family == "gossip":
+        reasons.append(MEASURED_GOSSIP)
     if not by_loss:
         reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
     return reasons

@@ -38,10 +38,6 @@ ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign", "top-64": "gossip-top
 """The topology of the arms of `make science`, and their names by codec."""
 LEARNING = ("", "-noise", "-muon", "-pull", "-muon-pull")
 """The ends of their names, by optimizer and gradients."""
-MEASURED = (
-    "with every parameter exchanged, gossip ends 2.7% above AdamW's loss with four nodes and 11% with sixteen, or 0.7% "
-    "below with steps of Muon (docs/convergence); bf16, slack and other topologies are not measured"
-)
 CENTRAL = ("star", "tree")
 """Topologies that are slower than the star of the coordinator and mix worse."""
 

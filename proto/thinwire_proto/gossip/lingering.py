@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from thinwire_proto.contract.exchanges.gossip import LINGERING_MAX
+
 LINGER_ITERATIONS = 32
-LINGERING_MAX = 4
-"""Each takes the memory of an edge."""
 
 
 class Lingering:

@@ -20,7 +20,7 @@ Codes = npt.NDArray[np.uint8]
 MATRIX_FACTOR = 33_528 * 2.0**-32
 VECTOR_FACTOR = 47_059 * 2.0**-32
 """1/(127·gain) of `magnitudes.gain` for the DCT, to 16 bits. Times a value of eight bits, float32 holds it exactly.
-tests/proto/test_codecs.py recomputes them."""
+tests/gossip/proto/test_codecs.py recomputes them."""
 SMALLEST = OCTAVE[0] * UNIT
 PER_OCTAVE = len(OCTAVE)
 

@@ -5,7 +5,6 @@ gRPC has one limit for all calls of a port, `REQUEST_BYTES_MAX`; the guard appli
 
 from __future__ import annotations
 
-from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinRequest
 
@@ -15,6 +14,8 @@ HEADER_BYTES_MAX = 4 << 10
 """All fields of a contribution's header and the envelope of its part."""
 SMALL_BYTES_MAX = 4 << 10
 """A request of a few numbers, hashes and short names."""
+SKETCH_BYTES_MAX = 4 << 10
+"""The sketch of a node's parameters in a Beat, `gossip.consensus.SKETCH_BYTES`; a test compares the two."""
 KEPT_BYTES_MAX = 128 << 10
 """Bytes of a Join beside the contract, among them 32 for each contribution that the node sent since it saved."""
 REQUEST_BYTES_MAX = PART_BYTES_MAX + KEPT_BYTES_MAX
@@ -26,7 +27,7 @@ FOR_STRANGERS = frozenset({"Hello", "Join", "Status"})
 """Calls of the swarm that need no session. Other services of the port, such as health, need none either."""
 LARGE = {
     "Join": REQUEST_BYTES_MAX,
-    "Beat": SMALL_BYTES_MAX + SKETCH_BYTES,
+    "Beat": SMALL_BYTES_MAX + SKETCH_BYTES_MAX,
     "Contribute": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Deposit": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Relay": PART_BYTES_MAX + HEADER_BYTES_MAX,

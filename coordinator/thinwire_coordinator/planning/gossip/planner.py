@@ -27,13 +27,12 @@ from thinwire_planner.methods.method import Forecast, Setting
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 from thinwire_proto.contract import WEIGHT_SUM_MAX, RoundSpec, RunSpec
-from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES, GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
-from thinwire_proto.needs import REPORT_BYTES
 
 ADAMW, MUON = AdamWSpec().kind, MuonSpec().kind
 RULES: Sequence[str] = (ADAMW, MUON)

@@ -22,7 +22,7 @@ from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.within import Within
-from thinwire_node.gossip.lines.bind_host import bind_host, cannot_listen
+from thinwire_node.bind_host import bind_host, cannot_listen
 from thinwire_node.gossip.lines.direct_handshake import (
     PARCEL_BYTES_MAX,
     PROOF_BYTES_MAX,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.trained import Trained
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
@@ -16,6 +17,15 @@ class ExchangeSpec(KindSpec):
 
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         """Raise ValueError if the exchange cannot work with these sections."""
+
+    def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:
+        """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them. 0 for an
+        exchange that does not say."""
+        return 0
+
+    def state_bytes(self, demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:
+        """Size of the files of a node's own state. 0 for an exchange that does not say."""
+        return 0
 
 
 EXCHANGES: TaggedUnion[ExchangeSpec] = TaggedUnion("exchange", ExchangeSpec, default="star", home=__name__)

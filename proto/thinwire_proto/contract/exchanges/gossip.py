@@ -13,7 +13,24 @@ from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.contract.sections import unit
+from thinwire_proto.contract.trained import Trained
 
+GOSSIP_BYTES_A_PARAMETER = 60
+"""x, the first parameters twice, gradient and its sum, moments, and the journal's tensors again."""
+PULLED_BYTES_A_PARAMETER = 4
+"""Where gradients are computed, with `exchange.gradient_pull`."""
+EDGE_BYTES_A_PARAMETER = 24
+"""An edge's two copies, a third while turns are open, and the same in the journal while it is written."""
+JOURNAL_BYTES_A_PARAMETER = 16
+"""The journal: x, the first parameters and both moments."""
+JOURNAL_EDGE_BYTES_A_PARAMETER = 12
+"""In it for each edge: two copies, and messages that are not confirmed or whose turn is open."""
+REPORT_BYTES = 512
+"""A node's report in the body and the row of a beat: session, head, figures, signature and two hashes."""
+LINGERING_MAX = 4
+"""Edges that have ended and stay a while; each takes the memory of an edge. See `gossip.lingering`."""
+FEW_EDGES = {"ring": 2, "tree": 3, "random-regular": 4, "matching": 4}
+"""Peers of a node, in topologies where they do not grow with the nodes."""
 CODEC = re.compile("dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3}")
 
 
@@ -91,3 +108,19 @@ class GossipSpec(ExchangeSpec):
             raise ValueError(
                 f"exchange.gamma must be at most 0.5 with the codec {self.codec}, which diverges above; try 0.1"
             )
+
+    def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:
+        own = GOSSIP_BYTES_A_PARAMETER + (PULLED_BYTES_A_PARAMETER if self.gradient_pull else 0)
+        return (own + EDGE_BYTES_A_PARAMETER * self._edges_of_a_node(rounds.nodes_max)) * trained.parameters
+
+    def state_bytes(self, demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:
+        edges = JOURNAL_EDGE_BYTES_A_PARAMETER * self._edges_of_a_node(rounds.nodes_max)
+        return (JOURNAL_BYTES_A_PARAMETER + edges) * trained.parameters
+
+    def _edges_of_a_node(self, nodes: int) -> int:
+        """The most peers with which a node has an edge. Edges that have ended and linger count too."""
+        if self.topology in FEW_EDGES:
+            return min(FEW_EDGES[self.topology] + LINGERING_MAX, nodes - 1)
+        if self.topology in ("one-peer-exponential", "alternating-exponential-ring"):
+            return min(2 * nodes.bit_length() + 2 + LINGERING_MAX, nodes - 1)
+        return nodes - 1

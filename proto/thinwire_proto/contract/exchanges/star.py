@@ -8,7 +8,28 @@ from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
-from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
+from thinwire_proto.contract.trained import Trained
+
+NODE_BYTES_A_PARAMETER = 17
+"""With what follows, above the measured peak (docs/log/speed.md): parameters, sum of gradients, second moment, and on a
+card, or while a snapshot is taken up, one more set of tensors."""
+MOMENTUM_BYTES_A_COMPONENT = 4
+"""Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than parameters."""
+SENT_BYTES_A_COMPONENT = 40
+"""For each component of a contribution: its votes, what extracting and encoding take meanwhile, and a copy that waits
+for its outcome."""
+UPDATE_BYTES_A_COMPONENT = 28
+"""For each component of an update, while it is decoded and applied."""
+WHOLE_SENT_BYTES_A_COMPONENT, LEVELS_BYTES_A_COMPONENT = 4, 8
+"""The same where a contribution has whole tiles, and where an update has levels: a byte in each of their copies. The
+newest two updates and their bodies are kept."""
+LOOK_AHEAD_BYTES_A_PARAMETER = 5
+"""More where bases may be older than the newest step (docs/performance.md, peak memory)."""
+STATE_BYTES_A_PARAMETER = 8
+STATE_BYTES_A_COMPONENT = 4
+STATE_BYTES_A_SENT_COMPONENT, STATE_BYTES_A_WHOLE_COMPONENT = 24, 2
+"""The files of a node: parameters and second moment in float32, the momentum, and two contributions without an outcome.
+Twice that while it replaces them."""
 
 
 @EXCHANGES.register
@@ -18,7 +39,31 @@ class StarSpec(ExchangeSpec):
     kind: Literal["star"] = "star"
 
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
-        if isinstance(rule, OwnStepsSpec):
+        if rule.STEPS_ALONE:
             raise ValueError(
                 f'rule.kind = "{rule.kind}" needs exchange.kind = "gossip", where each node steps by itself'
             )
+
+    def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:
+        each = NODE_BYTES_A_PARAMETER + rule.MORE_BYTES_A_PARAMETER
+        each += LOOK_AHEAD_BYTES_A_PARAMETER if rounds.base_age_max else 0
+        travelling = _sent_bytes(demo, trained) + _update_bytes(demo, rounds, trained)
+        return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components + travelling
+
+    def state_bytes(self, demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:
+        files = STATE_BYTES_A_PARAMETER * trained.parameters + STATE_BYTES_A_COMPONENT * trained.components
+        each = STATE_BYTES_A_WHOLE_COMPONENT if demo.sends_whole_tiles else STATE_BYTES_A_SENT_COMPONENT
+        return files + each * trained.chosen(demo.k)
+
+
+def _sent_bytes(demo: DemoSpec, trained: Trained) -> int:
+    """Memory of a contribution from its extraction until its outcome is known."""
+    each = WHOLE_SENT_BYTES_A_COMPONENT if demo.sends_whole_tiles else SENT_BYTES_A_COMPONENT
+    return each * trained.chosen(demo.k)
+
+
+def _update_bytes(demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:
+    """Memory of an update that arrives."""
+    if demo.update_levels:
+        return LEVELS_BYTES_A_COMPONENT * trained.components
+    return UPDATE_BYTES_A_COMPONENT * trained.chosen(demo.update_topk or demo.k * rounds.nodes_max)

@@ -25,6 +25,8 @@ class RuleSpec(KindSpec):
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {}
     """Defaults of the section `demo` that this rule changes."""
+    STEPS_ALONE: ClassVar[bool] = False
+    """Whether a node steps by itself with it, and sends no gradients."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0

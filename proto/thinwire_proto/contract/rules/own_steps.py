@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from thinwire_proto.contract.rules import RuleSpec
@@ -11,6 +13,8 @@ from thinwire_proto.contract.sections import unit
 class OwnStepsSpec(RuleSpec):
     """A node takes one step in each iteration, and sends parameters in place of gradients. `schedule.steps` counts its
     iterations."""
+
+    STEPS_ALONE: ClassVar[bool] = True
 
     samples: int = Field(
         8,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.small import random_replica, random_votes, small_contract, small_trainer
+from support.small import random_replica, random_votes, small_contract
+from support.small_trainer import small_trainer
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.star.work import Work

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 
-from support.sealed_run import make_state
+from support.new_state import make_state
 from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
@@ -26,7 +26,7 @@ from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.task import Stateless, WritesOn, complete_model, task_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 PROMPT = "def é("
 COMMON = {"num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES = {

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_trainer
+from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract
+from support.small_trainer import small_trainer
 from thinwire.compression.sent import Sent
 from thinwire_node.star.rules import Rule, make_rule, shapes_kept
 from thinwire_node.star.trainer import Trainer

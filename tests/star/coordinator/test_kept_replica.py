@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.sealed_run import make_run, make_state
+from support.new_state import make_state
+from support.sealed_run import make_run
 from support.small import small_contract
 from thinwire_coordinator.hall.ledger.kept_replica import keep
 from thinwire_coordinator.hall.ledger.retention import Retention

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from support.sealed_run import make_state
-from support.small import random_replica, small_contract, small_corpus, small_trainer
+from support.new_state import make_state
+from support.small import random_replica, small_contract, small_corpus
+from support.small_trainer import small_trainer
 from thinwire_coordinator.hall.access.address_groups import group_of
 from thinwire_coordinator.star.trust.audit import Subject
 from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference

@@ -57,7 +57,7 @@ def test_contraction_is_what_a_cycle_does_to_the_worst_start() -> None:
 
 @pytest.mark.parametrize("name", topology_names())
 def test_the_page_has_the_contraction_of_each_topology(name: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "decentralized.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "decentralized.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith(f"| `{name}`")]
     (found,) = [row[3].removesuffix(", over a cycle") for row in rows if len(row) == 5]
     assert found == f"{make_topology(name, Layout(16)).contraction:.3f}".replace("0.000", "0")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.small import random_replica, random_votes, small_contract, small_trainer
+from support.small import random_replica, random_votes, small_contract
+from support.small_trainer import small_trainer
 from thinwire.compression.sent import Sent
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import Interrupted, TorchCompute

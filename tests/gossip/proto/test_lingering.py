@@ -11,10 +11,11 @@ from torch import Tensor
 
 from support.member_world import MemberWorld
 from thinwire_proto.contract import Parameter
+from thinwire_proto.contract.exchanges.gossip import LINGERING_MAX
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.copies import SKIP, Message
-from thinwire_proto.gossip.lingering import LINGER_ITERATIONS, LINGERING_MAX, Lingering
+from thinwire_proto.gossip.lingering import LINGER_ITERATIONS, Lingering
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 

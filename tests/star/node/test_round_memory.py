@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from support.small import random_replica, small_contract, small_trainer
+from support.small import random_replica, small_contract
+from support.small_trainer import small_trainer
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica

@@ -25,7 +25,7 @@ from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.identity.keys import KEY_FILE
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 STEP = 5
 """An earlier step, whose state is also in `facts.json`."""
 MORE = 3

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.small import random_replica, small_contract, small_trainer
+from support.small import random_replica, small_contract
+from support.small_trainer import small_trainer
 from thinwire_node.exchange.port import AnnouncedRound
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.saver import Passing, Saver

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from thinwire_node.bind_host import ALL, bind_host
 from thinwire_node.data_addresses import LOOPBACK, PRIVATE, IpNetwork
-from thinwire_node.gossip.lines.bind_host import ALL, bind_host
 from thinwire_node.gossip.lines.opening import Opening, networks_of, opening, refusal_of
 from thinwire_node.peer_settings import PeerSettings, read_peers
 

@@ -18,7 +18,7 @@ from support.relayed import CONTRACT, HERE
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_node.__main__ import main
-from thinwire_node.gossip.lines.bind_host import check_free
+from thinwire_node.bind_host import check_free
 from thinwire_node.gossip.lines.dialler import METHOD, DialFailed, dial
 from thinwire_node.gossip.lines.direct_handshake import (
     PARCEL_BYTES_MAX,

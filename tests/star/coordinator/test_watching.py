@@ -18,8 +18,8 @@ from prometheus_client import generate_latest
 from starlette.requests import Request
 
 from bench.joining import Everybody
+from support.new_state import make_state
 from support.prometheus import parsed, value
-from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
