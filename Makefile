@@ -27,7 +27,7 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 
 .PHONY: swarm test test-all test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
-swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: without a centre; WITH_METRICS=1: Prometheus too)
+swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
 
 test: lint  ## lint and the quick tests: all but those of tests/slow.txt (PYTEST_ARGS)
@@ -57,7 +57,7 @@ bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated 
 science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
 	@$(BIN)/python -m bench.convergence $(SCIENCE)
 
-simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED; EXCHANGE=gossip: a short run without a centre)
+simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED; EXCHANGE=gossip: a short gossip run)
 	@PYTHONPATH=tests $(BIN)/python -m simulator --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED) --exchange $(EXCHANGE)
 
 chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
@@ -72,7 +72,7 @@ abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness
 
-bench-adversary: $(VENV)/.bench  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four without a centre, 5)
+bench-adversary: $(VENV)/.bench  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four in a gossip run, 5)
 	@$(BIN)/python -m bench.adversary$(if $(filter gossip,$(EXCHANGE)),.without_centre) $(ADVERSARY)
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)

@@ -1,4 +1,4 @@
-"""`make bench-adversary`: play all scenes of the study, and write table, plot and figures to docs/adversary.
+"""`make bench-adversary`: play all scenes of the study, and write table and figures to docs/adversary.
 
 Each result is written when its scene is over, so an interrupted study continues where it stopped. `--quick` plays a
 quarter hostile only, in fewer rounds; it writes to runs/adversary.
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--again", metavar="PATTERN", help="forget the results of such scenes first")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="scenes at a time; default: one a core")
-    parser.add_argument("--report", action="store_true", help="write table and plot of what is there, and play nothing")
+    parser.add_argument("--report", action="store_true", help="write the table of what is there, and play nothing")
     return parser.parse_args()
 
 

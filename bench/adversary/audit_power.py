@@ -22,7 +22,7 @@ from torch import Tensor
 from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
 from bench.convergence.problem import Problem
-from bench.convergence.text import text_of
+from bench.convergence.text import stdlib
 from thinwire.compression.momentum import Momentum
 from thinwire_coordinator.star.trust.audit import audited, components_of
 from thinwire_coordinator.star.trust.auditing import Difference
@@ -91,8 +91,8 @@ class Measured:
             width=setting.width, layers=setting.layers, heads=2, hidden=2 * setting.width, context=setting.context
         )
         self._setting, self._rounds = setting, rounds
-        self._problem = Problem(spec, text_of("stdlib"), seed, torch.device("cpu"))
-        self._otherwise = Otherwise(spec, text_of("stdlib"), seed, torch.device("cpu"))
+        self._problem = Problem(spec, stdlib(), seed, torch.device("cpu"))
+        self._otherwise = Otherwise(spec, stdlib(), seed, torch.device("cpu"))
         self._otherwise.arithmetic = setting.arithmetic
         self._schedule = ScheduleSpec(steps=2 * rounds, warmup_steps=min(10, rounds), learning_rate=3e-3)
         self._contract = make_contract(self._problem, ARMS["thinwire"], self._schedule)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.adversary.scene import Scene
 from bench.convergence.problem import Problem
-from bench.convergence.text import Text, text_of
+from bench.convergence.text import Text, stdlib
 from thinwire_proto.data.stdlib import make_corpus
 
 SLOWEST, DIFFERENT = 0, 1
@@ -30,7 +30,7 @@ class Nodes:
 
     def __init__(self, scene: Scene) -> None:
         self._size = scene.size
-        self.problem = Problem(scene.size.spec, text_of("stdlib"), scene.seed, CPU)
+        self.problem = Problem(scene.size.spec, stdlib(), scene.seed, CPU)
         self._different = Problem(scene.size.spec, _other_text(), scene.seed, CPU)
 
     def put(self, tensors: dict[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
 from bench.adversary.run import SceneResult
 from bench.adversary.scene import DEFAULT, DEFENCES, NOBODY, Scene, Study
 
-PAGE, PLOT = "README.md", "loss-tokens.png"
+PAGE = "README.md"
 LOSS_GOAL = 0.02
 """Relative to the honest nodes alone, with a quarter hostile."""
 ROUNDS_GOAL = 50
@@ -20,10 +20,6 @@ Results = Mapping[str, SceneResult]
 
 def write_report(study: Study, results: Results, folder: Path) -> None:
     (folder / PAGE).write_text(page(study, results), encoding="utf-8")
-    if results:
-        from bench.adversary.plots import write_plot  # noqa: PLC0415 - matplotlib takes a second
-
-        write_plot(study, results, folder / PLOT)
 
 
 def page(study: Study, results: Results) -> str:
@@ -32,7 +28,7 @@ def page(study: Study, results: Results) -> str:
     for attack, play in ATTACKS.items():
         what = " ".join((play.__doc__ or "").split())
         parts += [f"## {attack}\n", f"{what}\n", _table(study, results, attack)]
-    parts += ["## Nobody is hostile\n", _peace(study, results), f"![loss against tokens]({PLOT})\n"]
+    parts += ["## Nobody is hostile\n", _peace(study, results)]
     return "\n".join(parts)
 
 

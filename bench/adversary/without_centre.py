@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bench.convergence.problem import Problem
-from bench.convergence.text import text_of
+from bench.convergence.text import stdlib
 from thinwire_node.gossip.rules.adamw import AdamW
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.errors import LocalError
@@ -50,7 +50,7 @@ class Swarm:
 
     def __init__(self, codec: str, attack: str, *, bounded: bool, seed: int = 1) -> None:
         self.attack, self.bounded = attack, bounded
-        self.problem = Problem(SPEC, text_of("stdlib"), seed, torch.device("cpu"))
+        self.problem = Problem(SPEC, stdlib(), seed, torch.device("cpu"))
         shapes = [Parameter(name=name, shape=tuple(one.shape)) for name, one in self.problem.parameters.items()]
         self.layout = TileLayout(shapes)
         self._first = torch.cat([one.detach().reshape(-1) for one in self.problem.parameters.values()])

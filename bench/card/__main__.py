@@ -39,7 +39,7 @@ from bench.card.plan import (
     read_lines,
 )
 from bench.card.run import OutOfTime, carry_out
-from bench.convergence.text import text_of
+from bench.convergence.text import stdlib
 
 log = logging.getLogger("bench.card")
 
@@ -59,7 +59,7 @@ class Texts:
         """path: of the packed text, or `stdlib` for the text of `bench.convergence`, which has no tokens."""
         self._packed: Packed | None = None
         if str(path) == STDLIB:
-            found = text_of(STDLIB)
+            found = stdlib()
             self._bytes = CardText(found.train, found.held_out, found.hash)
         else:
             self._packed = read(path)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bench.convergence.arms import ARMS, CANDIDATES, MAIN_ARMS
+from bench.convergence.arms import ARMS, CANDIDATES
 from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, next_runs, runs_at_least
 from bench.convergence.report import write_report
 from bench.convergence.run import RESULTS, Run, Size
@@ -31,15 +31,13 @@ INTO = Path("docs") / "convergence"
 FULL = Study(
     tuple(arm for arm in ARMS if arm not in CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1, 2, 3), other_nodes=(16, 1)
 )
-LARGE_INTO = Path("docs") / "convergence-large"
-LARGE = Study(MAIN_ARMS, Size("byte-30m", 64, 512, "machine"), 10_000_000, 200_000_000, (1,))
 QUICK_ARMS = ("adamw", "signum", "reference", "thinwire")
 QUICK = Study(QUICK_ARMS, Size(held_out=128), 1 << 18, 1 << 19, (1,))
 
 
 def main() -> None:
     arguments = _arguments()
-    whole = QUICK if arguments.quick else LARGE if arguments.large else FULL
+    whole = QUICK if arguments.quick else FULL
     study = replace(whole, arms=tuple(arguments.arms)) if arguments.arms else whole
     folder = arguments.into
     console = Console(highlight=False)
@@ -87,20 +85,19 @@ def _many_nodes(arguments: argparse.Namespace, console: Console) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.convergence", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="four arms, fewer tokens, one seed: under 10 minutes")
-    parser.add_argument("--large", action="store_true", help="30M parameters, 200M tokens of this machine's text")
     parser.add_argument("--scaling", action="store_true", help=f"1 to 64 nodes, two kinds of batches: {PAGE}; days")
-    parser.add_argument("--into", type=Path, help=f"results folder; default {INTO}, runs/science or {LARGE_INTO}")
-    parser.add_argument("--jobs", type=int, help="parallel runs, one thread each; default: one a core, or 1 if large")
+    parser.add_argument("--into", type=Path, help=f"results folder; default {INTO} or runs/science")
+    parser.add_argument("--jobs", type=int, help="parallel runs, one thread each; default: one a core")
     parser.add_argument("--arms", nargs="+", choices=ARMS, help="run only these arms")
     parser.add_argument("--plan", action="store_true", help="list the remaining runs, and run nothing")
     parser.add_argument(
         "--report", action="store_true", help="write tables and plots of existing results, and run nothing"
     )
     arguments = parser.parse_args()
-    default = Path("runs") / "science" if arguments.quick else LARGE_INTO if arguments.large else INTO
+    default = Path("runs") / "science" if arguments.quick else INTO
     arguments.into = arguments.into or default
     if arguments.jobs is None:
-        arguments.jobs = 1 if arguments.large else os.cpu_count() or 1
+        arguments.jobs = os.cpu_count() or 1
     if arguments.jobs < 1:
         parser.error("--jobs must be 1 or more")
     return arguments

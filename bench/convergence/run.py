@@ -30,7 +30,7 @@ from bench.convergence.decentralized import GossipMethod
 from bench.convergence.method import Method, SwarmSize
 from bench.convergence.one_way import PushMethod
 from bench.convergence.problem import Problem
-from bench.convergence.text import VOCABULARY, text_of
+from bench.convergence.text import stdlib
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
 from thinwire_proto.models import BYTE_PRESETS
 
@@ -60,20 +60,18 @@ PROGRESS_S = 2.0
 class Size:
     """The sizes that all runs of a study share.
 
-    text: see `bench.convergence.text`. samples: of all nodes in a local step. held_out: samples of the final
+    samples: of all nodes in a local step. held_out: samples of the final
     evaluation.
     """
 
     preset: str = "byte-1m"
     samples: int = 16
     held_out: int = 512
-    text: str = "stdlib"
 
     @property
     def spec(self) -> DecoderSpec:
-        """The model of the preset; its vocabulary is the tokenizer's if the text is not bytes."""
-        preset = BYTE_PRESETS[self.preset]
-        return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
+        """The model of the preset."""
+        return BYTE_PRESETS[self.preset]
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Result:
 
 def train(run: Run, device: torch.device, checkpoint: Checkpoint | None = None) -> Result:
     """Carry out a run, and print its progress. checkpoint: where its state is kept meanwhile, and taken from."""
-    text, arm = text_of(run.size.text), ARMS[run.arm]
+    text, arm = stdlib(), ARMS[run.arm]
     rounds = run.tokens // run.round_tokens
     state = checkpoint.load() if checkpoint else None
     if state is None:
@@ -156,7 +154,7 @@ def name_of(device: torch.device) -> str:
 def checkpoint_of(run: Run, folder: Path, device: torch.device) -> Checkpoint:
     """The run's checkpoint. One of another device is another: its tensors, and its method, are that device's."""
     made_by = settings_of(ARMS[run.arm]) | {"device": name_of(device)}
-    return Checkpoint(folder, run.name, made_by, text_of(run.size.text).hash)
+    return Checkpoint(folder, run.name, made_by, stdlib().hash)
 
 
 def _train_rounds(run: Run, rounds: int, state: RunState, checkpoint: Checkpoint | None) -> None:

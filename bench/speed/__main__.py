@@ -1,4 +1,4 @@
-"""The command behind `make bench`: measures all topics, then writes the table, the JSON and the plot.
+"""The command behind `make bench`: measures all topics, then writes the table and the JSON.
 
 `make bench BENCH=--full` measures more sizes and more subscribers. `make bench BENCH=--124m` measures only the training
 of a model of 124M parameters, in about 15 minutes on two cores. `BENCH="--into docs"` also writes the page's table;
@@ -29,7 +29,6 @@ from bench.speed import (
     trust,
     update,
 )
-from bench.speed.plot import plot
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
@@ -76,7 +75,7 @@ def main() -> None:
         "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS)
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FOLDER", help="also write the page's table, JSON and plot to this folder"
+        "--into", type=Path, metavar="FOLDER", help="also write the page's table and JSON to this folder"
     )
     arguments = parser.parse_args()
     found = measure(arguments.only, arguments.full, TOPICS_124M if arguments.large else TOPICS)
@@ -86,14 +85,12 @@ def main() -> None:
         return
     report.print_table(found, about)
     report.write_json(found, about, RUNS / "bench.json")
-    plot(found, RUNS / "bench.png")
-    print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
+    print(f"written to {RUNS / 'bench.json'}")
     if arguments.into is not None:
         if set(arguments.only) != set(TOPICS):
             found = report.renewed(report.read_json(arguments.into / report.JSON_NAME)[0], found)
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
-        plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")
 
 

@@ -21,7 +21,7 @@ TITLES = ("", "thinwire", "baseline", "", "times better", "target")
 WIDTH = 150
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 BEGIN_124M = "<!-- written by make bench BENCH=--124m -->"
-JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
+JSON_NAME, PAGE_NAME = "performance.json", "performance.md"
 JSON_124M_NAME = "performance-124m.json"
 
 
@@ -114,10 +114,8 @@ def renewed(old: Sequence[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
 
 
 def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = False) -> str:
-    """The text between the markers of the page. large: of the rows of `--124m`, which have no plot."""
+    """The text between the markers of the page. large: of the rows of `--124m`."""
     lines = [BEGIN_124M if large else BEGIN, "", f"On {in_words(about)}.", ""]
-    if not large:
-        lines += [f"![the figures as a plot]({PLOT_NAME})", ""]
     for topic, group in groupby(rows, key=lambda row: row.topic):
         lines += [f"| {topic} | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in group]

@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 import zstandard
 
-from bench.costs.light_members import CHANNEL_OPTIONS, Common, LightMember
+from bench.speed.light_members import CHANNEL_OPTIONS, Common, LightMember
 from bench.speed.raw import receive
 from bench.speed.row import BenchRow
 from bench.speed.speeds import merge_in_torch

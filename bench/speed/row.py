@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 BITS = "bits per component"
-"""The topic with its own panel in the plot."""
 BYTES_BY_DEFAULT = "bytes of a round, by default"
 Better = Literal["less", "more"]
 
@@ -15,8 +14,7 @@ Better = Literal["less", "more"]
 class BenchRow:
     """One row.
 
-    ours, baseline, wanted: in `unit`. wanted: the target, if there is one. series and x: the curve of the plot that the
-    row is a point of, and its position there (k, or a number of nodes).
+    ours, baseline, wanted: in `unit`. wanted: the target, if there is one.
     """
 
     topic: str
@@ -27,8 +25,6 @@ class BenchRow:
     baseline_name: str
     better: Better = "less"
     wanted: float | None = None
-    series: str = ""
-    x: float | None = None
 
     @property
     def ratio(self) -> float:

@@ -109,7 +109,7 @@ def bits_rows(
     for k in numbers:
         bits, floor = component_bits(parameters, k), floor_bits(layout_of(parameters), k)
         wanted = FLOOR_FACTOR * floor
-        yield BenchRow(BITS, f"k = {k}", bits, floor, "bits", "entropy floor", wanted=wanted, series="thinwire", x=k)
+        yield BenchRow(BITS, f"k = {k}", bits, floor, "bits", "entropy floor", wanted=wanted)
     bits = component_bits(parameters, K_FIXED)
     for name, other_bits in OTHER_SYSTEMS:
         yield BenchRow(BITS, f"k = {K_FIXED}", bits, other_bits, "bits", name)
@@ -146,7 +146,7 @@ def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, 
         for nodes in numbers:
             sent, received = round_bytes(contract, nodes)
             what = f"{nodes} node{'s' if nodes > 1 else ''}, k {demo.k}: ↑{sent:.3g} ↓{received:.3g}"
-            yield BenchRow(topic, what, sent + received, ring_bytes(nodes), "B/param", RING, series=topic, x=nodes)
+            yield BenchRow(topic, what, sent + received, ring_bytes(nodes), "B/param", RING)
 
 
 def rows() -> Iterator[BenchRow]:

@@ -110,7 +110,6 @@ def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
     del results[flip.scene.name]
     write_report(study, results, tmp_path)
     assert "**1 scenes are still to be played.**" in (tmp_path / "README.md").read_text()
-    assert (tmp_path / "loss-tokens.png").stat().st_size > 10_000
 
 
 def test_the_page_follows_from_the_recorded_results() -> None:

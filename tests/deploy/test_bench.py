@@ -17,7 +17,6 @@ import pytest
 from bench.speed import broadcast, fanout, neighbours, report, rounds, sizes, speeds, timing, update
 from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
-from bench.speed.plot import plot
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.watched import event_line
@@ -64,8 +63,6 @@ def test_every_row_has_a_ratio_and_json_and_table_agree(tmp_path: Path) -> None:
         assert f"| {report.number(row['ratio'])}× |" in line
     assert report.read_json(path) == (found, about)
     report.print_table(found, about)
-    plot(found, tmp_path / "plots" / "bench.png")
-    assert (tmp_path / "plots" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_ratio_and_target() -> None:

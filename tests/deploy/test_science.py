@@ -34,7 +34,7 @@ from bench.convergence.scaling import SCALINGS
 from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 from bench.convergence.summaries import ArmSummary, front_of, summaries_of
-from bench.convergence.text import text_of
+from bench.convergence.text import stdlib
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.gossip.copies import Copies
 from thinwire_proto.models import BYTE_PRESETS
@@ -197,7 +197,7 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
 
     The rates beside the best one are given, as an earlier study would have left them.
     """
-    arm, corpus = ARMS[DEFAULT], text_of("stdlib").hash
+    arm, corpus = ARMS[DEFAULT], stdlib().hash
     for offset in (-1, 1):
         given = result_of(TINY.sweep_run(DEFAULT, rate_at(arm.rate, offset)), 100.0)
         write(replace(given, settings=settings_of(arm), corpus=corpus), tmp_path)
@@ -259,7 +259,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Size:
 def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: Path, small: Size) -> None:
     arm = ARMS[name]
     run = Run(name, 1e-3, 1, 2, 4 * 4 * small.spec.context * arm.local_steps, small)
-    of_run = (tmp_path, run.name, settings_of(arm), text_of("stdlib").hash, 0.0)
+    of_run = (tmp_path, run.name, settings_of(arm), stdlib().hash, 0.0)
     cpu = torch.device("cpu")
     with pytest.raises(StoppedError):
         train(run, cpu, StopsAfterTwoRounds(*of_run))
@@ -329,7 +329,7 @@ def test_without_a_centre_a_node_that_drifts_away_shows_in_its_own_loss() -> Non
 
 def test_the_study_pulls_gradients_as_a_node_does(small: Size) -> None:
     arm, nodes = ARMS["gossip-sign-pull"], 4
-    problem = Problem(small.spec, text_of("stdlib"), 1, torch.device("cpu"))
+    problem = Problem(small.spec, stdlib(), 1, torch.device("cpu"))
     method = GossipMethod(problem, arm, ScheduleSpec(learning_rate=1e-2, warmup_steps=1, steps=9), SwarmSize(nodes, 4))
     for step in range(3):
         method.round(step, step * 4)

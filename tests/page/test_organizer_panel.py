@@ -30,7 +30,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
     with real_swarm(tmp_path_factory.mktemp("panel")) as found:
         coordinator = found.coordinator(RUN, "--http", "127.0.0.1:0")
         sent = "\u202e\x1b[31m" + NAME + "\u200b"
-        crowd = ["python", "-m", "bench.costs.light_members", found.invitation]
+        crowd = ["python", "-m", "bench.speed.light_members", found.invitation]
         members = found.start("crowd", *crowd, "--members", str(MEMBERS), "--name", sent)
         until(lambda: len(found.active()) == MEMBERS, "all members are active", members, coordinator)
         yield found

@@ -30,7 +30,7 @@ class CrowdedCoordinator:
         crowd = [
             "python",
             "-m",
-            "bench.costs.light_members",
+            "bench.speed.light_members",
             swarm.invitation,
             "--members",
             str(MEMBERS),

@@ -66,8 +66,7 @@ CODECS = (
 
 
 PUSHING_S_A_PARAMETER = 0.26 / MEASURED_PARAMETERS
-"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread
-(`python -m bench.costs.gossip_turns`)."""
+"""Over one-way edges: dividing the mass, encoding, decoding and adding, on one thread (docs/log/decentralized.md)."""
 
 
 def codec_of(name: str) -> CodecBytes:

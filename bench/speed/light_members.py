@@ -1,6 +1,6 @@
 """Simulates many light members of one real coordinator.
 
-    python -m bench.costs.light_members INVITE --members 200
+    python -m bench.speed.light_members INVITE --members 200
 
 Each member joins, follows updates and contributes over its own gRPC connection, but trains nothing. Votes are
 synthetic, and all members share one replica. Use it to observe a coordinator with many nodes: the page, or the fan-out
@@ -232,7 +232,7 @@ async def _crowd(invite: Invite, members: int, name: str, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("python -m bench.costs.light_members", description=__doc__)
+    parser = argparse.ArgumentParser("python -m bench.speed.light_members", description=__doc__)
     parser.add_argument("invite", metavar="INVITE", help="for as many nodes; or @FILE with it")
     parser.add_argument("--members", type=int, default=200)
     parser.add_argument("--name", default="member", help="members are named NAME-1, NAME-2, …")

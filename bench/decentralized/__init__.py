@@ -1,1 +1,0 @@
-"""How much of the computing time `Gossip` keeps beside DistributedDataParallel and decent-dp, over emulated lines."""
