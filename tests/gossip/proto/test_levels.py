@@ -1,4 +1,4 @@
-"""Changes of codec and `every` in a swarm without a centre: copies stay equal, and all edges are used."""
+"""Changes of codec and `every` in a gossip run: copies stay equal, and all edges are used."""
 
 from __future__ import annotations
 
