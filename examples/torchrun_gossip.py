@@ -1,4 +1,4 @@
-"""Train a small byte model without a centre, on any number of ranks.
+"""Train a small byte model in a gossip run, on any number of ranks.
 
     torchrun --nproc-per-node 4 examples/torchrun_gossip.py
     torchrun --nproc-per-node 4 examples/torchrun_gossip.py --resume     continues from the newest checkpoint

@@ -1,4 +1,4 @@
-"""`make bench-adversary EXCHANGE=gossip`: one hostile node of four without a centre, with bounds and without.
+"""`make bench-adversary EXCHANGE=gossip`: one hostile node of four in a gossip run, with bounds and without.
 
 All nodes are real members in one process, in step: codecs, copies, mixing, bounds and the final mean are a swarm's own.
 A hostile node knows everything, and changes its own parameters before its messages are made. Node 3 is hostile, and a

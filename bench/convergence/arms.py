@@ -23,7 +23,7 @@ class Arm:
 
     kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
     inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma,
-    is_noise_corrected, window, momentum and pull: without a centre. window: iterations of AccumAdamW; 1: AdamW.
+    is_noise_corrected, window, momentum and pull: in a gossip run. window: iterations of AccumAdamW; 1: AdamW.
     momentum: of Muon; 0: AdamW. pull: `exchange.gradient_pull`.
     """
 
@@ -108,7 +108,7 @@ def _demo(**fields: object) -> DemoSpec:
 
 
 def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm, Arm]:
-    """An exchange without a centre, with AdamW as it is, with its second moment corrected for noise, and with Muon."""
+    """A gossip exchange, with AdamW as it is, with its second moment corrected for noise, and with Muon."""
     what = f"gossip on the one-peer exponential graph, {codec}, γ {gamma:g}"
     adamw = Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma)
     return (

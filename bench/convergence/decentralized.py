@@ -1,4 +1,4 @@
-"""Arms without a centre: each node steps by itself and exchanges differences with its peers (docs/decentralized.md).
+"""Arms in a gossip run: each node steps by itself and exchanges differences with its peers (docs/decentralized.md).
 
 All nodes are in one process, and iterations are in step. A copy that both ends hold is computed once, since both are
 equal. The bytes are those of the encoded differences. `problem.parameters` is the mean model after each round; `node`

@@ -66,7 +66,7 @@ def _head(study: Study, results: Sequence[Result]) -> str:
   ring all-reduce of float32 among the same nodes in every step: 16·(n − 1)/n, so 12 for four nodes.
 * All-reduce arms are charged exactly that, once a round. Arms of thinwire are charged what the codec wrote. The
   reference is charged its published format.
-* Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
+* In a gossip run (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
   drift apart show in the second.
 * Relative losses compare the means of the seeds that both arms have.
 * The learning rate of each arm is the best of its sweep, below, or of those that ran to the end.

@@ -102,7 +102,7 @@ class Result:
     """The result of a run.
 
     curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: its hash.
-    single_node_loss: without a centre, of a node's own parameters; `loss` is that of the mean model. device: what
+    single_node_loss: in a gossip run, of a node's own parameters; `loss` is that of the mean model. device: what
     computed it, "cpu" or the name of a card.
     """
 

@@ -1,7 +1,7 @@
 """The study of many nodes: `make science SCIENCE=--scaling`.
 
 Two kinds of batches, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
-number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. Without a centre,
+number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. In a gossip run,
 runs with own batches are shorter, because one process trains all nodes in turn. The results are in the file of the
 main study, whose runs of the fixed batch with four nodes are used.
 """
@@ -22,10 +22,10 @@ from bench.convergence.targets import LOSS_TARGETS
 PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
-"""Steps of the runs with own batches. Without a centre, only the sweep has so many."""
+"""Steps of the runs with own batches. In a gossip run, only the sweep has so many."""
 BEST_GOSSIP = ("gossip-dense-noise", "gossip-dense-muon", "gossip-sign-noise", "gossip-sign-muon")
-"""The best arms without a centre. Two of them need at least two samples a node."""
-TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, without a centre"}
+"""The best arms in a gossip run. Two of them need at least two samples a node."""
+TITLES = {"own": "Own batch", "fixed": "Fixed batch", "gossip": "Own batch, in a gossip run"}
 """By the kind of scaling."""
 
 
@@ -51,7 +51,7 @@ def _own(nodes: int) -> Scaling:
 def _fixed(nodes: int) -> Scaling:
     with_four = Study((ADAMW, DEFAULT, *CANDIDATES), Size(), SWEEP_TOKENS, TOKENS, (1,))
     if nodes == with_four.nodes:
-        return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
+        return Scaling("fixed", nodes, with_four, with_four)  # arms in a gossip run are in the main study
     gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))
     arms = (*with_four.arms[1:], LOCAL_MUON, *gossip)
     return Scaling("fixed", nodes, replace(with_four, arms=arms, nodes=nodes), with_four)
@@ -103,7 +103,7 @@ def page(folder: Path) -> str:
 
 * *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
 * *Fixed batch*: 16 samples of all nodes together; {TOKENS:,} tokens, rates swept in {SWEEP_TOKENS:,}.
-* *Own batch, without a centre*: the same batches and sweeps, but {TOKENS:,} tokens of all nodes together.
+* *Own batch, in a gossip run*: the same batches and sweeps, but {TOKENS:,} tokens of all nodes together.
 * Each arm has its own sweep of rates with each number of nodes. Where several rates ran to the end on the first seed,
   the best of those counts. *AdamW* is that on the same global batch; arms are compared with it on the seeds that both
   have.

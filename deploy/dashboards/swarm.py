@@ -157,7 +157,7 @@ NODES = PanelRow(
     ),
 )
 WITHOUT_CENTRE = PanelRow(
-    "Without a centre",
+    "Gossip runs",
     (
         Panel(
             "Iterations",

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _run_text(arguments: argparse.Namespace) -> str:
-    """The run file. Without a centre, the first topology waits for all nodes, and beats are short, to be watched."""
+    """The run file. In a gossip run, the first topology waits for all nodes, and beats are short, to be watched."""
     warmup = min(10, arguments.rounds - 1)
     text = f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\n'
     text += f"steps = {arguments.rounds}\nwarmup_steps = {warmup}\n"
@@ -161,7 +161,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("make swarm", description=__doc__)
     parser.add_argument("--nodes", type=count, default=3)
     parser.add_argument("--rounds", type=count, default=200)
-    parser.add_argument("--exchange", choices=("star", "gossip"), default="star", help="gossip: without a centre")
+    parser.add_argument("--exchange", choices=("star", "gossip"), default="star", help="gossip: a gossip run")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
     parser.add_argument("--metrics", action="store_true", help="serve metrics, and scrape them with Prometheus")
     return parser.parse_args()

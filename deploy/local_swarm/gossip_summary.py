@@ -1,4 +1,4 @@
-"""The part of a local swarm's summary that only a run without a centre has."""
+"""The part of a local swarm's summary that only a gossip run has."""
 
 from __future__ import annotations
 

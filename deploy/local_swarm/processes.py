@@ -227,7 +227,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def left_with(node: Process) -> tuple[int, int] | None:
-    """(step, fingerprint) of a node's replica, as reported when it left; None if it did not report them, as without a
-    centre, where each node has parameters of its own."""
+    """(step, fingerprint) of a node's replica, as reported when it left; None if it did not report them, as in a gossip
+    run, where each node has parameters of its own."""
     left = node.events("node.left")
     return (left[-1]["step"], int(left[-1]["fingerprint"], 16)) if left else None

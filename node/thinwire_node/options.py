@@ -17,7 +17,7 @@ class NodeOptions:
     rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
     compute_share: the share of the time that forward and backward passes may take, more than 0 and at most 1.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
-    other nodes reach it, in a swarm without a centre."""
+    other nodes reach it, in a gossip run."""
 
     name: str
     micro_batch: int

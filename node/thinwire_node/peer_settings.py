@@ -1,4 +1,4 @@
-"""The volunteer's choice of how the peers of a node reach it, in a swarm without a centre. Pure."""
+"""The volunteer's choice of how the peers of a node reach it, in a gossip run. Pure."""
 
 from __future__ import annotations
 

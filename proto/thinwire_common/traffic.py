@@ -68,7 +68,7 @@ class Payload:
 
 
 PEER_LINES = ("direct", "relay")
-"""The two kinds of lines between the nodes of a swarm without a centre."""
+"""The two kinds of lines between the nodes of a gossip run."""
 
 
 class Traffic:

@@ -60,7 +60,7 @@ PLACE_KEPT_S = 150 * ROUND_TRIP_MAX_S
 """A node keeps its place in a full swarm for so long at least, after it came or was counted, however short the rounds
 are: it may fetch the data and the model meanwhile."""
 BEAT_LEAST_S = ROUND_TRIP_MAX_S / 8
-"""In a swarm without a centre, a node's reports are at least so far apart."""
+"""In a gossip run, a node's reports are at least so far apart."""
 LAST_WORD_S = ROUND_TRIP_MAX_S
 """After its stream has ended, a node may still say for so long that it leaves; after this it is lost."""
 STATUS_OLD_AFTER_S = LOST_AFTER_S

@@ -123,7 +123,7 @@ def test_all_targets_are_up_and_thirty_rounds_are_sealed(swarm: Swarm) -> None:
 
 
 def test_every_expression_of_every_dashboard_returns_data(swarm: Swarm) -> None:
-    """But for those about runs without a centre, whose metrics tests/gossip/swarm/test_gossip_swarm.py looks at."""
+    """But for those about gossip runs, whose metrics tests/gossip/swarm/test_gossip_swarm.py looks at."""
     instance = swarm.ask("thinwire_node_info")[0]["metric"]["instance"]
     asked, empty, elsewhere = 0, [], {query.expr for panel in WITHOUT_CENTRE.panels for query in panel.queries}
     for dashboard in DASHBOARDS:

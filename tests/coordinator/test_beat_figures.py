@@ -1,4 +1,4 @@
-"""Tests what beats of a run without a centre become: counts, the page's history, metrics, and the points of sinks."""
+"""Tests what beats of a gossip run become: counts, the page's history, metrics, and the points of sinks."""
 
 from __future__ import annotations
 

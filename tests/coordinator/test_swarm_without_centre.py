@@ -1,4 +1,4 @@
-"""A swarm without a centre in the simulator. `THINWIRE_MEMBERS=1000` plays one with a thousand nodes."""
+"""A gossip run in the simulator. `THINWIRE_MEMBERS=1000` plays one with a thousand nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the page of a run without a centre in Chromium, on real nodes that have trained to the end."""
+"""Tests the page of a gossip run in Chromium, on real nodes that have trained to the end."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0, help="hours of virtual time")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--churn", default="5%", help="share of the nodes that is replaced in each round")
-    parser.add_argument(
-        "--exchange", choices=("star", "gossip"), default="star", help="gossip: a short run without a centre"
-    )
+    parser.add_argument("--exchange", choices=("star", "gossip"), default="star", help="gossip: a short gossip run")
     parser.add_argument("--scenario", type=Path, metavar="FILE")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="error")
     given = parser.parse_args()

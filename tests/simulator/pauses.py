@@ -1,4 +1,4 @@
-"""Eight nodes without a centre, whose pauses are longer than their beats: living ones are left out and come back.
+"""Eight nodes in a gossip run, whose pauses are longer than their beats: living ones are left out and come back.
 
 Two are killed for good, two join, and some are killed and come back soon. Iterations are short and irregular, lines
 lose, and nobody steps, so that whatever moves the mean is a fault of mixing.

@@ -1,4 +1,4 @@
-"""A run without a centre, from its first topology to its last iteration: lines lose, nodes are killed, others join.
+"""A gossip run, from its first topology to its last iteration: lines lose, nodes are killed, others join.
 
 Members, their journals, and the coordinator's directory are the real ones; time, disks and lines are simulated. Nobody
 steps, so that whatever moves the mean is a fault of mixing.

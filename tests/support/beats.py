@@ -1,4 +1,4 @@
-"""Events of beats of a run without a centre."""
+"""Events of beats of a gossip run."""
 
 from __future__ import annotations
 

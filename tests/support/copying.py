@@ -1,4 +1,4 @@
-"""A swarm without a centre under virtual time: real iteration machines and real copies, over lines that lose messages,
+"""A gossip run under virtual time: real iteration machines and real copies, over lines that lose messages,
 deliver them twice, and out of order."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A swarm without a centre under virtual time, with the coordinator's directory: nodes report in each beat, and their
+"""A gossip run under virtual time, with the coordinator's directory: nodes report in each beat, and their
 answers bring the topologies. Each turn that a node mixes is kept, so that both ends can be compared.
 """
 

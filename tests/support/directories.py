@@ -1,4 +1,4 @@
-"""A directory of a run without a centre, and nodes that report to it, under virtual time."""
+"""A directory of a gossip run, and nodes that report to it, under virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator of a run without a centre that kills itself (kill -9) at a point of sealing a beat or the final mean.
+"""A coordinator of a gossip run that kills itself (kill -9) at a point of sealing a beat or the final mean.
 
 python dying_beats.py POINT N serve …
 

@@ -1,4 +1,4 @@
-"""A node of a swarm without a centre that records each turn that it mixes, and kills itself (kill -9) at a point.
+"""A node of a gossip run that records each turn that it mixes, and kills itself (kill -9) at a point.
 
 python dying_member.py POINT N FILE start …
 

@@ -1,4 +1,4 @@
-"""The coordinator of a run without a centre in this process, and nodes that report to it and deposit."""
+"""The coordinator of a gossip run in this process, and nodes that report to it and deposit."""
 
 from __future__ import annotations
 

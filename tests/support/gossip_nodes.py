@@ -1,4 +1,4 @@
-"""Nodes of a swarm without a centre in one process, with real work and journals. The test is their coordinator."""
+"""Nodes of a gossip run in one process, with real work and journals. The test is their coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A swarm without a centre under virtual time: real iteration machines, lines with delays, nodes that are killed.
+"""A gossip run under virtual time: real iteration machines, lines with delays, nodes that are killed.
 
 Parameters are one integer a node, so sums are exact. Mixing at γ = 1 with weight ½ moves half of the difference of both
 copies, rounded towards zero, which is the same amount on both ends.

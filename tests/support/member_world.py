@@ -1,4 +1,4 @@
-"""A swarm without a centre under virtual time: real members, lines that lose and break, kills, restarts, newcomers.
+"""A gossip run under virtual time: real members, lines that lose and break, kills, restarts, newcomers.
 
 A step is a function of the parameters and of the iteration, so that a restored node computes the same again.
 A directory in a few lines makes topologies, as the coordinator's does.

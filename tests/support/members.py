@@ -1,4 +1,4 @@
-"""Single members without a centre, whose messages a test carries by hand."""
+"""Single members in a gossip run, whose messages a test carries by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of a run without a centre made of bare gRPC calls, so that a test can send any report."""
+"""A node of a gossip run made of bare gRPC calls, so that a test can send any report."""
 
 from __future__ import annotations
 

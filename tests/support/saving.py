@@ -1,4 +1,4 @@
-"""A swarm without a centre under virtual time whose nodes save: real machines and cuts, over lines with delays.
+"""A gossip run under virtual time whose nodes save: real machines and cuts, over lines with delays.
 
 A node lives in rounds. In each it computes; then it mixes, steps and begins an iteration, unless it skips the step. A
 value is one integer, so all sums are exact. A copy is the number of messages of a direction that were read, as a codec

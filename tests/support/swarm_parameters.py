@@ -1,4 +1,4 @@
-"""A swarm without a centre on disk: the journals of its nodes, and the rows and the mean that its coordinator
+"""A gossip run on disk: the journals of its nodes, and the rows and the mean that its coordinator
 sealed."""
 
 from __future__ import annotations

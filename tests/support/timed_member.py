@@ -1,4 +1,4 @@
-"""A node of a swarm without a centre that writes down when each of its iterations is in its journal.
+"""A node of a gossip run that writes down when each of its iterations is in its journal.
 
 Its iterations take at least ITERATION_S, so that on a fast machine too a run lasts until others have joined.
 

@@ -91,7 +91,7 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
 
 
 def _present(status: StatusReply) -> str:
-    """How many nodes take part; without a centre, how many report, and how many more or fewer the topology has."""
+    """How many nodes take part; in a gossip run, how many report, and how many more or fewer the topology has."""
     if not status.HasField("gossip"):
         return f"{status.nodes_active} take part"
     more = status.nodes_active - status.gossip.members

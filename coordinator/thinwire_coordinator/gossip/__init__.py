@@ -1,1 +1,1 @@
-"""The coordinator of a run without a centre: the directory of its members, and their beats."""
+"""The coordinator of a gossip run: the directory of its members, and their beats."""

@@ -1,4 +1,4 @@
-"""Collects the nodes' parameters at the end of a run without a centre, and seals their mean as the model.
+"""Collects the nodes' parameters at the end of a gossip run, and seals their mean as the model.
 
 One body arrives at a time, and is kept on disk until the mean is sealed, so memory does not grow with the nodes. Then
 the bodies are read part by part, because each node is compared with the others (`final_mean.bounded_mean`). After a

@@ -1,4 +1,4 @@
-"""The directory of a run without a centre: who takes part, under which number, and who mixes with whom. Pure.
+"""The directory of a gossip run: who takes part, under which number, and who mixes with whom. Pure.
 
 The problem: all ends of all edges must change to a new topology in the same iteration, but nodes are in different ones,
 and hear of it only when they report next.

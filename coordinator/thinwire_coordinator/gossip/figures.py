@@ -1,4 +1,4 @@
-"""Figures of a run without a centre, for status, page and metrics."""
+"""Figures of a gossip run, for status, page and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The held-out loss of a run without a centre, before its end. Pure, but for the queue of results.
+"""The held-out loss of a gossip run, before its end. Pure, but for the queue of results.
 
 There is no mean model before the end. So each node measures the parameters with which it begins an iteration, on its
 own part of the samples. Two nodes have different parameters, so no answer can be checked by another one. The loss is

@@ -1,4 +1,4 @@
-"""The ledger of a run without a centre: rows of beats, and a last one with the final mean.
+"""The ledger of a gossip run: rows of beats, and a last one with the final mean.
 
 A row's fingerprint is that of θ₀, and in the last row that of the mean, which is the snapshot of the step after it.
 """

@@ -14,11 +14,11 @@ METRICS = Definitions("thinwire_coordinator_")
 
 ITERATIONS = METRICS.gauge(
     "iterations",
-    'Iterations that the nodes of a run without a centre (exchange.kind = "gossip") have done. of: least, median and '
+    'Iterations that the nodes of a gossip run (exchange.kind = "gossip") have done. of: least, median and '
     "most among those that take part.",
     "of",
 )
-TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a run without a centre; 0 before the first.")
+TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a gossip run; 0 before the first.")
 DISAGREEMENT_IN_STEPS = METRICS.gauge(
     "disagreement_in_steps",
     "The same distance over the root mean square of the nodes' steps in that iteration. Training needs it to be small.",

@@ -1,4 +1,4 @@
-"""The nodes of a run without a centre, as the directory knows them."""
+"""The nodes of a gossip run, as the directory knows them."""
 
 from __future__ import annotations
 

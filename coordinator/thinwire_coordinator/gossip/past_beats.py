@@ -1,4 +1,4 @@
-"""Reads the beats of earlier terms from the ledger, for the page of a run without a centre."""
+"""Reads the beats of earlier terms from the ledger, for the page of a gossip run."""
 
 from __future__ import annotations
 

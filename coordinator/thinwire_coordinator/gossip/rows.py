@@ -1,4 +1,4 @@
-"""Seals the rows of a run without a centre: one a beat with its reports, and the last one with the final mean.
+"""Seals the rows of a gossip run: one a beat with its reports, and the last one with the final mean.
 
 If the process dies before a row is in the ledger, its reports are in the next one (`unsealed`).
 """

@@ -1,4 +1,4 @@
-"""The settings of a run without a centre, from the contract."""
+"""The settings of a gossip run, from the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify` of a run without a centre: the chain of its rows, all signatures, iterations, and the final mean."""
+"""`verify` of a gossip run: the chain of its rows, all signatures, iterations, and the final mean."""
 
 from __future__ import annotations
 

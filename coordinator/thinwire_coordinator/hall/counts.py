@@ -53,7 +53,7 @@ class NodeCounts:
     computed; dropped and compute_s are as the node reports them. lost: how often the node disappeared without leaving.
     bytes_fetched: bytes of snapshots, of the corpus and of blobs.
 
-    In a run without a centre, relay_up and relay_down are bytes of parcels to and from the relay, direct_up and
+    In a gossip run, relay_up and relay_down are bytes of parcels to and from the relay, direct_up and
     direct_down those of direct lines, as the node reports them; bytes_up and bytes_down have both. direct_seen: its
     newest report of them. iteration, loss: of its newest sealed report.
     """
@@ -92,7 +92,7 @@ class Counts:
         """By how they ended: `everybody` (all awaited nodes contributed) or `time`."""
         self.rounds_void: Counter[str] = Counter()
         self.beats = 0
-        """Rows with the reports of a beat, in a run without a centre."""
+        """Rows with the reports of a beat, in a gossip run."""
         self.counted = 0
         """Contributions in sealed updates; reports in beats."""
         self.not_counted: Counter[Reason] = Counter()

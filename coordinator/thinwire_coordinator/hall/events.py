@@ -135,7 +135,7 @@ class NodeProgress:
 
 @dataclass(frozen=True)
 class BeatSealed:
-    """The reports of a beat are sealed, in a run without a centre.
+    """The reports of a beat are sealed, in a gossip run.
 
     beat: the number of its row. progress: of each node in it, by its newest report. iterations: least, median and most
     of the members that take part. iterations_done: of all nodes together in this beat, from their samples. members: of
@@ -165,7 +165,7 @@ class BeatSealed:
 
 @dataclass(frozen=True)
 class DisagreementMeasured:
-    """The nodes of a run without a centre are `distance` apart at an iteration: see `GossipFigures`."""
+    """The nodes of a gossip run are `distance` apart at an iteration: see `GossipFigures`."""
 
     iteration: int
     nodes: int

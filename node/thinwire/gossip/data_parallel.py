@@ -30,7 +30,7 @@ TOPOLOGIES = {"one-peer-exp": "one-peer-exponential", "alternating-exp-ring": "a
 
 
 class DecentralizedDataParallel(nn.Module):
-    """A model that trains without a centre, and steps at the end of each backward pass.
+    """A model that trains in a gossip run, and steps at the end of each backward pass.
 
     optim_fn: makes the optimizer from (name, parameter) pairs, once. lr_scheduler_fn: its schedule, stepped with it.
     topology: decent-dp's names, or this project's. grad_clip_norm: the largest norm of all gradients together; 0: any.

@@ -1,4 +1,4 @@
-"""`Gossip`: training without a centre beside any optimizer of torch. `from thinwire import Gossip`."""
+"""`Gossip`: training by gossip beside any optimizer of torch. `from thinwire import Gossip`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Muon as one optimizer of a whole model: matrices take its steps, and all other parameters those of AdamW.
 
-`torch.optim.Muon` takes matrices alone, so a model needs a second optimizer beside it, and an exchange without a centre
+`torch.optim.Muon` takes matrices alone, so a model needs a second optimizer beside it, and a gossip exchange
 follows the steps of one. `thinwire_proto.muon` has the step.
 """
 
@@ -22,7 +22,7 @@ from thinwire_proto.muon import muon_step
 
 
 class Muon(Optimizer):
-    """Muon for training without a centre.
+    """Muon for training by gossip.
 
         optimizer = Muon(muon_groups(model), lr=0.015)
 

@@ -1,6 +1,6 @@
 """AdamW whose second moment is that of a gradient averaged over all nodes, estimated on one node.
 
-The problem: without a centre, a node steps on its own gradient, which is noisier than the mean of n nodes. Adam divides
+The problem: in a gossip run, a node steps on its own gradient, which is noisier than the mean of n nodes. Adam divides
 by √v, and v has the noise in it: E[g²] = μ² + σ². So the steps are too small where noise is large, though mixing would
 average the noise away.
 
@@ -29,7 +29,7 @@ from thinwire_proto.errors import ConfigError, LocalError
 
 
 class NoiseCorrectedAdamW(Optimizer):
-    """AdamW for training without a centre. nodes: n.
+    """AdamW for training by gossip. nodes: n.
 
         (loss_of(first_half) / 2).backward()
         optimizer.keep_half()

@@ -142,7 +142,7 @@ class StartOptions(NodeStateOptions):
         shown="none",
     )
     peers: Annotated[str, AfterValidator(_peers)] | None = option(
-        "in a run without a centre, listen on this port for other nodes, who reach it at HOST, so that the coordinator "
+        "in a gossip run, listen on this port for other nodes, who reach it at HOST, so that the coordinator "
         "does not hand on the messages; or relay: have no direct line to any node",
         None,
         metavar="[HOST:]PORT",

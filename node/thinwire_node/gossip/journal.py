@@ -1,4 +1,4 @@
-"""The journal of a node in a swarm without a centre: all that it holds after an iteration, in one file.
+"""The journal of a node in a gossip run: all that it holds after an iteration, in one file.
 
 The file is written after the messages of the next iteration are made, and before one of them leaves. It is replaced in
 one rename. So a node that is killed at any moment finds either the old state, of which no message of the new one was

@@ -78,7 +78,7 @@ class BeatAnswer:
 
 
 class GossipExchange(Entrance, Protocol):
-    """One connection to the coordinator of a swarm without a centre. Every call may raise LinkLost or Refused."""
+    """One connection to the coordinator of a gossip run. Every call may raise LinkLost or Refused."""
 
     async def beat(self, report: BeatReport) -> BeatAnswer:
         """Send a report. May also raise PayloadError."""

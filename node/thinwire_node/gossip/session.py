@@ -1,4 +1,4 @@
-"""One session with the coordinator of a swarm without a centre: beats, prefetch, and the deposit at the end.
+"""One session with the coordinator of a gossip run: beats, prefetch, and the deposit at the end.
 
 The iterations run in `GossipTraining`, which goes on when the session is lost.
 """

@@ -1,4 +1,4 @@
-"""The iterations of a node in a swarm without a centre. They outlive its sessions with the coordinator.
+"""The iterations of a node in a gossip run. They outlive its sessions with the coordinator.
 
 While the coordinator is away, the node goes on as far as its lease and its topology reach, and then waits.
 """

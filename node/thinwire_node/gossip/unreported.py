@@ -10,7 +10,7 @@ from thinwire_node.gossip.work import Finished, Sketched
 
 @dataclass
 class Unreported:
-    """compute_s: with the rests of the machine, because the coordinator foretells by it how long an iteration takes.
+    """compute_s: with the rests of the machine, because the coordinator predicts by it how long an iteration takes.
     missed: peers for which the node has waited in vain, or whose messages it could not read."""
 
     samples: int = 0

@@ -1,4 +1,4 @@
-"""The metrics of a node in a run without a centre: their definitions, and their values from a report."""
+"""The metrics of a node in a gossip run: their definitions, and their values from a report."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ METRICS = Definitions("thinwire_node_")
 
 PEER_BYTES = METRICS.counter(
     "peer_bytes_total",
-    "Bytes of messages between this node and its peers, in a run without a centre. direction: sent, received. line: "
+    "Bytes of messages between this node and its peers, in a gossip run. direction: sent, received. line: "
     "direct, relay (through the coordinator).",
     "direction",
     "line",
 )
-PEERS = METRICS.gauge(
-    "peers", "Peers of this node, in a run without a centre. line: direct, relay, none (not there).", "line"
-)
+PEERS = METRICS.gauge("peers", "Peers of this node, in a gossip run. line: direct, relay, none (not there).", "line")
 
 
 def samples(peers: Peers | None) -> dict[Definition, dict[tuple[str, ...], float | None]]:
-    """Values by label values. None: not in a run without a centre, which has no samples."""
+    """Values by label values. None: not in a gossip run, which has no samples."""
     if peers is None:
         return {PEER_BYTES: {}, PEERS: {}}
     counts = (("sent", peers.sent_bytes_by_line), ("received", peers.received_bytes_by_line))

@@ -137,4 +137,4 @@ class Report:
     bytes: Bytes
     device: Device
     peers: Peers | None = None
-    """None in a run with a centre, or if the node does not know the run yet."""
+    """None in a star run, or if the node does not know the run yet."""

@@ -70,7 +70,7 @@ def _lines(peers: Peers) -> str:
 
 
 def _between(peers: Peers, iterations: int) -> list[tuple[str, str]]:
-    """Pairs of labels with their values, in a run without a centre. iterations: finished by this process."""
+    """Pairs of labels with their values, in a gossip run. iterations: finished by this process."""
     found = [("peers", _lines(peers)), ("topology", f"{peers.topology}" if peers.topology else UNKNOWN)]
     for line in ("direct", "relay"):
         sent, received = peers.sent_bytes_by_line.get(line, 0), peers.received_bytes_by_line.get(line, 0)

@@ -1,7 +1,7 @@
 """Measures this node's parts of the held-out losses in small batches, and reports them.
 
 The training loop decides when there is time for a batch (`pacing`). A part must be measured on the parameters of its
-step. `Work` keeps a copy of them if an update comes first. In a swarm without a centre, a step is an iteration of the
+step. `Work` keeps a copy of them if an update comes first. In a gossip run, a step is an iteration of the
 node, which measures its parts before it trains.
 """
 

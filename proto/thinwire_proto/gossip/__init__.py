@@ -1,1 +1,1 @@
-"""The parts of training without a centre that all nodes hold alike: topologies, mixing weights, codecs, copies."""
+"""The parts of training by gossip that all nodes hold alike: topologies, mixing weights, codecs, copies."""

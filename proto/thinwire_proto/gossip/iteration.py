@@ -1,4 +1,4 @@
-"""When a node that trains without a centre waits, mixes and goes on. Pure: events and times in, decisions out.
+"""When a node that trains in a gossip run waits, mixes and goes on. Pure: events and times in, decisions out.
 
 The problem: a node and its peer must both mix, or neither, and with the same two copies. Otherwise the mean of all
 nodes moves. But messages are late, peers die, and nobody may wait for long.

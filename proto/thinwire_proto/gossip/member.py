@@ -1,4 +1,4 @@
-"""A node of a swarm without a centre: its iterations, the copies of its edges, and the chain of what it has mixed.
+"""A node of a gossip run: its iterations, the copies of its edges, and the chain of what it has mixed.
 
 Pure: events and times in; messages to send, and decisions to mix, out.
 

@@ -968,7 +968,7 @@ class StatusReply(_message.Message):
 
     @_builtins.property
     def gossip(self) -> Global___GossipStatus:
-        """Only in a run without a centre, where `step` is the iteration that all nodes have done."""
+        """Only in a gossip run, where `step` is the iteration that all nodes have done."""
 
     @_builtins.property
     def whole(self) -> Global___WholeRun:
@@ -1039,7 +1039,7 @@ class WholeRun(_message.Message):
     tokens: _builtins.int
     """Tokens of counted contributions."""
     since_step: _builtins.int
-    """`step` when this process started; in a run without a centre, the median iteration."""
+    """`step` when this process started; in a gossip run, the median iteration."""
     nodes_counted: _builtins.int
     """Nodes with a counted contribution: their number, and the 100 with the most tokens, most first."""
     @_builtins.property
@@ -1090,7 +1090,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class GossipStatus(_message.Message):
-    """A run without a centre, by the newest reports of the nodes that take part."""
+    """A gossip run, by the newest reports of the nodes that take part."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1233,10 +1233,10 @@ class NodeStatus(_message.Message):
     lost: _builtins.int
     """How often its connection ended without `Leave`."""
     iteration: _builtins.int
-    """In a run without a centre: iterations finished, and the loss of its newest sealed report. Everybody sees these."""
+    """In a gossip run: iterations finished, and the loss of its newest sealed report. Everybody sees these."""
     loss: _builtins.float
     relay_up: _builtins.int
-    """In a run without a centre: bytes through the relay, which are a part of bytes_up and bytes_down, and of direct lines,
+    """In a gossip run: bytes through the relay, which are a part of bytes_up and bytes_down, and of direct lines,
     as the node reports them.
     """
     relay_down: _builtins.int
@@ -1285,7 +1285,7 @@ Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
 
 @_typing.final
 class EdgeStatus(_message.Message):
-    """An edge of a node in a run without a centre, as the node reports it."""
+    """An edge of a node in a gossip run, as the node reports it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

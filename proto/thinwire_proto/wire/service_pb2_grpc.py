@@ -208,7 +208,7 @@ class SwarmServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Beat(self, request, context):
-        """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next.
+        """In a gossip run (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,7 +222,7 @@ class SwarmServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Deposit(self, request_iterator, context):
-        """Takes a node's parameters at the end of a run without a centre. Their mean is the model.
+        """Takes a node's parameters at the end of a gossip run. Their mean is the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

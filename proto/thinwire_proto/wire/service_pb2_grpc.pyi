@@ -67,11 +67,11 @@ class SwarmStub:
     Evaluated: _grpc.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]
     """Takes the held-out loss of one part that the coordinator assigned."""
     Beat: _grpc.UnaryUnaryMultiCallable[_service_pb2.BeatRequest, _service_pb2.BeatReply]
-    """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+    """In a gossip run (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
     Relay: _grpc.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]
     """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
     Deposit: _grpc.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]
-    """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
+    """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -111,11 +111,11 @@ class SwarmAsyncStub(SwarmStub):
     Evaluated: _aio.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]  # type: ignore[assignment]
     """Takes the held-out loss of one part that the coordinator assigned."""
     Beat: _aio.UnaryUnaryMultiCallable[_service_pb2.BeatRequest, _service_pb2.BeatReply]  # type: ignore[assignment]
-    """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+    """In a gossip run (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
     Relay: _aio.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]  # type: ignore[assignment]
     """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
     Deposit: _aio.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]  # type: ignore[assignment]
-    """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
+    """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -230,7 +230,7 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.BeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.BeatReply, _abc.Awaitable[_service_pb2.BeatReply]]:
-        """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+        """In a gossip run (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
 
     @_abc_1.abstractmethod
     def Relay(
@@ -246,7 +246,7 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_service_pb2.DepositPart],
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.DepositReply, _abc.Awaitable[_service_pb2.DepositReply]]:
-        """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
+        """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
 
     @_abc_1.abstractmethod
     def Status(

@@ -1,4 +1,4 @@
-"""A thousand nodes of a run without a centre: what the coordinator sends each of them in a beat, as protobuf."""
+"""A thousand nodes of a gossip run: what the coordinator sends each of them in a beat, as protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of a run without a centre, under virtual time."""
+"""The directory of a gossip run, under virtual time."""
 
 from __future__ import annotations
 

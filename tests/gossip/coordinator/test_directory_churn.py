@@ -1,4 +1,4 @@
-"""The directory of a run without a centre, while nodes come and go."""
+"""The directory of a gossip run, while nodes come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leases of a run without a centre are long enough from the first iteration on, so that no node waits for one."""
+"""The leases of a gossip run are long enough from the first iteration on, so that no node waits for one."""
 
 from __future__ import annotations
 

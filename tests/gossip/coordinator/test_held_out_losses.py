@@ -1,4 +1,4 @@
-"""The held-out loss of a run without a centre: who measures which samples, when, and what counts."""
+"""The held-out loss of a gossip run: who measures which samples, when, and what counts."""
 
 from __future__ import annotations
 

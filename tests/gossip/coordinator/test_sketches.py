@@ -1,4 +1,4 @@
-"""The disagreement of a run without a centre: what is compared, what a row seals, and how it is checked."""
+"""The disagreement of a gossip run: what is compared, what a row seals, and how it is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training without a centre beside an optimizer of torch, on four real ranks."""
+"""Training by gossip beside an optimizer of torch, on four real ranks."""
 
 from __future__ import annotations
 

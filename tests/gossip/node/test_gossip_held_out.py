@@ -1,4 +1,4 @@
-"""A node without a centre measures its parts of the held-out samples as an iteration begins, before it trains."""
+"""A node in a gossip run measures its parts of the held-out samples as an iteration begins, before it trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The iterations of a node in a swarm without a centre go on, and mix what their peers have mixed, also at the end."""
+"""The iterations of a node in a gossip run go on, and mix what their peers have mixed, also at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer can do to a node without a centre: honest ones nothing that is seen, hostile ones little."""
+"""What a peer can do to a node in a gossip run: honest ones nothing that is seen, hostile ones little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterations of nodes without a centre: each turn is mixed by both ends or by neither, and nobody waits for long."""
+"""Iterations of nodes in a gossip run: each turn is mixed by both ends or by neither, and nobody waits for long."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Members of a swarm without a centre: kills, lossy lines, changing topologies."""
+"""Members of a gossip run: kills, lossy lines, changing topologies."""
 
 from __future__ import annotations
 

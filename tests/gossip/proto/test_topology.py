@@ -1,4 +1,4 @@
-"""Topologies of training without a centre: any number of nodes, one mean for all, no edge that only one end knows."""
+"""Topologies of training by gossip: any number of nodes, one mean for all, no edge that only one end knows."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A coordinator process of a run without a centre, and nodes of bare calls that report and deposit."""
+"""A coordinator process of a gossip run, and nodes of bare calls that report and deposit."""
 
 from __future__ import annotations
 

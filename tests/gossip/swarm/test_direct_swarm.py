@@ -1,4 +1,4 @@
-"""Real nodes that listen for each other train without a centre, and need the relay of their coordinator for nothing."""
+"""Real nodes that listen for each other train by gossip, and need the relay of their coordinator for nothing."""
 
 from __future__ import annotations
 

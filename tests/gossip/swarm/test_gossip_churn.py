@@ -1,4 +1,4 @@
-"""Eight real nodes train without a centre; two are killed for good, and two others join. Nobody stalls."""
+"""Eight real nodes train by gossip; two are killed for good, and two others join. Nobody stalls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes of a swarm without a centre are killed at each point of their journals, and start again.
+"""Real processes of a gossip run are killed at each point of their journals, and start again.
 
 The heads of the chains lead through what each node has mixed and kept. So the turns of an edge are compared by both
 ends: each is mixed once, by both or by neither, with the same two messages.

@@ -1,4 +1,4 @@
-"""Real nodes and a coordinator train without a centre; one node is killed and started again; the mean is exported."""
+"""Real nodes and a coordinator train by gossip; one node is killed and started again; the mean is exported."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def distance_of(parameters: Iterable[torch.Tensor]) -> float:
 
 
 def check_foretold_disk(swarm: RealSwarm, coordinator: Process) -> None:
-    """The coordinator foretold the bytes of the run before its first row."""
+    """The coordinator predicted the bytes of the run before its first row."""
     files = [path for folder in ("snapshots", "updates") for path in (swarm.state / folder).iterdir()]
     taken = sum(path.stat().st_size for path in files)
-    (foretold,) = coordinator.events("coordinator.disk_forecast")
-    assert taken < foretold["total_bytes"] < 3 * taken
+    (predicted,) = coordinator.events("coordinator.disk_forecast")
+    assert taken < predicted["total_bytes"] < 3 * taken
 
 
 def history_at(address: str) -> dict[str, Any]:

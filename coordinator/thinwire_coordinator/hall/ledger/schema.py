@@ -32,7 +32,7 @@ SCHEMA = (
 )
 """The signatures are beside the rows, not in them: rows travel to all nodes. `losses` has the held-out losses by the
 name of the set; measured_by: see `MeasuredBy`. `public_keys` has those of the nodes with counted contributions, by node
-id. `directory` has the topology and the places of the nodes of a run without a centre, as last recorded."""
+id. `directory` has the topology and the places of the nodes of a gossip run, as last recorded."""
 
 
 def prepare(db: sqlite3.Connection, name: str) -> None:

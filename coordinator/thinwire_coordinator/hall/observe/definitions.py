@@ -28,7 +28,7 @@ STEP = METRICS.gauge("step", "Updates sealed so far.")
 STEPS = METRICS.gauge("steps", "Updates in the whole run.")
 SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
     "sealed_timestamp_seconds",
-    "Unix time at which the newest update was sealed; in a run without a centre, the newest beat. Until this process "
+    "Unix time at which the newest update was sealed; in a gossip run, the newest beat. Until this process "
     "seals its first one: when it became ready.",
 )
 
@@ -40,7 +40,7 @@ SAMPLES_SKIPPED = METRICS.counter(
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
     "Training loss of the newest sealed round: median over its nodes, each with the weight of its votes, in nats per "
-    "token. In a run without a centre, of the newest beat: median over its nodes, each with its own parameters.",
+    "token. In a gossip run, of the newest beat: median over its nodes, each with its own parameters.",
 )
 HELD_OUT_LOSS = METRICS.gauge(
     "held_out_loss",
@@ -56,7 +56,7 @@ HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
 )
 LEARNING_RATE = METRICS.gauge(
     "learning_rate",
-    "Learning rate of the newest sealed update; in a run without a centre, at the median iteration of the newest beat.",
+    "Learning rate of the newest sealed update; in a gossip run, at the median iteration of the newest beat.",
 )
 
 # bytes

@@ -138,7 +138,7 @@ class History:
         self._shares_before: dict[str, Share] = {}
         self._sealed: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS_MAX)  # time, and tokens since the start
         self.since_step = self.step = step
-        """step: the newest of the series, updates sealed or the median iteration of a run without a centre."""
+        """step: the newest of the series, updates sealed or the median iteration of a gossip run."""
         self.started = started
         self.rows_before = step if rows is None else rows
         self.complete = self.rows_before == 0

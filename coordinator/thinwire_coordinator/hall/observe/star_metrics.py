@@ -1,4 +1,4 @@
-"""Definitions of the metrics of a run with a centre: its rounds, contributions and updates."""
+"""Definitions of the metrics of a star run: its rounds, contributions and updates."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NARROW_PADDING_MIN = 0.5
 LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
 """Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
 TRANSFER_PART = 0.5
-"""The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
+"""The part of a round that upload and download may take, so that a slower link than predicted still delivers."""
 STRETCH_MAX = 2.0
 """A round may be longer than the batch wants by this factor. Beyond it, nodes send less."""
 ROOM_FOR_STEPS = 1.25

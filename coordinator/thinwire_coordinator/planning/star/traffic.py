@@ -1,4 +1,4 @@
-"""Foretells the bytes of a contribution and of an update from the number of tiles and components.
+"""Predicts the bytes of a contribution and of an update from the number of tiles and components.
 
 The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
 signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an

@@ -42,7 +42,7 @@ def digest_of(components: Components, positive: Bools) -> bytes:
 
 
 class Secret:
-    """Draws a number for each integer, which nobody can foretell who does not know the secret. secret: 64 bits."""
+    """Draws a number for each integer, which nobody can predict who does not know the secret. secret: 64 bits."""
 
     def __init__(self, secret: int) -> None:
         self._secret = np.uint64(secret)

@@ -1,1 +1,1 @@
-"""The lines of a node to its peers, in a run without a centre."""
+"""The lines of a node to its peers, in a gossip run."""

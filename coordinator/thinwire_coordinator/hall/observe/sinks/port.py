@@ -16,8 +16,8 @@ class Point:
     """Figures of a run at one step.
 
     series: TRAINING, CONSENSUS, or HELD_OUT and the name of the set. Steps ascend within a series, but a loss may be
-    measured after the next step is sealed. step: number of updates sealed, or the median iteration of a run without a
-    centre. at: Unix time in seconds. values: by name, such as `loss/training`. tokens, bytes_up, bytes_down: totals of
+    measured after the next step is sealed. step: number of updates sealed, or the median iteration of a gossip
+    run. at: Unix time in seconds. values: by name, such as `loss/training`. tokens, bytes_up, bytes_down: totals of
     the run so far, which a restarted coordinator continues. rows: of the ledger by then.
     """
 

@@ -1,4 +1,4 @@
-// What the page says of a run without a centre, where nodes have iterations in place of common rounds.
+// What the page says of a gossip run, where nodes have iterations in place of common rounds.
 
 import * as words from "./words.js";
 

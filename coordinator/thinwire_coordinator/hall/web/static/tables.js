@@ -43,7 +43,7 @@ export class NodeTable {
     this.use("star");
   }
 
-  /** Have the columns of a run with or without a centre. */
+  /** Have the columns of a star run or of a gossip run. */
   use(exchange) {
     if (this.exchange === exchange) return;
     this.exchange = exchange;
