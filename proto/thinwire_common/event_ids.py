@@ -39,14 +39,14 @@ FIELDS = {
     "forwards": "whether the proxy adds its client's address to X-Forwarded-For",
     "head_step": "the swarm's newest step",
     "head": "head of the chain of all that the node has mixed, in hex",
-    "iteration": "iterations that the node has finished, in a run without a centre",
+    "iteration": "iterations that the node has finished, in a gossip run",
     "here_bytes": "size of the part that is here already, in bytes",
     "in_steps": "the same over the root mean square of the nodes' steps; null without a step",
     "joined": "whether the node had joined",
     "loss": "loss in nats per token",
     "machine_bytes": "memory of the machine or of the container, in bytes",
     "measured_by": "who measured it: coordinator, nodes or both",
-    "member": "member number of a node, in a run without a centre",
+    "member": "member number of a node, in a gossip run",
     "members": "number of members of a topology",
     "memory_bytes": "the most memory that the program takes, in bytes",
     "metrics": "URL of the node's metrics",
@@ -84,7 +84,7 @@ FIELDS = {
     "threads": "CPU threads",
     "times": "how often it happened since the last line",
     "tokens": "tokens in counted contributions",
-    "topology": "number of a topology, in a run without a centre",
+    "topology": "number of a topology, in a gossip run",
     "total_bytes": "disk space that the whole run will need, in bytes",
     "verdict": "suspected, lowered, cleared or banned",
     "waited_s": "how long it waited, in seconds",
@@ -153,19 +153,18 @@ COORDINATOR = {
     "coordinator.evaluation_by": EventType("Who measures the held-out loss in this run.", ("measured_by", "reason")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.topology": EventType(
-        "In a run without a centre, a topology begins at the iteration `start`.",
+        "In a gossip run, a topology begins at the iteration `start`.",
         ("topology", "start", "members", "reason"),
     ),
     "coordinator.disagreement": EventType(
-        "In a run without a centre, the distance of the nodes from their mean was measured. in_steps: over the size of "
-        "a step.",
+        "In a gossip run, the distance of the nodes from their mean was measured. in_steps: over the size of a step.",
         ("iteration", "nodes", "distance", "in_steps"),
     ),
     "coordinator.collecting": EventType(
-        "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)
+        "In a gossip run, all iterations are done, and nodes send their parameters.", ("nodes",)
     ),
     "coordinator.deposit_bounded": EventType(
-        "In a run without a centre, the parameters of a node do not fit its last sketch or those of others; they are "
+        "In a gossip run, the parameters of a node do not fit its last sketch or those of others; they are "
         "not in the final mean, or not whole.",
         ("node_id", "reason"),
     ),
@@ -223,7 +222,7 @@ NODE = {
     "node.saved_again": EventType("A save of the node's state failed, and a later one succeeded.", ("reason",)),
     "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
-    "node.topology": EventType("The node has a new topology of a swarm without a centre.", ("topology", "peers")),
+    "node.topology": EventType("The node has a new topology of a gossip run.", ("topology", "peers")),
     "node.peer_left_out": EventType(
         "A peer sent what cannot be taken; the node goes on without it.", ("member", "node_id", "reason")
     ),
@@ -257,9 +256,7 @@ NODE = {
     "node.status_not_written": EventType("The file for `thinwire-node status` cannot be written.", ("reason",)),
     "node.run_complete": EventType("The run is complete, so the node leaves.", ("step",)),
     "node.left": EventType("The node has left with these parameters.", ("step", "fingerprint")),
-    "node.left_swarm": EventType(
-        "The node has left a swarm without a centre, after these iterations.", ("iteration", "head")
-    ),
+    "node.left_swarm": EventType("The node has left a gossip run, after these iterations.", ("iteration", "head")),
     "node.totals": EventType(
         "The totals of this life of the node, in its last line. A node that fails before it has joined tells none.",
         ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),

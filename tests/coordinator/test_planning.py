@@ -46,7 +46,7 @@ MATRIX = (Parameter(name="matrix", shape=(512, 512)), Parameter(name="vector", s
 
 @pytest.mark.parametrize("nodes", [1, 4, 16])
 @pytest.mark.parametrize("demo", [DemoSpec(), DemoSpec(k=44, update_topk=352)], ids=["few", "many"])
-def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -> None:
+def test_the_predicted_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -> None:
     layout = layout_of(MATRIX)
     facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
     sent, received = round_bytes(contract_of(MATRIX, demo), nodes)
@@ -57,7 +57,7 @@ def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -
 @pytest.mark.parametrize(
     ("k", "levels", "nodes"), [*((4096, levels, nodes) for levels in (2, 3, 7) for nodes in (4, 16, 64)), (96, 3, 16)]
 )
-def test_the_foretold_bytes_of_levels_are_those_of_the_codec(k: int, levels: int, nodes: int) -> None:
+def test_the_predicted_bytes_of_levels_are_those_of_the_codec(k: int, levels: int, nodes: int) -> None:
     layout, rng = layout_of(MATRIX), np.random.default_rng(1)
     facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
     demo = DemoSpec.model_validate({"k": k, "magnitude": "tile", "precondition": "none", "update_levels": levels})
@@ -77,7 +77,7 @@ def test_the_foretold_bytes_of_levels_are_those_of_the_codec(k: int, levels: int
 
 
 @pytest.mark.parametrize("multiplications", [0, activations.SMALL_MULTIPLICATIONS], ids=["without memory", "really"])
-def test_the_foretold_activations_are_those_of_a_real_pass(
+def test_the_predicted_activations_are_those_of_a_real_pass(
     multiplications: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activations, "SMALL_MULTIPLICATIONS", multiplications)

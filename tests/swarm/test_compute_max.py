@@ -1,4 +1,4 @@
-"""Real nodes compute in no more of the time than their owners lend, with a centre and without."""
+"""Real nodes compute in no more of the time than their owners lend, in a star run and in a gossip run."""
 
 from __future__ import annotations
 

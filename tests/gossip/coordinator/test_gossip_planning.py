@@ -94,7 +94,7 @@ def test_steps_of_muon_take_their_time() -> None:
 
 
 @pytest.mark.parametrize("codec", ["dense", "bf16", "int8", "sign"])
-def test_the_foretold_bytes_are_those_of_the_codec(codec: str) -> None:
+def test_the_predicted_bytes_are_those_of_the_codec(codec: str) -> None:
     layout = TileLayout([Parameter(name="w", shape=(1024, 1024))])
     difference = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(1))
     body = make_codec(codec, layout).encode(difference)

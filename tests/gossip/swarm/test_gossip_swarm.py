@@ -35,7 +35,7 @@ def distance_of(parameters: Iterable[torch.Tensor]) -> float:
     return float(((nodes - nodes.mean(0)) ** 2).sum(1).mean().sqrt())
 
 
-def check_foretold_disk(swarm: RealSwarm, coordinator: Process) -> None:
+def check_predicted_disk(swarm: RealSwarm, coordinator: Process) -> None:
     """The coordinator predicted the bytes of the run before its first row."""
     files = [path for folder in ("snapshots", "updates") for path in (swarm.state / folder).iterdir()]
     taken = sum(path.stat().st_size for path in files)
@@ -95,7 +95,7 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         check_what_is_shown(swarm, here)
         series = history_at(here)
         coordinator.end(END_S)
-        check_foretold_disk(swarm, coordinator)
+        check_predicted_disk(swarm, coordinator)
         swarm.coordinator(None, "--http", here)
         until(lambda: history_at(here)["complete"], "the history of the earlier term", *swarm.processes[-1:])
         again = history_at(here)
