@@ -55,8 +55,6 @@ from thinwire_proto.wire.rows import Counted, Row
 NODES = 4
 """Nodes in an update."""
 ROUND_S = 60.0
-LARGE_ROUND_S = 300.0
-"""Round of 124M parameters on CPUs: what `init --model llama-124m --machine laptop` plans, 295 s, rounded."""
 MICRO_BATCHES = 2
 """Micro-batches between two ends of a round."""
 WARM_UP = 1
