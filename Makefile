@@ -48,10 +48,10 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/python -m tools.options_table --check
 	$(BIN)/python -m tools.run_reference --check
 
-bench: $(VENV)/.bench  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH)
+bench: $(VENV)/.run  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH)
 	@$(BIN)/python -m bench.speed $(BENCH)
 
-bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
+bench-wan: $(VENV)/.run  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
 	$(BIN)/python -m bench.wide_area $(WAN)
 
 science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
@@ -69,7 +69,7 @@ fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and o
 abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator, into docs/abuse.md; about 20 minutes (ABUSE)
 	PYTHONPATH=tests:. $(BIN)/python -m abuse --write $(ABUSE)
 
-bench-adversary: $(VENV)/.bench  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four in a gossip run, 5)
+bench-adversary: $(VENV)/.run  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four in a gossip run, 5)
 	@$(BIN)/python -m bench.adversary$(if $(filter gossip,$(EXCHANGE)),.without_centre) $(ADVERSARY)
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)
