@@ -23,8 +23,7 @@ from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 
 class PublishedMethod:
@@ -84,9 +83,7 @@ class VotingMethod:
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), NodeTraffic(
-            up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
-        )
+        return mean(losses), NodeTraffic(up, len(encode_update(update, self._replica.layout)))
 
 
 class LocalStepsMethod:
@@ -126,7 +123,7 @@ class LocalStepsMethod:
         update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), NodeTraffic(up, len(encode_smaller(update, layout, demo)[0]))
+        return mean(losses), NodeTraffic(up, len(encode_update(update, layout)))
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:

@@ -199,7 +199,7 @@ CODEC = PanelRow(
         Panel(
             "Bits a component",
             "Payload bits of contributions for each vote, and of updates for each component. For contributions, 9.3 is "
-            "the entropy at k = 32; the coordinator uses the smallest form of an update.",
+            "the entropy at k = 32.",
             "lines",
             "bits",
             (
@@ -212,15 +212,7 @@ CODEC = PanelRow(
                     "down",
                 ),
             ),
-            width=8,
-        ),
-        Panel(
-            "Form of updates",
-            "Sealed updates a second, by form. The codec uses the smallest one.",
-            "stack",
-            "times/s",
-            (Query("sum by (codec) (rate(thinwire_coordinator_updates_total[$__rate_interval]))", "{{codec}}"),),
-            width=8,
+            width=12,
         ),
         Panel(
             "Size of updates and contributions",
@@ -234,7 +226,7 @@ CODEC = PanelRow(
                     "contribution",
                 ),
             ),
-            width=8,
+            width=12,
         ),
     ),
 )

@@ -229,9 +229,7 @@ def test_sealing_time_starts_at_the_deadline() -> None:
     for line in (
         event_line(RoundOpened(7, 3, 2, 10.0, 2.0)),
         event_line(ContributionTaken("a", 7, 100, 10, 0.5, 1.5, 0.1)),
-        event_line(
-            RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, "votes", gather_s=2.1, merge_s=0.2, seal_s=0.3)
-        ),
+        event_line(RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, gather_s=2.1, merge_s=0.2, seal_s=0.3)),
     ):
         assert line is not None
         times.take(line)
