@@ -66,7 +66,8 @@ class TaggedUnion(Generic[Spec]):
         name = spec.model_fields["kind"].default
         if not issubclass(spec, self._base) or not isinstance(name, str):
             raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
-        return self._specs.register(name)(spec)
+        self._specs.register(name)(spec)
+        return spec
 
     def find(self, name: str) -> Kind[Spec] | None:
         """The kind with this name, or None if neither thinwire nor an installed package defines it.

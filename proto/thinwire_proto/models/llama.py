@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -12,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
-from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.rotary import angles, rotate
-from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.weights_folder import NONE_TIED, check_config, read_tensors
-from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""
@@ -198,14 +196,8 @@ class Llama(nn.Module):
 
 
 @TASKS.register("llama")
-class LlamaTask(Task):
+class LlamaTask(SpecTask[LlamaSpec]):
     """The `Task` of the model kind `llama`."""
-
-    def __init__(self, spec: LlamaSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         model = self.model("cpu")
@@ -248,8 +240,3 @@ class LlamaTask(Task):
             "attention_bias": False,
             "mlp_bias": False,
         }
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: LlamaSpec) -> tuple[Parameter, ...]:
-    return manifest(LlamaTask(spec).model("meta"))
