@@ -59,15 +59,15 @@ class TaggedUnion(Generic[Spec]):
         self._default = default
         self._specs: Kinds[type[Spec]] = Kinds(f"{section}.kind", home)
 
-    def register(self, spec: type[New]) -> type[New]:
+    def register(self, registered: type[New]) -> type[New]:
         """Decorator that registers a spec. The default of its field `kind` is the kind's name.
 
         Raises ConfigError if the name is taken."""
-        name = spec.model_fields["kind"].default
+        spec, name = registered, registered.model_fields["kind"].default
         if not issubclass(spec, self._base) or not isinstance(name, str):
             raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
         self._specs.register(name)(spec)
-        return spec
+        return registered
 
     def find(self, name: str) -> Kind[Spec] | None:
         """The kind with this name, or None if neither thinwire nor an installed package defines it.

@@ -7,7 +7,7 @@ that was truncated kills it. So the library checks the header only, and the tens
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,12 +36,10 @@ DTYPES = {
 OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def save_tensors(
-    tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str], passed: Callable[[], None] | None = None
-) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
     """Write a safetensors file with `about` as metadata. The caller syncs and renames it. Raises OSError.
 
-    The tensors must not change meanwhile. passed: called after each tensor, which is not needed any longer.
+    The tensors must not change meanwhile.
     """
     names, head = head_of(tensors, about)
     try:
@@ -49,8 +47,6 @@ def save_tensors(
             file.write(head)
             for name in names:
                 _write(file, tensors[name])
-                if passed is not None:
-                    passed()
     except OSError as error:
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from None
 

@@ -133,23 +133,16 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = angles(tokens.shape[1], self._spec.head_width, self._spec.rope_theta, tokens.device)
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """cache: of the tokens before. These are then the next one, or the first ones."""
+        begin = 0 if cache is None else cache.length
+        end = begin + tokens.shape[1]
+        cos, sin = angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
         x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return self.norm(x)  # type: ignore[no-any-return]
-
-    def continued(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """The same for tokens that follow those in the cache: one, or the first ones."""
-        end = cache.length + tokens.shape[1]
-        cos, sin = (
-            table[cache.length :] for table in angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
-        )
-        x = self.embed_tokens(tokens)
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, cos, sin, kept)
-        cache.length = end
+        for number, layer in enumerate(self.layers):
+            x = layer(x, cos[begin:], sin[begin:], None if cache is None else cache.layers[number])
+        if cache is not None:
+            cache.length = end
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -187,7 +180,7 @@ class Llama(nn.Module):
             return self.next_logits(tokens), None  # the context moves on, and with it all that was computed
         if cache is None or cache.length != len(tokens) - 1:
             cache = Cache(self.spec.layers)
-        last = self.model.continued(tokens[None, cache.length :], cache)[0, -1]
+        last = self.model(tokens[None, cache.length :], cache)[0, -1]
         return self.lm_head(last).float(), cache
 
     def initialise(self, generator: torch.Generator) -> None:

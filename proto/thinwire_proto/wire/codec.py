@@ -1,7 +1,7 @@
 """The payload codec: votes and updates to bytes and back.
 
 A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
-of all their components (`whole_form`). An update has in addition the size of each merged vote. Where nodes seldom
+of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
 choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses them.
 With `demo.update_levels` an update contains the level of each component (`levels_form`).
 
@@ -45,8 +45,7 @@ from thinwire_proto.wire.packing import (
     unpack_bits,
     unpack_signs,
 )
-from thinwire_proto.wire.whole_form import WHOLE, decode_whole, encode_whole
-from thinwire_proto.wire.whole_tiles import components_in, spread, take, tiles_in
+from thinwire_proto.wire.whole_tiles import WHOLE, components_in, decode_whole, encode_whole, spread, take, tiles_in
 
 VERSION = 2
 ENVELOPE_BYTES_MAX = 128
