@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
@@ -30,6 +30,11 @@ UNKNOWN_KIND = "unknown_kind"
 
 class KindSpec(Section):
     """A section that is one of several kinds. Each kind overrides `kind` with a literal."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ()
+    """Keys that the coordinator computes."""
+    LOCAL: ClassVar[tuple[str, ...]] = ()
+    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     kind: str
 
