@@ -89,7 +89,7 @@ def _union(union: TaggedUnion[Any]) -> str:
         ]
     lines += [f"* `{kind.name}`: {_about(kind.spec)}" for kind in _kinds_of(union)]
     lines += ["", HEAD_OF_KINDS, *_rows_of_kinds(union), ""]
-    if local := sorted({key for kind in _kinds_of(union) for key in getattr(kind.spec, "LOCAL", ())}):
+    if local := sorted({key for kind in _kinds_of(union) for key in kind.spec.LOCAL}):
         paths = " and ".join(f"`{key}`" for key in local)
         lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
     return "\n".join(lines)

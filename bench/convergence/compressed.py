@@ -21,8 +21,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 
 class PublishedMethod:
@@ -88,7 +87,7 @@ class SwarmMethod:
         update = Update(self._replica.step, learning_rate(schedule, step), decay(schedule, step), merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), NodeTraffic(up, len(encode_smaller(update, layout, demo)[0]))
+        return mean(losses), NodeTraffic(up, len(encode_update(update, layout)))
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:

@@ -35,10 +35,9 @@ from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Levels, Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
-from thinwire_proto.wire.sign_form import signs_of
 
 PATIENCE_S = 100_000.0
 """Virtual seconds to wait for a condition before the simulation fails."""
@@ -354,12 +353,9 @@ class World:
             if isinstance(due, Levels):
                 assert isinstance(found, Levels)
                 pairs = [(found.values, due.values), (found.scales, due.scales)]
-            elif isinstance(found, Merged):
-                pairs = [(found.components, due.components), (found.values, due.values)]
             else:
-                assert isinstance(found, Signs)
-                signs = signs_of(due, layout, row.step)
-                pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
+                assert isinstance(found, Merged)
+                pairs = [(found.components, due.components), (found.values, due.values)]
             if not all(np.array_equal(one, other) for one, other in pairs):
                 raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")
 

@@ -154,7 +154,6 @@ class Rounds:
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,
                 components=out.components,
-                codec=out.form,
                 gather_s=gathered_at - current.opened,
                 merge_s=out.merge_s,
                 seal_s=out.seal_s,
