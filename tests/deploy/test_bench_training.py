@@ -13,7 +13,7 @@ import torch
 from bench.speed import gpu, report
 from bench.speed.training import MICRO_BATCHES, PlainTraining, Timed, measure
 from bench.speed.training_rows import MEMORY_RUN, training_rows
-from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.problems import read_run
 from thinwire_node.star.work import Work
 from thinwire_proto.contract.models.llama import LlamaSpec
 

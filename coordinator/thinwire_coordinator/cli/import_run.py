@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.hall.ledger.state_directory import create_state, is_state, lock_state, open_state
+from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError

@@ -105,9 +105,7 @@ def _text(arguments: argparse.Namespace) -> str:
         shard_bytes=arguments.shard_bytes,
         bad_max=arguments.bad_max,
     )
-    with Shown() as shown:
-        prepared = prepare(settings, shown)
-    return summary(settings.out, prepared)
+    return summary(settings.out, prepare(settings, Shown()))
 
 
 def _images(arguments: argparse.Namespace) -> str:
@@ -125,9 +123,7 @@ def _images(arguments: argparse.Namespace) -> str:
         bad_max=arguments.bad_max,
         threads=arguments.threads or _cores(),
     )
-    with Shown() as shown:
-        prepared = prepare_images(settings, shown)
-    return summary_of_images(settings.out, prepared)
+    return summary_of_images(settings.out, prepare_images(settings, Shown()))
 
 
 def _cores() -> int:

@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
-from pydantic_core import from_json
 
 from thinwire_coordinator.prepare.made_files import MADE, holds_prepared_data
 from thinwire_coordinator.prepare.problems import SourceFailed
@@ -32,9 +31,8 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "h
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
 """As in `Manifest`."""
-SPLITS_FILE, STATE_FILE, INFO_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
-"""Descriptions in a folder that the library `datasets` saved: of a set of splits, and of one data set."""
-METADATA_BYTES_MAX = 1 << 20
+SPLITS_FILE, DESCRIPTIONS, CACHE = "dataset_dict.json", ("state.json", "dataset_info.json"), "cache-"
+"""Names in a folder that the library `datasets` saved: of a set of splits, of one data set, and what `map` keeps."""
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
 
@@ -225,45 +223,21 @@ def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
 
 
 def _without_metadata(url: str, files: list[SourceFile]) -> list[SourceFile]:
-    """The files without what the library `datasets` keeps beside those of its data sets: descriptions, and results of
-    `map` and `filter`. Raises ConfigError if a part of a data set is missing, or if it has several splits."""
-    folders: dict[str, dict[str, SourceFile]] = {}
+    """The files without what the library `datasets` keeps beside its Arrow files: descriptions, and results of `map`
+    and `filter`. Raises ConfigError if there are several splits."""
+    tables = {PurePosixPath(file.name).parent for file in files if file.name.endswith(".arrow")}
+    parents = {table.parent for table in tables if table.name}
+    kept = []
     for file in files:
-        folder, _, name = file.name.rpartition("/")
-        folders.setdefault(folder, {})[name] = file
-    for folder, named in folders.items():
-        where = f"{url.rstrip('/')}/{folder}".rstrip("/")
-        splits, parts = _listed(named.get(SPLITS_FILE), "splits"), _listed(named.get(STATE_FILE), "_data_files")
-        if splits is not None:
-            named.pop(SPLITS_FILE)
+        path = PurePosixPath(file.name)
+        if path.name == SPLITS_FILE and path.parent in parents:
+            splits = sorted(table.name for table in tables if table.parent == path.parent and table.name)
             if len(splits) > 1:
-                raise ConfigError(
-                    f"{where}: holds the splits {', '.join(map(str, splits))}; give one: {where}/{splits[0]}"
-                )
-        names = {str(part.get("filename")) for part in parts or () if isinstance(part, dict)}
-        if names:
-            if missing := sorted(names - named.keys()):
-                raise ConfigError(
-                    f"{where}: its {STATE_FILE} lists {missing[0]}, which is missing; copy the whole folder"
-                )
-            folders[folder] = {name: named[name] for name in names}
-        elif any(name.endswith(".arrow") for name in named):
-            named.pop(INFO_FILE, None)
-    kept = {id(file) for named in folders.values() for file in named.values()}
-    return [file for file in files if id(file) in kept]
-
-
-def _listed(file: SourceFile | None, key: str) -> list[Any] | None:
-    """The list under a key of a small JSON file; None if it has none."""
-    if file is None:
-        return None
-    try:
-        with file.open() as content:
-            found: Any = from_json(content.read(METADATA_BYTES_MAX))
-    except (ValueError, PermissionError, FileNotFoundError):  # if it cannot be opened, its reader says so
-        return None
-    listed = found.get(key) if isinstance(found, dict) else None
-    return listed if isinstance(listed, list) and listed else None
+                where = f"{url.rstrip('/')}/{path.parent.as_posix()}".removesuffix("/.")
+                raise ConfigError(f"{where}: holds the splits {', '.join(splits)}; give one: {where}/{splits[0]}")
+        elif not (path.parent in tables and (path.name in DESCRIPTIONS or path.name.startswith(CACHE))):
+            kept.append(file)
+    return kept
 
 
 def _is_one_page(url: str) -> bool:

@@ -57,7 +57,7 @@ class Checker:
         """Accept a valid contribution into its round, if it is still open, and return its votes or the refusal."""
         over = Refusal(Reason.LATE, f"round {current.round.number} ended before this was checked")
         base = self._fingerprints.at(claim.step)
-        if base is None or current.round is not self._driver.round:
+        if base is None or current.round is not self._driver.machine.round:
             return over  # a later round is open: at a later step or, after a void round, at this step with a new nonce
         if not await self._replica_is_equal(member, claim, base):
             text = f"{member.name}: its replica differs at step {claim.step}; its votes are not merged"
@@ -70,7 +70,7 @@ class Checker:
         try:
             decode = self._decode, member.node_id, payload, current.k, contribution.weight > 0
             votes, ballot = await self._workers.submit(Job.DECODE_VOTES, *decode)
-            if current.round is not self._driver.round:
+            if current.round is not self._driver.machine.round:
                 return over
             if not contribution.weight:
                 self._observer.voted(contribution, ballot)

@@ -22,11 +22,12 @@ from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.star.round.receipts import Receipt
-from thinwire_coordinator.star.sealing import PublishedUpdate, SealedRound, Sealer
+from thinwire_coordinator.star.sealing import PublishedUpdate, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -78,7 +79,7 @@ class Rounds:
             self._tasks.fail(error)
 
     def _open(self, opened: Opened) -> None:
-        current = self._driver.round
+        current = self._driver.machine.round
         assert current is not None
         nonce = self._random.getrandbits(NONCE_BITS)
         fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
@@ -97,13 +98,22 @@ class Rounds:
         base = self._fingerprints.at(gathered.step)
         assert base is not None
         fingerprint = await base.fingerprint
-        sealed = SealedRound(gathered.round, self._term, gathered.step, base.nonce, fingerprint)
         accepted, leases = tuple(current.round.accepted), self._hall.leases
         settled = {contribution.node: leases.settle(contribution.node) for contribution in accepted}
-        counted = tuple(contribution.counted for contribution in accepted)
         signatures = tuple(contribution.signed for contribution in accepted)
+        row = Row(
+            step=gathered.step,
+            round=gathered.round,
+            term=self._term,
+            nonce=base.nonce,
+            fingerprint=fingerprint,
+            body_hash=b"",
+            body_bytes=0,
+            counted=tuple(contribution.counted for contribution in accepted),
+            previous=b"",
+        )
         try:
-            out = await self._sealer.seal(sealed, counted, signatures, current.merger, leases.packed)
+            out = await self._sealer.seal(row, signatures, current.merger, leases.packed)
         except Locked as error:
             log.warning("round %d is not sealed, and its contributions go back: %s", gathered.round, error)
             for node, runs in settled.items():
@@ -119,9 +129,9 @@ class Rounds:
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
         self._hall.sealed.set()
         self._driver.sealed()
-        if self._driver.complete:
-            text = f"the run is complete: {self._driver.step} updates are sealed"
-            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.step)
+        if self._driver.machine.complete:
+            text = f"the run is complete: {self._driver.machine.step} updates are sealed"
+            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.machine.step)
             self._announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:

@@ -21,10 +21,15 @@ ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class HubDataset:
+    """A data set. path, size, version: as of a `SourceFile`."""
+
     name: str
     config: str | None
     revision: str | None
     split: str
+    path: str
+    size: int | None = None
+    version: str = ""
 
 
 def parse_hub(url: str) -> HubDataset | None:
@@ -32,7 +37,7 @@ def parse_hub(url: str) -> HubDataset | None:
     found = ADDRESS.fullmatch(url)
     if found is None:
         return None
-    return HubDataset(found["name"], found["config"], found["revision"], found["split"] or "train")
+    return HubDataset(found["name"], found["config"], found["revision"], found["split"] or "train", url)
 
 
 def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:

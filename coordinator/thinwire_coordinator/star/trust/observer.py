@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject
+from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence
-from thinwire_coordinator.star.trust.port import NothingKept, TrustStore
+from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
@@ -48,20 +48,6 @@ SILENT_AFTER = 16
 often than that."""
 AUDIT_POSITIONS_MAX = 64
 """Positions of a contribution that are noted for an audit."""
-
-
-class Audits(Protocol):
-    """Audits contributions; see `thinwire_coordinator.star.trust.auditing.Auditor`."""
-
-    def due(self, now: float) -> bool: ...
-    def audit(
-        self,
-        replica: Replica,
-        own: Subject,
-        other: Subject,
-        references: Sequence[Ballot],
-    ) -> tuple[Audited, ...]: ...
-    def stop(self) -> None: ...
 
 
 @dataclass
@@ -87,26 +73,22 @@ class _Notes:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """store: keeps standings over restarts. audits: None for no audits. audit_every: rounds from one audit to the
-    next. randomness: source of the secret that chooses votes, and of who is audited."""
+    """store: keeps standings over restarts; None in simulations. audits: None for no audits. audit_every: rounds from
+    one audit to the next. randomness: source of the secret that chooses votes, and of who is audited."""
 
-    store: TrustStore
-    audits: Audits | None = None
+    store: AccessTrustStore | None = None
+    audits: Auditor | None = None
     audit_every: int = 1
     randomness: random.Random = field(default_factory=random.SystemRandom)
 
 
-NO_AUDITS = TrustSettings(NothingKept())
+NO_AUDITS = TrustSettings()
 
 
 class Observer:
     """The trust in each node."""
 
-    def __init__(
-        self,
-        hall: Hall,
-        settings: TrustSettings,
-    ) -> None:
+    def __init__(self, hall: Hall, settings: TrustSettings) -> None:
         self._layout, self._copies = hall.layout, hall.copies
         self._members, self._events = hall.members, hall.events
         self._workers, self._now = hall.workers, hall.now
@@ -115,7 +97,7 @@ class Observer:
         self._secret = Secret(settings.randomness.getrandbits(64))
         demo = hall.contract.demo
         self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0)
-        self.trust = Trust(hall.contract.round.weight_max, settings.store.load())
+        self.trust = Trust(hall.contract.round.weight_max, settings.store.load() if settings.store else ())
         self._notes: _Notes | None = None
         self._waiting = 0
         self._auditing = False  # whether a copy of the replica is kept for an audit
@@ -166,7 +148,7 @@ class Observer:
             self._auditing = True
             self._notes.copy = self._copies.take()
 
-    def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Audits) -> bool:
+    def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Auditor) -> bool:
         return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
@@ -272,9 +254,10 @@ class Observer:
         _, decisions = self.trust.observe(evidence, self._wall())
         for decision in decisions:
             self._tell(decision)
-        nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
-        nodes.update(node for node, _ in evidence.held_out)
-        self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
+        if self._store is not None:
+            nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
+            nodes.update(node for node, _ in evidence.held_out)
+            self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
 
     def _tell(self, decision: Decision) -> None:
         node = decision.node
