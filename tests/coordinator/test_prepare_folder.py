@@ -13,8 +13,8 @@ import pytest
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
-from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
 from thinwire_coordinator.prepare.progress import Shown
+from thinwire_coordinator.prepare.sources import CLAIM_FILE, WORK_FOLDER
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 

@@ -14,11 +14,10 @@ import pytest
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
-from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import Counts, TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
-from thinwire_coordinator.prepare.sources import parse_sources
+from thinwire_coordinator.prepare.sources import WORK_FOLDER, parse_sources
 from thinwire_proto.data.manifest import MANIFEST_FILE
 
 TEXTS = [

@@ -15,13 +15,12 @@ from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
-from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.shards import BlobWriter, cut
-from thinwire_coordinator.prepare.sources import NamedSource
+from thinwire_coordinator.prepare.sources import WORK_FOLDER, NamedSource
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer, training_library

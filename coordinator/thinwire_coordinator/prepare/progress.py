@@ -14,11 +14,16 @@ class Shown:
     """Counts documents, tokens and bytes of text; `total_bytes` is of the files to read."""
 
     def __init__(self) -> None:
-        self._restart("", None)
+        self._label = ""
+        self._total: int | None = None
+        self._documents = self._tokens = self._text = 0
+        self._began = self._said = time.monotonic()
 
     def begin(self, label: str, total_bytes: int | None) -> None:
         """Begin a part of the work. total_bytes: None if it is not known."""
-        self._restart(label, total_bytes)
+        self._label, self._total = label, total_bytes
+        self._documents = self._tokens = self._text = 0
+        self._began = self._said = time.monotonic()
         self.say(label if total_bytes is None else f"{label}: {human_bytes(total_bytes)}")
 
     def count(self, read_bytes: int, documents: int, tokens: int, text_bytes: int) -> None:
@@ -38,8 +43,3 @@ class Shown:
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
-
-    def _restart(self, label: str, total: int | None) -> None:
-        self._label, self._total = label, total
-        self._documents = self._tokens = self._text = 0
-        self._began = self._said = time.monotonic()

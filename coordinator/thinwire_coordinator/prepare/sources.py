@@ -20,8 +20,9 @@ from urllib.parse import unquote
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from thinwire_coordinator.prepare.made_files import MADE, holds_prepared_data
 from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.DOTALL)
@@ -35,6 +36,12 @@ SPLITS_FILE, DESCRIPTIONS, CACHE = "dataset_dict.json", ("state.json", "dataset_
 """Names in a folder that the library `datasets` saved: of a set of splits, of one data set, and what `map` keeps."""
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
+WORK_FOLDER = "unfinished"
+"""Folder of an interrupted run, below the output folder."""
+CLAIM_FILE = "prepare.lock"
+"""Locked while `prepare` works. It stays after an interruption, so it tells our unfinished work from foreign files."""
+MADE = frozenset({MANIFEST_FILE, BLOBS_FOLDER, WORK_FOLDER, CLAIM_FILE, TOKENIZER_FILE})
+"""What `prepare` writes into its folder. Nothing of it is taken for a text."""
 
 
 @dataclass(frozen=True)
@@ -213,13 +220,19 @@ def _outside(files: list[SourceFile], folder: Path) -> list[SourceFile]:
 
 def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
     """The files that an earlier `prepare` has not made. Otherwise its held-out text would be trained on."""
-    is_made_in = cache(holds_prepared_data)
+    is_made_in = cache(_holds_prepared_data)
 
     def is_made(file: SourceFile) -> bool:
         folders, parts = Path(file.path).parents, reversed(PurePosixPath(file.name).parts)
         return any(part in MADE and is_made_in(folders[up]) for up, part in enumerate(parts))
 
     return [file for file in files if not (file.is_local and is_made(file))]
+
+
+def _holds_prepared_data(folder: Path) -> bool:
+    """Whether a `prepare` has written into a folder, or begun to."""
+    whole = (folder / MANIFEST_FILE).is_file() and (folder / BLOBS_FOLDER).is_dir()
+    return whole or ((folder / CLAIM_FILE).is_file() and (folder / WORK_FOLDER).is_dir())
 
 
 def _without_metadata(url: str, files: list[SourceFile]) -> list[SourceFile]:

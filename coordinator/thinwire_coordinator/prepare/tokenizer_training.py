@@ -15,6 +15,7 @@ from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, key_of
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 END_WORD = "<|endoftext|>"
 SAMPLE_BYTES = 32 << 20
@@ -88,9 +89,5 @@ def _bounded(texts: Iterable[str]) -> Iterator[str]:
 
 def training_library() -> Any:
     """The library that trains a tokenizer. Raises ConfigError if it is missing."""
-    try:
-        import tokenizers  # noqa: PLC0415 - an extra
-        import tokenizers.trainers  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("--train-tokenizer needs the library tokenizers: pip install 'thinwire[data]'") from None
-    return tokenizers
+    import_extra("tokenizers.trainers", "data")
+    return import_extra("tokenizers", "data")

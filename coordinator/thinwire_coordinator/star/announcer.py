@@ -32,12 +32,9 @@ class Announcer:
         self._view = view
         self._intake = intake
         self._evaluations = evaluations
-        self._ledger = hall.state.ledger
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
         self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
         self._telling: asyncio.TimerHandle | None = None
@@ -56,7 +53,7 @@ class Announcer:
             self._granted[node] = None
         if not self._writing:
             self._writing = True
-            self._tasks.keep_timed(self._write_leases())
+            self._hall.tasks.keep_timed(self._write_leases())
 
     def announce_to_all(self) -> None:
         self._announce(self._hall.members.by_id)
@@ -96,13 +93,13 @@ class Announcer:
         while self._granted:
             announced = list(self._granted)
             self._granted.clear()
-            await self._workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
+            await self._hall.workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
             # who has been granted more meanwhile gets it all with the next write
             self._announce([node for node in announced if node not in self._granted])
         self._writing = False
 
     def _recording(self) -> Callable[[], None]:
-        return partial(self._ledger.record_leases, self._hall.leases.packed())
+        return partial(self._hall.state.ledger.record_leases, self._hall.leases.packed())
 
     def _announce(self, nodes: Iterable[str]) -> None:
         current = self._intake.current

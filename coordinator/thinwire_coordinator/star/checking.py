@@ -38,12 +38,9 @@ class Checker:
     def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
         self._observer = observer
         self._demo = hall.contract.demo
-        self._layout = hall.layout
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
         self._room = asyncio.Semaphore(UNMERGED_MAX)
 
     async def check(
@@ -69,7 +66,7 @@ class Checker:
         merging: asyncio.Future[None] | None = None
         try:
             decode = self._decode, member.node_id, payload, current.k, contribution.weight > 0
-            votes, ballot = await self._workers.submit(Job.DECODE_VOTES, *decode)
+            votes, ballot = await self._hall.workers.submit(Job.DECODE_VOTES, *decode)
             if current.round is not self._driver.machine.round:
                 return over
             if not contribution.weight:
@@ -81,9 +78,9 @@ class Checker:
                 # not before: a node puts votes back that are late, and may send them again
                 self._observer.voted(contribution, ballot)
                 # the merge thread adds votes in the order of this queue; the seal comes after all of them
-                merging = self._workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
+                merging = self._hall.workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
                 merging.add_done_callback(lambda _: self._room.release())
-                self._tasks.must_succeed(merging)
+                self._hall.tasks.must_succeed(merging)
 
             return votes if self._driver.deliver(contribution, current.round, accepted) else over
         except PayloadError as error:
@@ -94,7 +91,7 @@ class Checker:
 
     def _decode(self, node: str, payload: bytes, k: int, merged: bool) -> tuple[Votes, Ballot]:
         demo = self._demo
-        votes = decode_votes(payload, self._layout, k, demo.magnitude, whole=demo.sends_whole_tiles)
+        votes = decode_votes(payload, self._hall.layout, k, demo.magnitude, whole=demo.sends_whole_tiles)
         return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:

@@ -49,21 +49,13 @@ class Rounds:
         evaluations: Evaluations,
         observer: Observer,
     ) -> None:
-        self._contract = hall.contract
-        self._layout = hall.layout
-        self._ledger = hall.state.ledger
-        self._term = hall.term.number
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
-        self._replica = hall.replica
         self._intake = intake
         self._announcer = announcer
         self._evaluations = evaluations
         self._observer = observer
-        self._random = hall.randomness
         self._sealer = sealer
 
     def handle(self, action: Action) -> None:
@@ -72,22 +64,24 @@ class Rounds:
                 self._open(action)
             elif isinstance(action, Gathered):
                 assert self._intake.current is not None
-                self._tasks.seal(self._seal(self._intake.current, action))
+                self._hall.tasks.seal(self._seal(self._intake.current, action))
             else:
                 self._void(action)
         except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round forever
-            self._tasks.fail(error)
+            self._hall.tasks.fail(error)
 
     def _open(self, opened: Opened) -> None:
         current = self._driver.machine.round
         assert current is not None
-        nonce = self._random.getrandbits(NONCE_BITS)
-        fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
+        nonce = self._hall.randomness.getrandbits(NONCE_BITS)
+        fingerprint = self._hall.workers.submit(Job.FINGERPRINT, self._hall.replica.fingerprint, nonce)
         self._fingerprints.know(opened.step, nonce, fingerprint)
-        k = self._contract.demo.k
-        self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
+        k = self._hall.contract.demo.k
+        self._intake.open(current, k, merger_of(self._hall.contract, self._hall.layout, opened.step))
         self._hall.events.tell(
-            RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
+            RoundOpened(
+                opened.round, opened.step, len(opened.nodes), current.opened, self._hall.contract.round.length_s
+            )
         )
         self._evaluations.opened(opened.step, opened.nodes)
         self._observer.opened(opened.round, opened.nodes, k)
@@ -104,7 +98,7 @@ class Rounds:
         row = Row(
             step=gathered.step,
             round=gathered.round,
-            term=self._term,
+            term=self._hall.term.number,
             nonce=base.nonce,
             fingerprint=fingerprint,
             body_hash=b"",
@@ -120,7 +114,7 @@ class Rounds:
                 leases.unsettle(node, runs)
             self._driver.not_sealed(LEDGER_LOCKED)
             return
-        self._tasks.keep(self._tell_applied(gathered.step, out.applied))
+        self._hall.tasks.keep(self._tell_applied(gathered.step, out.applied))
         self._hall.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
@@ -139,8 +133,10 @@ class Rounds:
         assert current is not None
         text = f"round {voided.round} is void: {voided.why}"
         tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
-        written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
-        self._tasks.must_succeed(written)
+        written = self._hall.workers.submit(
+            Job.WRITE_VOID, self._hall.state.ledger.record_void, self._hall.term.number, voided.round, voided.why
+        )
+        self._hall.tasks.must_succeed(written)
         self._observer.voided()
         self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
         events = self._hall.events
@@ -158,7 +154,7 @@ class Rounds:
                 at=self._hall.sealed_at,
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
-                tokens=_samples(accepted) * self._contract.model.context,
+                tokens=_samples(accepted) * self._hall.contract.model.context,
                 loss=weighted_median((one.loss, one.weight) for one in accepted),
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,

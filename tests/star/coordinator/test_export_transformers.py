@@ -14,8 +14,7 @@ from support.new_state import make_state
 from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
-from thinwire_coordinator.export.model_files import write_model
-from thinwire_coordinator.export.tokenizer_class import AUTO, FAST, class_to_open
+from thinwire_coordinator.export.model_files import AUTO, FAST, class_to_open, write_model
 from thinwire_coordinator.hall.generation import Sampling, generate
 from thinwire_coordinator.hall.ledger.state_directory import keep_blobs, open_state
 from thinwire_coordinator.star.replay import replica_at_head

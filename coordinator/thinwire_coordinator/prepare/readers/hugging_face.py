@@ -12,6 +12,7 @@ from thinwire_coordinator.prepare.problems import SourceFailed
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 ADDRESS = re.compile(
     re.escape(HUB)
@@ -65,10 +66,7 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
 
 
 def _rows(dataset: HubDataset, where: str) -> Any:
-    try:
-        import datasets  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(f"{where}: needs the library datasets: pip install 'thinwire[hub]'") from None
+    datasets = import_extra("datasets", "hub")
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).handlers.clear()  # this program's own log has their messages too
     try:

@@ -89,9 +89,7 @@ class Observer:
     """The trust in each node."""
 
     def __init__(self, hall: Hall, settings: TrustSettings) -> None:
-        self._layout, self._copies = hall.layout, hall.copies
-        self._members, self._events = hall.members, hall.events
-        self._workers, self._now = hall.workers, hall.now
+        self._hall = hall
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
         self._random, self._wall = settings.randomness, hall.surroundings.wall
         self._secret = Secret(settings.randomness.getrandbits(64))
@@ -139,17 +137,19 @@ class Observer:
 
     def opened(self, number: int, nodes: tuple[str, ...], k: int) -> None:
         """A round has opened for these nodes."""
-        votes_max = max(1, len(nodes) * self._layout.selected_max(k))
+        votes_max = max(1, len(nodes) * self._hall.layout.selected_max(k))
         share = 1.0
         while share * votes_max > VOTES_MAX:
             share /= 2  # in powers of two, so that it seldom changes
         self._notes = _Notes(number, nodes, share)
         if self._audits is not None and self._audit_is_due(number, nodes, self._audits):
             self._auditing = True
-            self._notes.copy = self._copies.take()
+            self._notes.copy = self._hall.copies.take()
 
     def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Auditor) -> bool:
-        return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
+        return (
+            number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._hall.now())
+        )
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
         """Take the votes of a contribution that will be compared, none if its round is not noted. Any thread may call
@@ -204,14 +204,16 @@ class Observer:
             self._drop(notes)
             return
         self._waiting += 1
-        self._events.keep("trust", self._observe(notes))
+        self._hall.events.keep("trust", self._observe(notes))
 
     async def _observe(self, notes: _Notes) -> None:
         audited = notes.copy is not None
         try:
             ballots = [subject.ballot for subject in notes.subjects.values()]
             weights = {ballot.node: self.trust.weight(ballot.node) for ballot in ballots}
-            shown = await self._workers.submit(Job.COMPARE_VOTES, self._comparer.compare, ballots, weights.__getitem__)
+            shown = await self._hall.workers.submit(
+                Job.COMPARE_VOTES, self._comparer.compare, ballots, weights.__getitem__
+            )
             silent, mismatched = tuple(self._silent_of(notes)), tuple(notes.mismatched)
             self._learn(RoundEvidence(notes.round, shown, silent, mismatched, tuple(notes.malformed)))
             if notes.copy is not None:
@@ -224,7 +226,7 @@ class Observer:
             self._auditing = self._auditing and not audited
 
     def _silent_of(self, notes: _Notes) -> Iterable[str]:
-        members = self._members.by_id
+        members = self._hall.members.by_id
         for node in list(self._silent):
             if node not in members or not members[node].active:
                 del self._silent[node]
@@ -248,7 +250,7 @@ class Observer:
         references = [subject.ballot for subject in subjects.values() if self.trust.weight(subject.ballot.node) > 0]
         references = [*references, *reversed(self._earlier)][:REFERENCES_MAX]
         assert self._audits is not None
-        return await self._workers.submit(Job.AUDIT, self._audits.audit, copy, own, other, references)
+        return await self._hall.workers.submit(Job.AUDIT, self._audits.audit, copy, own, other, references)
 
     def _learn(self, evidence: RoundEvidence) -> None:
         _, decisions = self.trust.observe(evidence, self._wall())
@@ -261,7 +263,7 @@ class Observer:
 
     def _tell(self, decision: Decision) -> None:
         node = decision.node
-        name = self._members.by_id[node].name if node in self._members.by_id else node[:8]
+        name = self._hall.members.by_id[node].name if node in self._hall.members.by_id else node[:8]
         verdict, cause, reason = decision.verdict, decision.cause, decision.reason
         until = decision.until if verdict is Verdict.BANNED else 0.0
         tell(
@@ -275,7 +277,7 @@ class Observer:
             cause=cause.value,
             reason=reason,
         )
-        self._events.tell(NodeJudged(node, verdict, cause, reason, until))
+        self._hall.events.tell(NodeJudged(node, verdict, cause, reason, until))
 
     @property
     def noted_votes(self) -> int:
