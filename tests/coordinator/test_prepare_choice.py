@@ -41,7 +41,7 @@ CODINGS: list[tuple[str, bytes, str | None]] = [
     ("a.jsonl.gz", b"", "gzip"),
     ("a.jsonl.gz", b"\0" + GZIP, "gzip"),  # damaged
     ("a.jsonl.gz.download", GZIP, "gzip"),
-    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "lzma"),
+    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "xz"),
     ("a.txt", "Grüße".encode("utf-16"), "UTF-16"),
     ("a.bin", "Grüße".encode("utf-16"), None),  # tokens
     ("a.bin", b"\x5d\0\0\1", None),

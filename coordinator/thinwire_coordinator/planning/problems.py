@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -88,20 +88,12 @@ def check_file(path: Path) -> CheckedFile:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = SYNTAX_LINE.search(str(error))
-        return _unread(f"is not TOML: {error}{_syntax_hint(text, found)}", int(found[1]) if found else None)
+        return _unread(f"is not TOML: {error}", int(found[1]) if found else None)
     return _Check(document, key_lines(text), path.parent).result()
 
 
 def _unread(text: str, line: int | None = None) -> CheckedFile:
     return CheckedFile(None, (Problem(line, "", text),), {})
-
-
-def _syntax_hint(text: str, found: re.Match[str] | None) -> str:
-    lines = text.splitlines()
-    if found is None or not 0 < int(found[1]) <= len(lines):
-        return ""
-    value = lines[int(found[1]) - 1].partition("=")[2].partition("#")[0].strip()
-    return f'; a text needs quotes: "{value}"' if re.fullmatch(r"[A-Za-z][\w./-]*", value) else ""
 
 
 class _Check:
@@ -180,7 +172,7 @@ class _Check:
             return str(entry["ctx"]["error"])
         text = f"{entry['msg'][0].lower()}{entry['msg'][1:]}"
         shown = "" if isinstance(given, dict | BaseModel) else f" (it is {given!r:.80})"
-        return f"{text}{shown}{self._value_hint(path, entry)}"
+        return f"{text}{shown}"
 
     def _nearest_key(self, path: KeyPath) -> str:
         """Which key was probably meant: in this section, in one of its other kinds, or in another section."""
@@ -209,28 +201,6 @@ class _Check:
             return ["kind"]
         keys = [key for key in kind.spec.model_fields if key not in getattr(kind.spec, "DERIVED", ())]
         return [*keys, "preset"] if section == "model" else keys
-
-    def _value_hint(self, path: KeyPath, entry: Any) -> str:
-        given, kind = entry["input"], entry["type"]
-        if kind == "literal_error" and isinstance(given, str):
-            return did_you_mean(given, self._choices(path), '"{}"')
-        if kind in ("int_type", "float_type") and isinstance(given, str):
-            return "; write the number without quotes"
-        if kind == "int_type" and isinstance(given, float) and given.is_integer():
-            return f"; write {int(given)}"
-        if kind == "bool_type":
-            return "; write true or false"
-        return ""
-
-    def _choices(self, path: KeyPath) -> list[str]:
-        section = path[0]
-        union = UNION_OF.get(section)
-        kind = union.kind_of(self._document.get(section, {})) if union else None
-        spec: type[BaseModel] = kind.spec if kind else type(RunSpec.model_fields[section].default)
-        field = spec.model_fields.get(path[-1])
-        if field is None or get_origin(field.annotation) is not Literal:
-            return []
-        return [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:

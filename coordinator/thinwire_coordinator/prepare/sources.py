@@ -28,6 +28,7 @@ from thinwire_proto.errors import ConfigError
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.DOTALL)
 HUB = "hf://datasets/"
 HTTP = ("http://", "https://")
+NOT_THERE = "there is no such file or folder"
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "https": "data", "hf": "hub"}
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
@@ -159,7 +160,7 @@ def find_files(url: str, stall_s: float, out: Path | None = None) -> list[Source
     except FutureTimeout:
         raise SourceFailed(f"{url}: does not answer; check the address and the connection") from None
     except FileNotFoundError:
-        raise ConfigError(f"{url}: there is no such file or folder") from None
+        raise ConfigError(f"{url}: {NOT_THERE}") from None
     except ImportError as error:
         extra = EXTRAS.get(url.partition("://")[0])
         install = f"pip install 'thinwire[{extra}]'" if extra else str(error)
@@ -178,7 +179,8 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     elif system.exists(path):
         infos, root = {path: system.info(path)}, _without_query(path).rpartition("/")[0]
     else:
-        raise _why_not_there(system, path, url)
+        where = "there is no such page, or its server cannot be reached" if url.startswith(HTTP) else NOT_THERE
+        raise ConfigError(f"{url}: {where}")
     files = [_file(system, found, infos[found], root) for found in sorted(infos)]
     files = [file for file in files if not _is_hidden(file.name)]
     outside = files if out is None else _outside(files, out)
@@ -189,19 +191,6 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     if not (texts := _not_prepared(outside)):
         raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
     return _without_metadata(url, texts)
-
-
-def _why_not_there(system: Any, path: str, url: str) -> ConfigError:
-    """The error of an address that has no file. Over HTTP fsspec takes a server that cannot be reached for one without
-    the file; the reason that it had is the cause of the error of `info`."""
-    if url.startswith(HTTP):
-        try:
-            system.info(path)
-        except FileNotFoundError as error:
-            if (reason := error.__cause__) is not None and not hasattr(reason, "status"):  # no server has answered
-                hint = "check the address and the connection, and start the command again"
-                return SourceFailed(f"{url}: cannot be reached: {str(reason) or type(reason).__name__}; {hint}")
-    return ConfigError(f"{url}: there is no such file or folder")
 
 
 def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Announcer:
             step=current.round.step,
             deadline=current.round.deadline,
             now=self._driver.now(),
-            k=current.k,
+            k=self._hall.contract.demo.k,
             nonces=tuple(self._fingerprints.nonces(current.round.step)),
             lease=self._hall.leases.granted(node),
             upcoming=self._hall.leases.reserved(node),

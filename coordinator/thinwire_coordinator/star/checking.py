@@ -37,7 +37,6 @@ class Checker:
 
     def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
         self._observer = observer
-        self._demo = hall.contract.demo
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
@@ -65,7 +64,7 @@ class Checker:
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
         try:
-            decode = self._decode, member.node_id, payload, current.k, contribution.weight > 0
+            decode = self._decode, member.node_id, payload, contribution.weight > 0
             votes, ballot = await self._hall.workers.submit(Job.DECODE_VOTES, *decode)
             if current.round is not self._driver.machine.round:
                 return over
@@ -89,9 +88,9 @@ class Checker:
             if merging is None:
                 self._room.release()
 
-    def _decode(self, node: str, payload: bytes, k: int, merged: bool) -> tuple[Votes, Ballot]:
-        demo = self._demo
-        votes = decode_votes(payload, self._hall.layout, k, demo.magnitude, whole=demo.sends_whole_tiles)
+    def _decode(self, node: str, payload: bytes, merged: bool) -> tuple[Votes, Ballot]:
+        demo = self._hall.contract.demo
+        votes = decode_votes(payload, self._hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
         return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:

@@ -62,9 +62,9 @@ class Intake:
         self.room = ByteBudget(arriving_bytes_max(hall.contract.round.nodes_max, self.payload_bytes_max))
         self.current: OpenRound | None = None
 
-    def open(self, opened: Round, k: int, merger: Merges) -> None:
+    def open(self, opened: Round, merger: Merges) -> None:
         """Accept contributions to this round from now on."""
-        self.current = OpenRound(opened, k, merger)
+        self.current = OpenRound(opened, merger)
 
     def close(self, receipt: Receipt) -> None:
         """End the round: give this receipt to every accepted contribution."""

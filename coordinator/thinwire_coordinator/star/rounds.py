@@ -76,15 +76,14 @@ class Rounds:
         nonce = self._hall.randomness.getrandbits(NONCE_BITS)
         fingerprint = self._hall.workers.submit(Job.FINGERPRINT, self._hall.replica.fingerprint, nonce)
         self._fingerprints.know(opened.step, nonce, fingerprint)
-        k = self._hall.contract.demo.k
-        self._intake.open(current, k, merger_of(self._hall.contract, self._hall.layout, opened.step))
+        self._intake.open(current, merger_of(self._hall.contract, self._hall.layout, opened.step))
         self._hall.events.tell(
             RoundOpened(
                 opened.round, opened.step, len(opened.nodes), current.opened, self._hall.contract.round.length_s
             )
         )
         self._evaluations.opened(opened.step, opened.nodes)
-        self._observer.opened(opened.round, opened.nodes, k)
+        self._observer.opened(opened.round, opened.nodes)
         self._announcer.grant_and_announce(opened.nodes)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:

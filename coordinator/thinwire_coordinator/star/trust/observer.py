@@ -135,9 +135,9 @@ class Observer:
 
     # a round
 
-    def opened(self, number: int, nodes: tuple[str, ...], k: int) -> None:
+    def opened(self, number: int, nodes: tuple[str, ...]) -> None:
         """A round has opened for these nodes."""
-        votes_max = max(1, len(nodes) * self._hall.layout.selected_max(k))
+        votes_max = max(1, len(nodes) * self._hall.layout.selected_max(self._hall.contract.demo.k))
         share = 1.0
         while share * votes_max > VOTES_MAX:
             share /= 2  # in powers of two, so that it seldom changes
