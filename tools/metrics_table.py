@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from thinwire_common.metrics import Definition
-from thinwire_coordinator.hall.observe import definitions, star_metrics
+from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.kinds import KINDS, kind
 from thinwire_node.observe import metrics as node_metrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
-COORDINATOR = (*definitions.METRICS, *star_metrics.METRICS, *OF_KINDS)
+COORDINATOR = (*definitions.METRICS, *OF_KINDS)
 NODE = node_metrics.ALL
 TABLES = (
     ("The coordinator", COORDINATOR),

@@ -23,7 +23,7 @@ from bench.convergence.arms import ARMS as CONVERGENCE_ARMS
 from bench.convergence.arms import DEFAULT
 from thinwire.compression.residual import dropped_part
 from thinwire.compression.sent import Sent
-from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import TorchCompute
 from thinwire_proto.contract import Contract, CorpusSpec, ScheduleSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,13 +17,11 @@ from thinwire_common.logs import tell
 from thinwire_common.open_files import check_open_files
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
-from thinwire_coordinator.hall.access.bounds import LEAST, Bounds, open_files_for
+from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files_for
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
-from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.store import AccessStore, BanTable
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.ban_watch import watch_bans
 from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
-from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.events import Event
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
@@ -30,13 +29,13 @@ from thinwire_coordinator.hall.kind import Kind, Opening
 from thinwire_coordinator.hall.ledger.bodies import StoreFails
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.hall.torch_threads import default_threads
-from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.hall.workers import Job, Workers, default_threads
 from thinwire_coordinator.kinds import kind_of
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_proto import limits
@@ -248,3 +247,19 @@ class Coordinator:
             self._access.close()
         if self._lock is not None:
             self._lock.release()
+
+
+async def watch_bans(run: Run, bans: BanTable, newest: int = 0, wall_clock: Callable[[], float] = time.time) -> None:
+    """Read the bans every BANS_READ_S, until cancelled. The door refuses nodes that join meanwhile.
+
+    If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
+    """
+    while True:
+        now = wall_clock()
+        holding = await run.workers.once_unlocked(Job.READ_BANS, bans.holding, now)
+        for node_id, ban in holding.items():
+            run.expel(node_id, ban.denied(now))
+        newest, pardoned = await run.workers.once_unlocked(Job.READ_BANS, bans.pardoned_since, newest)
+        for node_id in pardoned:
+            run.pardon(node_id)
+        await asyncio.sleep(limits.BANS_READ_S)

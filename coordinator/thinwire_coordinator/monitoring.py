@@ -10,17 +10,16 @@ from thinwire_coordinator.hall.access.organizer import Logins, OrganizerSecret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.observe.exposition import Exposition
-from thinwire_coordinator.hall.observe.node_names import NodeNames
+from thinwire_coordinator.hall.observe.history import NodeNames
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.observe.sinks.sinks import Sinks
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.hall.web.organizer import Organizer
+from thinwire_coordinator.hall.view import WholeRun
+from thinwire_coordinator.hall.web.organizer import AccessPanel, Organizer
 from thinwire_coordinator.hall.web.page import Page
-from thinwire_coordinator.hall.web.panel import AccessPanel
 from thinwire_coordinator.hall.web.server import WebServer
-from thinwire_coordinator.hall.whole_run import WholeRun
 from thinwire_coordinator.hall.workers import Workers
 
 log = logging.getLogger("thinwire.coordinator")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.observe.kept_answers import NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
+from thinwire_coordinator.hall.observe.cpu_budget import NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01

@@ -17,10 +17,10 @@ import pytest
 from support.sealed_run import make_run, verified
 from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.gossip.disk import predict_beats
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Sealed, measure
 from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Sealed, measure
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.replay import replay, replica_at_head

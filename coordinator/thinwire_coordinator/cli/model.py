@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.hall.torch_threads import default_threads
+from thinwire_coordinator.hall.workers import default_threads
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.errors import ContractError

@@ -27,7 +27,7 @@ from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, Go
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member

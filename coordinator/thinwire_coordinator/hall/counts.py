@@ -1,7 +1,7 @@
 """All counts of a coordinator since its process started.
 
 No other module adds up counts. `Counts` is the first watcher of a swarm's events; the status call, the page and the
-metrics read it. Bytes are counted where gRPC parses and serializes messages (`rpc.traffic`). Bytes of a single node are
+metrics read it. Bytes are counted where gRPC parses and serializes messages (`rpc.server`). Bytes of a single node are
 counted in `rpc.service`, which knows the node.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 from thinwire_coordinator.hall.events import (
     TIME_IS_UP,
     BeatSealed,
@@ -30,8 +30,8 @@ from thinwire_coordinator.hall.events import (
     PartJudged,
     RoundSealed,
     RoundVoid,
+    Verdict,
 )
-from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted

@@ -15,10 +15,9 @@ from functools import partial
 from typing import TypeVar
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.capacity import check_disks
+from thinwire_coordinator.hall.capacity import Need, check_disks, needs_of
 from thinwire_coordinator.hall.kind import Kind
-from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
-from thinwire_coordinator.hall.ledger.disk_forecast import Need, needs_of
+from thinwire_coordinator.hall.ledger.checks import check_complete
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from prometheus_client.metrics_core import Metric
@@ -137,3 +138,28 @@ def waiting_for(nodes: int) -> str:
 def counted(count: int, what: str) -> str:
     """A number and its noun, in the plural where it has one."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+SHARES_TOLD_MAX = 100
+"""Nodes whose shares a status has, so that its size does not grow with the nodes that have ever come."""
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """A node's counted contributions and their tokens. name: empty if it is not known."""
+
+    node: str
+    name: str
+    counted: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """tokens: of counted contributions. since_step: where this term began. nodes: with a counted contribution. shares:
+    those with the most tokens, at most SHARES_TOLD_MAX."""
+
+    tokens: int
+    since_step: int
+    nodes: int
+    shares: tuple[NodeShare, ...]

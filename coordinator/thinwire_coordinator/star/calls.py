@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import UpdateSent
 from thinwire_coordinator.hall.ledger.retention import NotKept

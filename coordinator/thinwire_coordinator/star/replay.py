@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.ledger.soundness import check_length, no_snapshot
+from thinwire_coordinator.hall.ledger.checks import check_length, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica

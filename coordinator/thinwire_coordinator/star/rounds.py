@@ -11,7 +11,7 @@ import logging
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.losses import weighted_median
+from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations

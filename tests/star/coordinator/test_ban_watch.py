@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import Bench
+from thinwire_coordinator.coordinator import watch_bans
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.ban_watch import watch_bans
 
 NOW = 1_790_000_000.0
 
 
 @pytest.fixture(autouse=True)
 def _polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire_coordinator.hall.ban_watch.BANS_READ_S", 0.01)
+    monkeypatch.setattr("thinwire_proto.limits.BANS_READ_S", 0.01)
 
 
 @pytest.fixture

@@ -24,15 +24,14 @@ from support.small import small_contract
 from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.hall import open_hall
-from thinwire_coordinator.hall.observe.counters import Counters
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.exposition import Exposition
-from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.metrics import Counters, Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
 from thinwire_coordinator.hall.rpc.server import Server
-from thinwire_coordinator.hall.rpc.traffic import SERVICE
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.star import Star

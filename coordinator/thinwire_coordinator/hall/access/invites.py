@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from dataclasses import dataclass, fields
 
 from thinwire_coordinator.hall.access.database import Database
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_proto.errors import ConfigError
 
 EXPIRES = "7d"
@@ -16,8 +15,6 @@ OPEN_PER_ADDRESS = 4
 """Nodes that one address may enrol in a day with an open invite, unless the organizer says otherwise: a household's."""
 ADDRESS_EVERY_S = 24 * 3600.0
 """`per_address_max` bounds the nodes of an address within this time."""
-IPV6_NETWORK_BITS = 64
-"""A home or a rented server gets at least a /64 of IPv6, so all addresses of a /64 count as one."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +62,6 @@ def why_not(invite: InviteRecord, from_address: int, now: float) -> Denied | Non
         text = f"{from_address} nodes have enrolled from this address in a day; ask the organizer for another invite"
         return Denied(DoorReason.RATE, text)
     return None
-
-
-def network_of(address: str) -> str:
-    """The network that counts as one address: an IPv4 address, or a /64 of IPv6. Other text stands for itself."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 6 and (mapped := found.ipv4_mapped) is not None:
-        found = mapped
-    if found.version == 4:
-        return str(found)
-    return str(ipaddress.ip_network((found, IPV6_NETWORK_BITS), strict=False))
 
 
 INVITES_MAX = 4096

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from thinwire_common.files import rename_synced, replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import is_loopback, split_address
-from thinwire_coordinator.hall.access.addresses import client_of, is_any
+from thinwire_coordinator.hall.access.addresses import client_of, is_any, parsed
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.certificates import (
     Certificate,
@@ -298,7 +298,7 @@ class Transport:
         return self._settings.proxy if self._settings.proxy_forwards else None
 
     def client_of(self, host: str, forwarded: Sequence[str]) -> str:
-        """The IP address of a client; see `forwarded.client_of`."""
+        """The IP address of a client; see `addresses.client_of`."""
         if self.trusted_proxy is None:
             return host
         return client_of(host, forwarded, self._is_proxy)
@@ -315,21 +315,12 @@ class Transport:
 
     def may_connect(self, host: str) -> bool:
         """Whether a client with this IP address may use a port in plain text."""
-        address = _address(host)
+        address = parsed(host)
         return address is not None and (address.is_loopback or self._is_proxy(host))
 
     def _is_proxy(self, host: str) -> bool:
-        address, proxy = _address(host), self._settings.proxy
+        address, proxy = parsed(host), self._settings.proxy
         return address is not None and proxy is not None and address in proxy
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def plain_transport() -> Transport:

@@ -20,13 +20,10 @@ from starlette.routing import Route
 
 from thinwire_common.http import SAFETY
 from thinwire_common.metrics import CONTENT_TYPE
+from thinwire_coordinator.hall.capacity import Need
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.ledger.disk_forecast import Need
-from thinwire_coordinator.hall.observe.counters import Counters
-from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
-from thinwire_coordinator.hall.observe.gauges import Gauges
-from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
-from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget, KeptAnswers
+from thinwire_coordinator.hall.observe.metrics import Counters, Gauges, Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job, Workers

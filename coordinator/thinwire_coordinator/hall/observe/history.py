@@ -7,6 +7,7 @@ them are read.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 from collections import deque
@@ -22,13 +23,16 @@ from thinwire_coordinator.hall.events import (
     ContributionTaken,
     Event,
     LossMeasured,
+    NodeCame,
     RoundSealed,
     RoundVoid,
     Sampled,
 )
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow, Series, add_loss, with_loss
-from thinwire_coordinator.hall.whole_run import SHARES_TOLD_MAX, NodeShare, WholeRun
+from thinwire_coordinator.hall.view import SHARES_TOLD_MAX, NodeShare, WholeRun
+from thinwire_coordinator.hall.workers import Job
 
 VOIDS_MAX = 50
 """Number of sequences of void rounds that are remembered."""
@@ -298,3 +302,39 @@ async def read_past(
     for start in range(0, stop, ROWS_AT_ONCE):
         await submit(partial(read_rows, start))
     return past
+
+
+NAMES_EVERY_S = 1.0
+
+
+class NodeNames:
+    """Watches a swarm for names. Writes all of NAMES_EVERY_S at once, because a thousand nodes may rejoin together."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[str, str] = {}
+        self._new: dict[str, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        run.events.watchers.append(self._watch)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self, event: Event) -> None:
+        if not isinstance(event, NodeCame):
+            return
+        member = self._run.view.members.get(event.node_id)
+        if member is None or self._known.get(event.node_id) == member.name:
+            return
+        self._known[event.node_id] = self._new[event.node_id] = member.name
+        if len(self._known) > NAMES_MAX:
+            del self._known[next(iter(self._known))]
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._write)
+
+    def _write(self) -> None:
+        names, self._new, self._timer = self._new, {}, None
+        record = self._run.state.upkeep_ledger.record_names
+        work = self._run.workers.once_unlocked(Job.WRITE_NAMES, record, names)
+        self._run.events.keep("writing the names of nodes", work)

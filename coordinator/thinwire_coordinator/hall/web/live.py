@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.address_groups import group_of
+from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_proto import limits
 
 STREAMS_MAX = 256

@@ -20,18 +20,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from thinwire_coordinator.hall.access.address_groups import group_of
+from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_coordinator.hall.events import Event, NodeCame
+from thinwire_coordinator.hall.observe.cpu_budget import KeptAnswers
 from thinwire_coordinator.hall.observe.history import History, read_past
-from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.view import RunView
+from thinwire_coordinator.hall.view import RunView, WholeRun
 from thinwire_coordinator.hall.web import status
-from thinwire_coordinator.hall.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.web.live import Live
 from thinwire_coordinator.hall.web.safety import SAFETY
-from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.web.status import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import LedgerError
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.trust.sequential import ALARM, MAY_BAN, added
 
 BAN_S = 15.0

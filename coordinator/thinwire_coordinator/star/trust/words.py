@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 
 

@@ -16,8 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_coordinator.hall.observe import definitions
-from thinwire_coordinator.hall.observe.sinks.fold import Fold
-from thinwire_coordinator.hall.observe.sinks.memory import Continued, Memory, Totals, recall, totals_at
+from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Memory, Totals, recall, totals_at
 from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases, check_login
@@ -48,7 +47,7 @@ class Sinks(Collector):
     def __init__(self, settings: SinkSettings, state_dir: Path) -> None:
         self._settings = settings
         self._folder = state_dir / "sinks"
-        self._curves: list[SinkWorker[Point]] = []
+        self._curves: list[SinkWorker] = []
 
     def check(self) -> None:
         """Raise ConfigError if a sink cannot work: a package is missing, a folder cannot be made, nobody is logged in.
@@ -80,7 +79,7 @@ class Sinks(Collector):
     def begin(self, run: Run, memories: dict[str, Memory], before: Totals) -> None:
         """Watch the swarm."""
         settings, contract = self._settings, run.view.contract
-        sinks: dict[str, Sink[Point]] = {}
+        sinks: dict[str, Sink] = {}
         if settings.tensorboard is not None:
             sinks[TENSORBOARD] = TensorBoard(settings.tensorboard)
         if settings.wandb is not None:
