@@ -182,19 +182,15 @@ class Coordinator:
         name, parameters = contract.hash.hex(), run.view.layout.parameters
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
-        tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
+        log.info("%s", text)
         self._monitoring.listening(run, port)
         if self._on_listening is not None:
             self._on_listening(port)
         host, _, _ = settings.listen.rpartition(":")
-        self._tell_ready(f"{host}:{port}", run.view.term.number)
-
-    def _tell_ready(self, address: str, term: int) -> None:
-        """Write the ready file and log that nodes can join."""
-        page = self._monitoring.page_address
-        write_ready(self._settings.ready, address=address, page=page, term=term)
+        address, page, term = f"{host}:{port}", self._monitoring.page_address, run.view.term.number
+        write_ready(settings.ready, address=address, page=page, term=term)
         text = f"term {term}, listening on {address}"
-        tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term)
+        tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term, contract=name)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run the upkeep until told to stop or until a failure."""

@@ -179,7 +179,7 @@ class Beats:
                 self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
-                tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
+                log.info("%s", decision.reason)
         self.show()
 
     def _tell(self, plan: Plan) -> None:
@@ -292,7 +292,7 @@ class Beats:
 
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
-        tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=iteration)
+        tell(log, logging.WARNING, "coordinator.not_measured", text, set=None, reason=text)
 
     def _show_measured(self, measured: Measurement | None) -> None:
         if measured is None:

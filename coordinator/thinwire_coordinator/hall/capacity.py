@@ -39,11 +39,11 @@ def frozen_parameters(contract: Contract) -> int:
 def check_memory(contract: Contract, bounds: Bounds, frozen: int, own: OwnMemory) -> MemoryBound:
     """Compute and log the bound of all memory, and warn if the machine has less. See `memory_bound`."""
     memory = memory_bound(contract, bounds, own, frozen)
-    text = f"memory: {memory.in_words()}"
-    tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
-    if memory.total_bytes > (has := machine_bytes()):
+    text, has = f"memory: {memory.in_words()}", machine_bytes()
+    tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes, machine_bytes=has)
+    if memory.total_bytes > has:
         text = f"this machine has {human_bytes(has)} of memory, which may not be enough; lower nodes_max for a new run"
-        tell(log, logging.WARNING, "coordinator.memory_small", text, memory_bytes=memory.total_bytes, machine_bytes=has)
+        log.warning("%s", text)
     return memory
 
 
@@ -53,14 +53,17 @@ def check_disks(state: RunState, keep: int | None, forecast_of: ForecastOf) -> l
     elsewhere = None if state.bodies.folder == (state.folder / "updates").absolute() else state.bodies.location
     free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.location}" for need in needs)
     text = f"disk: {forecast.in_words(elsewhere)}; {free}"
-    tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
+    short_bytes = max(0, *(need.short_bytes for need in needs))
+    tell(
+        log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes, short_bytes=short_bytes
+    )
     for need in needs:
         if need.short_bytes > 0:
             may = "will" if forecast.measured and forecast.is_bound else "may"
             short, location = need.short_bytes, need.location
             text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
             text += ", or give --keep N" if keep is None and forecast.is_bound else ""
-            tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=location, short_bytes=short)
+            log.warning("%s", text)
     return needs
 
 

@@ -52,7 +52,7 @@ def publish_address(
     if settings.invite_file is not None:
         keep_invite_file(settings.invite_file, access, settings.state_dir, time.time())
     make = shlex.join(["thinwire-coordinator", "invite", "--state-dir", str(settings.state_dir)])
-    tell(log, logging.INFO, "coordinator.invites", f"invites lead to {address}; make one: {make}", address=address)
+    log.info("%s", f"invites lead to {address}; make one: {make}")
     return tell_reachability(address, port, fingerprint, public_tls=public_tls)
 
 

@@ -59,7 +59,7 @@ def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = Fals
                 tell(
                     log,
                     logging.WARNING,
-                    "coordinator.snapshot_set_aside",
+                    "coordinator.snapshot_unsound",
                     f"{error}; set aside as {step}.bad",
                     step=step,
                 )

@@ -209,12 +209,13 @@ class Rotation:
             reason, problem = None, str(error)
         if problem and problem != self._problem:
             text = f"the TLS certificate cannot be renewed: {problem}"
-            tell(log, logging.WARNING, "coordinator.certificate_not_renewed", text, reason=problem)
+            tell(log, logging.WARNING, "coordinator.certificate", text, renewed=False, ends=None, reason=problem)
         self._problem = problem
         if self._certificates.current != before:
             ends = self._certificates.current.parsed.not_valid_after_utc
             text = f"new TLS certificate, valid until {ends:%Y-%m-%d}: {reason}"
-            tell(log, logging.INFO, "coordinator.certificate_renewed", text, ends=ends.isoformat(), reason=reason)
+            until = ends.isoformat()
+            tell(log, logging.INFO, "coordinator.certificate", text, renewed=True, ends=until, reason=reason)
             for watcher in self.watchers:
                 watcher(self._certificates.current)
 

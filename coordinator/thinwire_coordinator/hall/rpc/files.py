@@ -90,7 +90,7 @@ class ServedBlobs:
             return ""
         reason = "its bytes do not match its hash" if is_file else "it is not a file"
         text = f"{path} is damaged: {reason}; restore it from the newest copy that you have, and start again"
-        tell(log, logging.ERROR, "coordinator.blob_damaged", text, place=str(path), reason=reason)
+        tell(log, logging.ERROR, "coordinator.blob_unusable", text, place=str(path), reason=reason)
         return f"this coordinator's copy of the blob {path.name[:16]}… is damaged; its organizer must restore it"
 
     def _not_now(self, path: Path, error: OSError) -> str:
@@ -98,7 +98,7 @@ class ServedBlobs:
         if path.name not in self._unreadable:
             self._unreadable.add(path.name)
             text = f"{path} cannot be read now: {reason}; it is tried again when a node next asks for it"
-            tell(log, logging.ERROR, "coordinator.blob_unreadable", text, place=str(path), reason=reason)
+            tell(log, logging.ERROR, "coordinator.blob_unusable", text, place=str(path), reason=reason)
         return f"this coordinator cannot read its copy of the blob {path.name[:16]}… now: {reason}"
 
 

@@ -53,7 +53,7 @@ class SinkWorker:
             self.dropped += 1
             if self.dropped == 1:
                 text = f"{self.name} does not keep up, so points are left out of it; the metrics count them"
-                tell(log, logging.WARNING, "coordinator.sink_behind", text, sink=self.name)
+                tell(log, logging.WARNING, "coordinator.sink_failed", text, sink=self.name, reason=text)
 
     def close(self) -> None:
         """Ask the thread to write what waits, and to end."""
@@ -66,7 +66,7 @@ class SinkWorker:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             text = f"{self.name} has not taken its last points in time; the coordinator ends without it"
-            tell(log, logging.WARNING, "coordinator.sink_abandoned", text, sink=self.name)
+            tell(log, logging.WARNING, "coordinator.sink_failed", text, sink=self.name, reason=text)
 
     def _run(self) -> None:
         while batch := self._next():
