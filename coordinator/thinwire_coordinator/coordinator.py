@@ -233,8 +233,8 @@ class Coordinator:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._run is not None:
             self._run.stop()  # otherwise a round could open after the workers are closed
-            await self._run.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
-            self._run.end()
+            await self._run.tasks.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
+            self._run.tasks.end()
         await self._monitoring.close()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

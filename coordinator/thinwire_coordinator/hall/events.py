@@ -14,10 +14,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from thinwire_coordinator.hall.access.door import DoorReason
-from thinwire_coordinator.hall.measurement import MeasuredBy
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -79,17 +78,10 @@ class ContributionRefused:
 
 
 @dataclass(frozen=True)
-class JoinRefused:
-    """The door has refused a node. node_id: as it claims to be."""
+class Refused:
+    """A `call` was refused before the swarm saw it, or a `join` by the door, which also ends sessions."""
 
-    node_id: str
-    reason: DoorReason
-
-
-@dataclass(frozen=True)
-class CallDenied:
-    """A call was refused: a join, or one that came too often."""
-
+    what: Literal["call", "join"]
     reason: DoorReason
 
 
@@ -182,20 +174,12 @@ class RoundVoid:
 
 
 @dataclass(frozen=True)
-class UpdateApplied:
-    """The coordinator's own replica has applied an update, in `seconds`."""
+class PhaseTook:
+    """A phase after a round has taken so long: `broadcast`, from the seal until the stream of a node at the head has
+    taken the whole newest update; `apply`, the update to the coordinator's own replica."""
 
-    step: int
+    phase: Literal["broadcast", "apply"]
     seconds: float
-
-
-@dataclass(frozen=True)
-class UpdateSent:
-    """The stream of a node at the head has taken the whole newest update, `after_s` after it was sealed."""
-
-    node_id: str
-    step: int
-    after_s: float
 
 
 @dataclass(frozen=True)
@@ -205,7 +189,6 @@ class LossMeasured:
     step: int
     name: str
     loss: float
-    measured_by: MeasuredBy = "coordinator"
 
 
 @dataclass(frozen=True)
@@ -254,35 +237,24 @@ class NodeJudged:
     until: float = 0.0
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A node has begun to fetch a `snapshot`, the `corpus` or a `blob`, as `what` says."""
-
-    node_id: str
-    what: str
-
-
 Event = (
     RoundOpened
     | ContributionOffered
     | ContributionTaken
     | ContributionRefused
-    | JoinRefused
-    | CallDenied
+    | Refused
     | FingerprintCompared
     | RoundSealed
     | BeatSealed
     | DisagreementMeasured
     | RoundVoid
-    | UpdateApplied
-    | UpdateSent
+    | PhaseTook
     | LossMeasured
     | PartJudged
     | Sampled
     | NodeCame
     | NodeWent
     | NodeJudged
-    | Fetched
 )
 
 

@@ -6,7 +6,6 @@ To try it, the coordinator connects to itself through the address, and checks th
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shlex
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
@@ -133,15 +133,18 @@ def keep_invite_file(path: Path, store: AccessStore, folder: Path, now: float) -
     key = open_key(folder / KEY_FILE).public
     found = _read(path)
     record = store.invites.of_token(found.token) if found is not None else None
-    kept = found is not None and found.fingerprint == key.fingerprint and record is not None
-    if found is not None and kept and record is not None and record.state(now) == "valid":
-        invite = Invite(address, key.fingerprint, found.token, _public_tls(store))
+    is_valid = record is not None and record.state(now) == "valid"
+    if found is not None and found.fingerprint == key.fingerprint and is_valid:
+        invite, is_new = Invite(address, key.fingerprint, found.token, _public_tls(store)), False
     else:
-        _, invite = make_invite(store, folder, now, name=f"--invite-file {path.name}")
-        kept = False
-    if str(invite) != (str(found) if found is not None else None):
-        _write(path, f"{invite}\n")
-    return not kept
+        invite, is_new = make_invite(store, folder, now, name=f"--invite-file {path.name}")[1], True
+    if str(invite) != str(found):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_synced(path, f"{invite}\n".encode(), private=True)
+        except OSError as error:
+            raise ConfigError(f"--invite-file {path}: cannot be written: {error.strerror}; name another file") from None
+    return is_new
 
 
 def _public_tls(store: AccessStore) -> bool:
@@ -158,15 +161,3 @@ def _read(path: Path) -> Invite | None:
     except (OSError, ValueError, ConfigError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds something else than an invite"
         raise ConfigError(f"--invite-file {path}: {reason}; name another file, or remove this one") from None
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"--invite-file {path}: cannot be written: {error.strerror}; name another file") from None

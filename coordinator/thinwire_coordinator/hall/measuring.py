@@ -123,7 +123,7 @@ class Measuring:
         else:
             text = f"{where}the held-out loss on {name!r} is not finite; the run has diverged"
             tell(log, logging.WARNING, "coordinator.diverged", text, step=step, set=name)
-        hall.events.tell(LossMeasured(step, name, loss, measured_by))
+        hall.events.tell(LossMeasured(step, name, loss))
 
     async def sample(self, copy: Replica, step: int) -> None:
         """Generate a sample for the page, if `SampleBudget` allows it."""

@@ -18,6 +18,31 @@ from thinwire_coordinator.hall.workers import Job
 log = logging.getLogger("thinwire.coordinator")
 
 
+@dataclass(frozen=True)
+class OfferedMomentum:
+    """A momentum that a joining node kept.
+
+    trained_through: the last sample position in the momentum. sent_since: hashes of the contributions extracted after
+    the momentum was saved.
+    """
+
+    trained_through: int | None
+    sent_since: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinDecision:
+    """The steps that a node must take before it takes part.
+
+    step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
+    keep it.
+    """
+
+    step: int
+    take_snapshot: bool
+    drop_momentum: str
+
+
 class Run(ABC):
     """A run in progress. Everything here runs on the event loop and returns at once; workers do the slow jobs.
 
@@ -129,38 +154,5 @@ class Run(ABC):
         return step, number
 
     def stop(self) -> None:
-        """Stop the timers, so that no row is begun any more. Then call `settle`, unless the process dies."""
+        """Stop the timers, so that no row is begun any more. Then call `Tasks.settle`, unless the process dies."""
         self.tasks.stop()
-
-    async def settle(self, within_s: float) -> None:
-        """Wait for the row that is being sealed, at most for so long. Then all watchers know of each sealed row."""
-        await self.tasks.settle(within_s)
-
-    def end(self) -> None:
-        """Give up the row that is still being sealed. Its write may reach the disk; nobody is told of it."""
-        self.tasks.end()
-
-
-@dataclass(frozen=True)
-class OfferedMomentum:
-    """A momentum that a joining node kept.
-
-    trained_through: the last sample position in the momentum. sent_since: hashes of the contributions extracted after
-    the momentum was saved.
-    """
-
-    trained_through: int | None
-    sent_since: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True)
-class JoinDecision:
-    """The steps that a node must take before it takes part.
-
-    step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
-    keep it.
-    """
-
-    step: int
-    take_snapshot: bool
-    drop_momentum: str

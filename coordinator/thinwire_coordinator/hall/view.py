@@ -5,26 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric
 
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.members import Member
 
 Stage = Literal["waiting", "training", "complete"]
 Plain = dict[str, Any]
-
-
-class MemberView(Protocol):
-    """The read-only part of a member."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def active(self) -> bool: ...
 
 
 class RunView(ABC):
@@ -115,7 +105,7 @@ class RunView(ABC):
         return self._hall.measured_step
 
     @property
-    def members(self) -> Mapping[str, MemberView]:
+    def members(self) -> Mapping[str, Member]:
         """All members, by node id."""
         return self._hall.members.by_id
 

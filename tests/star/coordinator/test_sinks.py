@@ -188,9 +188,8 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     sinks.check()
     folder.rmdir()
     folder.touch()
-    memories = sinks.recall()
     with caplog.at_level(logging.WARNING):
-        sinks.begin(bench.swarm, memories, Totals())
+        sinks.begin(bench.swarm, sinks.recall(bench.swarm))
         member = bench.join("a")
         await bench.attend(member)
         for seed in range(2):

@@ -158,7 +158,7 @@ def test_events_update_the_metrics() -> None:
         events.ContributionRefused(NODE, Reason.LATE),
         events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
         events.FingerprintCompared(NODE, equal=False),
-        events.UpdateSent(NODE, 5, 0.4),
+        events.PhaseTook("broadcast", 0.4),
         events.LossMeasured(5, "wiki", math.log(2)),
         events.LossMeasured(5, "images", math.nan),
         events.LossMeasured(5, "unknown", 1.0),
@@ -166,7 +166,6 @@ def test_events_update_the_metrics() -> None:
         events.NodeWent(NODE, lost=True),
         *(events.NodeJudged(NODE, verdict, Cause.COPY, "") for verdict in (Verdict.SUSPECTED, Verdict.BANNED)),
         events.NodeJudged(NODE, Verdict.SUSPECTED, Cause.NOISE, ""),
-        events.Fetched(NODE, "corpus"),
         events.Sampled(5, "def ", "x"),
         events.RoundOpened(9, 6, 3, 3.0, 5.0),
     ]

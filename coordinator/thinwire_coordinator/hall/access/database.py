@@ -9,8 +9,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from thinwire_common.sqlite_errors import is_locked, is_refused, mend
 from thinwire_common.sqlite_schema import create_tables, transaction
@@ -19,6 +20,9 @@ from thinwire_proto.limits import LEDGER_BUSY_S
 from thinwire_proto.version import VERSION
 
 FILE = "access.sqlite"
+
+
+Record = TypeVar("Record", bound=Any)
 
 
 class Database:
@@ -53,6 +57,17 @@ class Database:
         """Run an INSERT. Returns the number of the new row."""
         return int(self._run(sql, values).lastrowid or 0)
 
+    def records(self, of: type[Record], where: str = "", *values: object) -> list[Record]:
+        """The records of a table, `of.table`, whose columns have the names of the fields."""
+        return [of(*row) for row in self.execute(f"SELECT {_columns(of)} FROM {of.table} {where}", *values)]
+
+    def put(self, record: Any) -> int:
+        """Insert a record into its table, in place of one with the same key. Returns the number of its row."""
+        values = [getattr(record, field.name) for field in fields(record)]
+        places = ", ".join("?" * len(values))
+        sql = f"INSERT OR REPLACE INTO {record.table} ({_columns(type(record))}) VALUES ({places})"
+        return self.insert(sql, *values)
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction. A block within another one belongs to that one."""
@@ -80,6 +95,10 @@ class Database:
     def _failure(self, what: str, error: Exception, or_else: str = "") -> LocalError:
         text, advice = f"{self.path}: cannot be {what}: {error}", mend(self.path, error)
         return (Locked if is_locked(error) else LocalError)(f"{text}; {advice}{or_else}")
+
+
+def _columns(of: type[Any]) -> str:
+    return ", ".join(field.name for field in fields(of))
 
 
 SCHEMA_VERSION = 2

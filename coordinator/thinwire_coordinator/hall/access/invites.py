@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar
 
 from thinwire_coordinator.hall.access.database import Database
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
@@ -25,6 +26,7 @@ class InviteRecord:
     that one address may enrol in a day, for an invite that is public; None for any number.
     """
 
+    table: ClassVar[str] = "invites"
     number: int
     name: str
     uses: int
@@ -66,7 +68,6 @@ def why_not(invite: InviteRecord, from_address: int, now: float) -> Denied | Non
 
 INVITES_MAX = 4096
 """Invites that are kept."""
-COLUMNS = ", ".join(field.name for field in fields(InviteRecord))
 
 
 class InviteTable:
@@ -96,13 +97,13 @@ class InviteTable:
 
     def all(self) -> list[InviteRecord]:
         """All invites, oldest first."""
-        return [InviteRecord(*row) for row in self._db.execute(f"SELECT {COLUMNS} FROM invites ORDER BY number")]
+        return self._db.records(InviteRecord, "ORDER BY number")
 
     def of(self, number: int) -> InviteRecord | None:
-        return self._one("number", number)
+        return next(iter(self._db.records(InviteRecord, "WHERE number = ?", number)), None)
 
     def of_token(self, token: bytes) -> InviteRecord | None:
-        return self._one("token_hash", _hash(token))
+        return next(iter(self._db.records(InviteRecord, "WHERE token_hash = ?", _hash(token))), None)
 
     def use(self, number: int) -> None:
         """Count one more node that enrolled with an invite."""
@@ -120,11 +121,6 @@ class InviteTable:
         if not self._db.write(f"DELETE FROM invites WHERE number = ({oldest})", now):
             text = f"{self._invites_max} invites are valid, the most that are kept; revoke one that nobody needs"
             raise ConfigError(f"{text}: thinwire-coordinator revoke NUMBER")
-
-    def _one(self, column: str, value: object) -> InviteRecord | None:
-        for row in self._db.execute(f"SELECT {COLUMNS} FROM invites WHERE {column} = ?", value):
-            return InviteRecord(*row)
-        return None
 
 
 def _hash(token: bytes) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.hall.access.addresses import network_of
@@ -26,6 +26,7 @@ class NodeRecord:
     its last join. enrolled_from: see `addresses.network_of`.
     """
 
+    table: ClassVar[str] = "nodes"
     node: str
     public_key: bytes
     name: str
@@ -36,9 +37,6 @@ class NodeRecord:
     address: str
 
 
-COLUMNS = ", ".join(field.name for field in fields(NodeRecord))
-
-
 class NodeTable:
     def __init__(self, database: Database, nodes_max: int = NODES_MAX) -> None:
         self._db = database
@@ -46,12 +44,10 @@ class NodeTable:
 
     def all(self) -> list[NodeRecord]:
         """All nodes, the one seen last at the end."""
-        return [NodeRecord(*row) for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes ORDER BY seen")]
+        return self._db.records(NodeRecord, "ORDER BY seen")
 
     def of(self, node: str) -> NodeRecord | None:
-        for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes WHERE node = ?", node):
-            return NodeRecord(*row)
-        return None
+        return next(iter(self._db.records(NodeRecord, "WHERE node = ?", node)), None)
 
     def beginning_with(self, digits: str) -> list[str]:
         """The ids that begin with these hexadecimal digits."""
@@ -69,9 +65,7 @@ class NodeTable:
     def enrol(self, record: NodeRecord) -> None:
         """Record a node. One that came without an invite may be recorded again, with its invite."""
         self._make_room()
-        placeholders = ", ".join("?" * len(fields(NodeRecord)))
-        values = (getattr(record, field.name) for field in fields(NodeRecord))
-        self._db.write(f"INSERT OR REPLACE INTO nodes ({COLUMNS}) VALUES ({placeholders})", *values)
+        self._db.put(record)
 
     def see(self, node: str, name: str, address: str, now: float) -> None:
         """Record that a node has joined again."""
@@ -165,6 +159,7 @@ class Ban:
     until: None means until the organizer lifts it. by: organizer or coordinator. count: bans that the node has had.
     """
 
+    table: ClassVar[str] = "bans"
     node: str
     since: float
     until: float | None
@@ -187,13 +182,13 @@ BANS_MAX = 1 << 16
 DECISIONS_MAX = 10_000
 """The newest decisions are kept."""
 UNBANNED = "unbanned"
-BAN_COLUMNS = ", ".join(field.name for field in fields(Ban))
 
 
 @dataclass(frozen=True)
 class Decision:
     """A decision about a node. what: banned, unbanned, suspected, lowered or cleared. by: organizer or coordinator."""
 
+    table: ClassVar[str] = "decisions"
     at: float
     node: str
     what: str
@@ -209,14 +204,11 @@ class BanTable:
 
     def of(self, node: str) -> Ban | None:
         """The newest ban of a node, which may have ended."""
-        for row in self._db.execute(f"SELECT {BAN_COLUMNS} FROM bans WHERE node = ?", node):
-            return Ban(*row)
-        return None
+        return next(iter(self._db.records(Ban, "WHERE node = ?", node)), None)
 
     def holding(self, now: float) -> dict[str, Ban]:
         """The bans that hold, by node."""
-        rows = self._db.execute(f"SELECT {BAN_COLUMNS} FROM bans WHERE until IS NULL OR until > ?", now)
-        return {ban.node: ban for ban in (Ban(*row) for row in rows)}
+        return {ban.node: ban for ban in self._db.records(Ban, "WHERE until IS NULL OR until > ?", now)}
 
     def ban(self, node: str, until: float | None, reason: str, by: str, now: float) -> Ban:
         """Ban a node from `now` to `until`, in place of its earlier ban. until: None means until somebody lifts it."""
@@ -225,9 +217,7 @@ class BanTable:
             ban = Ban(node, now, until, reason, by, before.count + 1 if before else 1)
             self._db.write("DELETE FROM bans WHERE node = ?", node)
             self._make_room()
-            placeholders = ", ".join("?" * len(fields(Ban)))
-            values = (getattr(ban, field.name) for field in fields(Ban))
-            self._db.write(f"INSERT INTO bans ({BAN_COLUMNS}) VALUES ({placeholders})", *values)
+            self._db.put(ban)
             self._record(Decision(now, node, "banned", reason, by))
         return ban
 
@@ -257,12 +247,10 @@ class BanTable:
 
     def decisions(self, limit: int) -> list[Decision]:
         """The newest decisions, newest first."""
-        query = "SELECT at, node, what, reason, by FROM decisions ORDER BY number DESC LIMIT ?"
-        return [Decision(*row) for row in self._db.execute(query, limit)]
+        return self._db.records(Decision, "ORDER BY number DESC LIMIT ?", limit)
 
     def _record(self, decision: Decision) -> None:
-        values = (decision.at, decision.node, decision.what, decision.reason, decision.by)
-        number = self._db.insert("INSERT INTO decisions (at, node, what, reason, by) VALUES (?, ?, ?, ?, ?)", *values)
+        number = self._db.put(decision)
         self._db.write("DELETE FROM decisions WHERE number <= ?", number - self._decisions_max)
 
     def _make_room(self) -> None:

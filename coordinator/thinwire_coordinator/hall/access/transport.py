@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from thinwire_common.files import rename_synced, replace_synced
+from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_coordinator.hall.access.addresses import client_of, is_any, parsed
@@ -94,14 +93,9 @@ class OwnCertificates:
 
     def _keep(self, name: str, certificate: Certificate) -> Certificate:
         path = self._folder / name
-        temporary = path.with_name(f"{name}.part")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)  # its mode may be another
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(certificate.chain + certificate.key)
-            rename_synced(temporary, path)
+            replace_synced(path, certificate.chain + certificate.key, private=True)
         except OSError as error:
             raise _unusable(path, error) from None
         return certificate

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 SHARE = 1 / 200
 
@@ -38,30 +37,24 @@ class CpuBudget:
         self._not_before = now + max(self._least_s, cpu_s / SHARE)
 
 
-@dataclass(frozen=True)
-class CpuRate:
-    """share: of one core. burst_s: processor time that may be used at once, after a pause."""
-
-    share: float
-    burst_s: float
-
-
 class CpuBucket:
     """Limits processor time by a token bucket, which begins full.
+
+    share: of one core. burst_s: processor time that may be used at once, after a pause.
 
     The cost of a use is known only afterwards, so the last use may overdraw the bucket.
 
     `now` is in seconds of a monotonic clock.
     """
 
-    def __init__(self, rate: CpuRate) -> None:
-        self._rate = rate
-        self._left_s = rate.burst_s
+    def __init__(self, share: float, burst_s: float) -> None:
+        self._share, self._burst_s = share, burst_s
+        self._left_s = burst_s
         self._left_at = float("-inf")
 
     def has_some(self, now: float) -> bool:
         """Whether processor time is left."""
-        self._left_s = min(self._rate.burst_s, self._left_s + self._rate.share * (now - self._left_at))
+        self._left_s = min(self._burst_s, self._left_s + self._share * (now - self._left_at))
         self._left_at = now
         return self._left_s > 0
 
@@ -72,9 +65,8 @@ class CpuBucket:
 
 KEPT_MAX = 64
 """Maximum number of kept answers."""
-RATE = CpuRate(share=1 / 10, burst_s=0.5)
-"""Processor time for making answers."""
-RATE_OF_A_NETWORK = CpuRate(RATE.share / 2, RATE.burst_s / 2)
+ANSWERS_SHARE, ANSWERS_BURST_S = 1 / 10, 0.5
+"""Processor time for making answers; one network gets half of it."""
 NETWORKS_MAX = 1024
 """Networks whose processor time is known. The one that asked the longest ago is forgotten first."""
 
@@ -86,7 +78,7 @@ class KeptAnswers:
         self._kept_s = kept_s
         self._cpu_s = cpu_s
         self._kept: dict[str, tuple[float, bytes]] = {}  # when it was made, and the answer; the oldest first
-        self._bucket = CpuBucket(RATE)
+        self._bucket = CpuBucket(ANSWERS_SHARE, ANSWERS_BURST_S)
         self._of_networks: OrderedDict[str, CpuBucket] = OrderedDict()
 
     def answer(self, question: str, now: float, make: Callable[[], bytes], network: str | None = None) -> bytes | None:
@@ -111,7 +103,7 @@ class KeptAnswers:
         return made
 
     def _bucket_of(self, network: str) -> CpuBucket:
-        found = self._of_networks.setdefault(network, CpuBucket(RATE_OF_A_NETWORK))
+        found = self._of_networks.setdefault(network, CpuBucket(ANSWERS_SHARE / 2, ANSWERS_BURST_S / 2))
         self._of_networks.move_to_end(network)
         if len(self._of_networks) > NETWORKS_MAX:
             self._of_networks.popitem(last=False)

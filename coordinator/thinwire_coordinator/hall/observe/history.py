@@ -61,7 +61,6 @@ class Manner:
     """A node's recent participation. early_s: seconds from the arrival of its newest complete contribution to the
     deadline."""
 
-    round: int | None = None
     weight: int = 0
     early_s: float | None = None
     refused: ContributionRefused | None = None  # set if the newest contribution was refused
@@ -124,10 +123,6 @@ class Past:
     rounds_void: int = 0
 
 
-"""Makes the bucket of a beat from the number of its row, its tokens, and its nodes with their samples. Raises
-LedgerError."""
-
-
 class History:
     """Collects the figures of a run by watching its events.
 
@@ -162,7 +157,7 @@ class History:
     def watch(self, event: Event) -> None:
         if isinstance(event, ContributionTaken):
             manner = self._manner(event.node_id)
-            manner.round, manner.early_s, manner.refused = event.round, event.before_deadline_s, None
+            manner.early_s, manner.refused = event.before_deadline_s, None
         elif isinstance(event, ContributionRefused):
             self._manner(event.node_id).refused = event
         elif isinstance(event, RoundSealed):
@@ -308,11 +303,13 @@ NAMES_EVERY_S = 1.0
 
 
 class NodeNames:
-    """Watches a swarm for names. Writes all of NAMES_EVERY_S at once, because a thousand nodes may rejoin together."""
+    """Keeps the names of nodes in the history and in the ledger, so that those that have left are thanked by name.
 
-    def __init__(self, run: Run) -> None:
+    Writes those of NAMES_EVERY_S at once, because a thousand nodes may rejoin together."""
+
+    def __init__(self, run: Run, history: History) -> None:
         self._run = run
-        self._known: dict[str, str] = {}
+        self._history = history
         self._new: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         run.events.watchers.append(self._watch)
@@ -325,11 +322,10 @@ class NodeNames:
         if not isinstance(event, NodeCame):
             return
         member = self._run.view.members.get(event.node_id)
-        if member is None or self._known.get(event.node_id) == member.name:
+        if member is None or self._history.names.get(event.node_id) == member.name:
             return
-        self._known[event.node_id] = self._new[event.node_id] = member.name
-        if len(self._known) > NAMES_MAX:
-            del self._known[next(iter(self._known))]
+        self._history.know_name(event.node_id, member.name)
+        self._new[event.node_id] = member.name
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._write)
 

@@ -25,9 +25,8 @@ from thinwire_coordinator.hall.events import (
     ContributionTaken,
     Event,
     LossMeasured,
+    PhaseTook,
     RoundSealed,
-    UpdateApplied,
-    UpdateSent,
 )
 from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.hall.observe.readiness import Readiness
@@ -76,14 +75,12 @@ class Metrics:
         match event:
             case ContributionTaken():
                 self._took_contribution(event)
-            case UpdateSent():
-                self._phase("broadcast", event.after_s)
+            case PhaseTook():
+                self._phase(event.phase, event.seconds)
             case RoundSealed():
                 self._sealed(event)
             case BeatSealed():
                 self._sealed_beat(event)
-            case UpdateApplied():
-                self._phase("apply", event.seconds)
             case LossMeasured():
                 self._measured(event.name, event.loss)
 
@@ -146,8 +143,8 @@ class Counters(Collector):
         yield family(definitions.UPDATES, counts.updates)
         yield one(definitions.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
         yield family(definitions.CHANGES, {"came": counts.came, "left": counts.left, "lost": counts.lost})
-        refusals = (("call", counts.calls_refused), ("join", counts.refused))
-        yield family(definitions.REFUSED, {(what, why.value): by[why] for what, by in refusals for why in DoorReason})
+        refusals = {(what, why.value): counts.refused[what, why] for what in ("call", "join") for why in DoorReason}
+        yield family(definitions.REFUSED, refusals)
         yield family(definitions.TRUST_DECISIONS, {verdict.value: count for verdict, count in counts.judged.items()})
         yield family(definitions.EVALUATION_PARTS, counts.evaluation_parts)
         yield from self._bytes()

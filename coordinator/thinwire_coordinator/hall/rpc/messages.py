@@ -5,8 +5,9 @@ from __future__ import annotations
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.ledger.ledger import Recorded
 from thinwire_coordinator.hall.measurement import Part
+from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum
-from thinwire_coordinator.hall.view import MemberView, RunView, WholeRun
+from thinwire_coordinator.hall.view import RunView, WholeRun
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import Contract, differences, parse_contract
 from thinwire_proto.errors import ContractError
@@ -124,7 +125,7 @@ def _held_out(view: RunView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     return losses
 
 
-def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
+def _node_status(member: Member, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
     if not in_full:  # what the ledger tells everybody
         return pb.NodeStatus(
             node_id=member.node_id,

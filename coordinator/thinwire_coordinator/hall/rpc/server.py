@@ -20,7 +20,7 @@ from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
 from thinwire_coordinator.hall.access.door import Denied, Door
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.events import CallDenied
+from thinwire_coordinator.hall.events import Refused
 from thinwire_coordinator.hall.rpc.calls import peer_of
 from thinwire_coordinator.hall.rpc.guard import Guard
 from thinwire_coordinator.hall.rpc.request_bounds import REQUEST_BYTES_MAX, SERVICE
@@ -81,7 +81,7 @@ class Server:
             return member.node_id if member is not None else None
 
         def told(denied: Denied) -> None:
-            run.events.tell(CallDenied(denied.reason))
+            run.events.tell(Refused("call", denied.reason))
 
         guard = Guard(
             rules,

@@ -18,7 +18,7 @@ from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds, C
 from thinwire_coordinator.hall.access.door import NONCE_BYTES, Candidate, Denied, Door, DoorReason
 from thinwire_coordinator.hall.access.organizer import proves_organizer
 from thinwire_coordinator.hall.counts import NodeCounts
-from thinwire_coordinator.hall.events import Fetched, JoinRefused
+from thinwire_coordinator.hall.events import Refused
 from thinwire_coordinator.hall.members import IDLE_ROUNDS, Member
 from thinwire_coordinator.hall.rpc import messages
 from thinwire_coordinator.hall.rpc.calls import (
@@ -159,7 +159,7 @@ class Service(SwarmServicer):
         return messages.join_reply(decision, self.run.view.contract.written, secret, protocol)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:
-        self.run.events.tell(JoinRefused(node_id, denied.reason))
+        self.run.events.tell(Refused("join", denied.reason))
         self._refusals.note(node_id, denied)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
@@ -179,7 +179,6 @@ class Service(SwarmServicer):
         step = self.run.state.snapshot_steps()[-1]
         path, offset = self.run.state.snapshot_path(step), request.offset if request.step == step else 0
         await _check_offset(path, offset, f"the snapshot of step {step}", context)
-        self.run.events.tell(Fetched(member.node_id, "snapshot"))
         async with one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, path, step, offset):
                 yield part
@@ -187,7 +186,6 @@ class Service(SwarmServicer):
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self.member(context)
-        self.run.events.tell(Fetched(member.node_id, "corpus"))
         async with one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self.run.state.folder / "corpus.zst"):
                 yield part
@@ -201,7 +199,6 @@ class Service(SwarmServicer):
         if problem:
             await context.abort(grpc.StatusCode.DATA_LOSS, problem)  # NOT_FOUND means an unknown session
         await _check_offset(path, request.offset, f"the blob {request.hash.hex()[:16]}…", context)
-        self.run.events.tell(Fetched(member.node_id, "blob"))
         async with one_at_a_time(member, "Blob", context):
             async for part in self._file(member, path, offset=request.offset):
                 yield part

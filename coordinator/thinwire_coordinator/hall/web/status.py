@@ -11,9 +11,10 @@ from typing import Any
 
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
+from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.observe.history import History, Manner, Share
 from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
-from thinwire_coordinator.hall.view import MemberView, Plain, RunView
+from thinwire_coordinator.hall.view import Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.wire.reasons import Reason
@@ -90,7 +91,7 @@ def summary(swarm: RunView, history: History) -> Plain:
     }
 
 
-Row = tuple[str, MemberView, NodeCounts, Share, Manner]
+Row = tuple[str, Member, NodeCounts, Share, Manner]
 SORTS: dict[str, Callable[[Row], Any]] = {
     "name": lambda row: row[1].name.casefold(),
     "active": lambda row: not row[1].active,
@@ -138,7 +139,7 @@ def nodes(swarm: RunView, history: History, sort: str, offset: int, count: int, 
     return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
 
 
-def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
+def _node(node: str, member: Member, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
     refused = manner.refused
     return {
         "id": node[:8],

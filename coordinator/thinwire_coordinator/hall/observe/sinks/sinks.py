@@ -62,34 +62,33 @@ class Sinks(Collector):
         if self._settings.wandb is not None:
             check_login()
 
-    def recall(self) -> dict[str, Memory]:
-        """Read what the sinks have written in earlier terms."""
-        settings, found = self._settings, {}
-        for name, target in ((TENSORBOARD, settings.tensorboard), (WANDB, settings.wandb)):
-            if target is not None:
-                whole = str(target.resolve()) if isinstance(target, Path) else target
-                found[name] = recall(self._folder / f"{name}.json", whole)
-        return found
-
-    def totals(self, memories: dict[str, Memory], run: Run) -> Totals:
-        """The totals of earlier terms. For a worker thread, because it may read the ledger. Raises LedgerError."""
-        known, view = [memory.totals for memory in memories.values()], run.view
-        return totals_at(run.state.watch_ledger.step, known, run.state.watch_ledger, view.contract.model.context)
-
-    def begin(self, run: Run, memories: dict[str, Memory], before: Totals) -> None:
-        """Watch the swarm."""
-        settings, contract = self._settings, run.view.contract
+    def begin(self, run: Run, recalled: tuple[dict[str, Memory], Totals]) -> None:
+        """Watch the swarm. recalled: what `recall` has read."""
+        (memories, before), settings = recalled, self._settings
         sinks: dict[str, Sink] = {}
         if settings.tensorboard is not None:
             sinks[TENSORBOARD] = TensorBoard(settings.tensorboard)
         if settings.wandb is not None:
-            sinks[WANDB] = WeightsAndBiases(settings.wandb, memories[WANDB], self._folder, _described(contract))
+            described = _described(run.view.contract)
+            sinks[WANDB] = WeightsAndBiases(settings.wandb, memories[WANDB], self._folder, described)
         for name, sink in sinks.items():
             self._curves.append(SinkWorker(name, Continued(sink, memories[name])))
         if self._curves:
             run.events.watchers.append(Fold(run.view.counts, before, self._give).watch)
         for worker in self._curves:
             worker.start()
+
+    def recall(self, run: Run) -> tuple[dict[str, Memory], Totals]:
+        """What the sinks have written in earlier terms, and the totals of those. Raises LedgerError.
+
+        For a worker thread, because it may read the ledger."""
+        settings, found = self._settings, {}
+        for name, target in ((TENSORBOARD, settings.tensorboard), (WANDB, settings.wandb)):
+            if target is not None:
+                whole = str(target.resolve()) if isinstance(target, Path) else target
+                found[name] = recall(self._folder / f"{name}.json", whole)
+        ledger, context = run.state.watch_ledger, run.view.contract.model.context
+        return found, totals_at(ledger.step, [memory.totals for memory in found.values()], ledger, context)
 
     async def close(self) -> None:
         """Write what is left, as far as that takes at most SINKS_CLOSE_S."""
