@@ -246,9 +246,10 @@ class Coordinator:
 
 
 async def watch_bans(run: Run, bans: BanTable, newest: int = 0, wall_clock: Callable[[], float] = time.time) -> None:
-    """Read the bans every BANS_READ_S, until cancelled. The door refuses nodes that join meanwhile.
+    """End the sessions of banned nodes, until cancelled. The door refuses nodes that join meanwhile.
 
-    If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
+    The organizer's commands write bans to a file, so it is read every BANS_READ_S. If the organizer
+    pardons a node, everything against it is forgotten. newest: the number of the newest decision.
     """
     while True:
         now = wall_clock()

@@ -68,7 +68,7 @@ def test_a_label_of_prometheus_cannot_end_early() -> None:
 
     class One:
         def collect(self):  # type: ignore[no-untyped-def]
-            family = definitions.INFO.gauge()
+            family = definitions.INFO.family()
             family.add_metric((name, "cpu", "1"), 1)
             yield family
 

@@ -231,8 +231,3 @@ def measure(state: RunState, keep: int | None, forecast_of: ForecastOf) -> tuple
         return forecast, [both]
     there = Need(str(folder), forecast.updates_bytes, kept_bytes, shutil.disk_usage(folder).free)
     return forecast, [here, there]
-
-
-def needs_of(state: RunState, keep: int | None, forecast_of: ForecastOf) -> list[Need]:
-    """What each local disk needs."""
-    return measure(state, keep, forecast_of)[1]

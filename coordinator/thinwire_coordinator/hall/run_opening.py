@@ -11,10 +11,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
-from thinwire_coordinator.hall.capacity import Need, check_disks, needs_of
+from thinwire_coordinator.hall.capacity import Need, check_disks, measure
 from thinwire_coordinator.hall.kind import Kind
 from thinwire_coordinator.hall.ledger.checks import check_complete
 from thinwire_coordinator.hall.ledger.retention import Retention
@@ -122,7 +121,10 @@ async def replay_run(
     await worker.run(retention.sweep)
     needs = await worker.run(check_disks, state, settings.keep, kind.forecast)
     recorded = await worker.run(state.ledger.recorded)
-    measure_disks = partial(needs_of, state, settings.keep, kind.forecast)
+
+    def measure_disks() -> list[Need]:
+        return measure(state, settings.keep, kind.forecast)[1]
+
     return ReplayedRun(replica, retention, needs, measure_disks, recorded.newest)
 
 

@@ -146,7 +146,9 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """tokens: of counted contributions. since_step: where this term began. nodes: with a counted contribution. shares:
+    """Figures of a whole run, over all terms of the coordinator, for the status call.
+
+    tokens: of counted contributions. since_step: where this term began. nodes: with a counted contribution. shares:
     those with the most tokens, at most SHARES_TOLD_MAX."""
 
     tokens: int

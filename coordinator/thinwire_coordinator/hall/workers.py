@@ -171,4 +171,6 @@ LARGE = 8_000_000
 
 
 def default_threads(parameters: int, cores: int) -> int:
+    """The number of torch threads of a run. On a busy machine, small parallel regions cost many times their work
+    (docs/log/watching.md), so small models are computed on one thread."""
     return cores if parameters >= LARGE else 1

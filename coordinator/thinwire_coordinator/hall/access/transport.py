@@ -33,6 +33,8 @@ from thinwire_proto.identity.certificates import (
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.identity.private_files import others_can_read
 
+log = logging.getLogger("thinwire.coordinator")
+
 FOLDER = "tls"
 CA_FILE = "ca.pem"
 PEM_BYTES_MAX = 1 << 20
@@ -173,8 +175,6 @@ def _bounded(path: Path) -> bytes:
 def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path}: cannot keep the TLS certificate: {error.strerror}; it must be writable by this user")
 
-
-log = logging.getLogger("thinwire.coordinator")
 
 LOOK_EVERY_S = 60.0
 

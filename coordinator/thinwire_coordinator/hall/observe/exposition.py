@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from prometheus_client import generate_latest
-from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -76,10 +75,6 @@ class Exposition:
     def listening(self, port: int) -> None:
         """Nodes can join."""
         self._counters.counts.traffic.listening_at(port)
-
-    def collect(self) -> list[Metric]:
-        """All metrics now. Only on the event loop, because the swarm changes there."""
-        return list(self.metrics.registry.collect())
 
     async def answer(self, request: Request) -> Response:
         """All metrics now, or those of a moment ago if somebody asks without a pause."""

@@ -16,6 +16,8 @@ from thinwire_coordinator.hall.access.door import MUST_WAIT, Denied, DoorReason
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_proto.wire.metadata import ORGANIZER, REASON, SESSION
 
+log = logging.getLogger("thinwire.coordinator")
+
 UNKNOWN = "unknown"
 REFUSAL_LENGTH_MAX = 2000
 """gRPC sends an error's text in a header, and headers are limited to 8 kB."""
@@ -83,13 +85,13 @@ async def refuse(context: Context[Any, Any], text: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
 
 
-log = logging.getLogger("thinwire.coordinator")
-
 LOG_EVERY_S = 10.0
 
 
 class RefusalLog:
-    """Logs the first refusal of each reason, and then one line for each reason every LOG_EVERY_S at most."""
+    """Logs the first refusal of each reason, and then one line for each reason every LOG_EVERY_S at most.
+
+    Strangers can cause any number of refusals at the door, so their lines are bounded in number."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -126,36 +126,33 @@ def _held_out(view: RunView, recorded: Recorded) -> list[pb.HeldOutLoss]:
 
 
 def _node_status(member: Member, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
-    if not in_full:  # what the ledger tells everybody
-        return pb.NodeStatus(
-            node_id=member.node_id,
-            name=member.name,
-            counted=counts.counted,
-            tokens=counts.tokens,
-            iteration=counts.iteration,
-            loss=counts.loss,
-        )
-    return pb.NodeStatus(
+    node = pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,
-        active=member.active,
         counted=counts.counted,
+        tokens=counts.tokens,
+        iteration=counts.iteration,
+        loss=counts.loss,
+    )
+    if not in_full:
+        return node  # what the ledger tells everybody
+    more = pb.NodeStatus(
+        active=member.active,
         not_counted=counts.not_counted,
         dropped=counts.dropped,
-        tokens=counts.tokens,
         compute_s=counts.compute_s,
         lost=counts.lost,
         bytes_up=counts.bytes_up,
         bytes_down=counts.bytes_down,
         bytes_fetched=counts.bytes_fetched,
         replica_equal=counts.replica_equal,
-        iteration=counts.iteration,
-        loss=counts.loss,
         relay_up=counts.relay_up,
         relay_down=counts.relay_down,
         direct_up=counts.direct_up,
         direct_down=counts.direct_down,
     )
+    node.MergeFrom(more)
+    return node
 
 
 COMPARED_FACTOR, COMPARED_MORE = 4, 1 << 16

@@ -29,7 +29,7 @@ from thinwire_coordinator.hall.access.organizer import LOGIN_S, Logins
 from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore
 from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.web.safety import SAFETY
+from thinwire_coordinator.hall.web.page import SAFETY
 from thinwire_proto.clean_text import clean_name, clean_text
 from thinwire_proto.errors import ConfigError, ThinwireError
 

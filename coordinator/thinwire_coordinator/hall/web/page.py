@@ -28,13 +28,19 @@ from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.view import RunView, WholeRun
 from thinwire_coordinator.hall.web import status
 from thinwire_coordinator.hall.web.live import Live
-from thinwire_coordinator.hall.web.safety import SAFETY
 from thinwire_coordinator.hall.web.status import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import LedgerError
 
 log = logging.getLogger("thinwire.coordinator")
 
+SAFETY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""The page loads nothing from other servers and runs no scripts except its own files."""
 POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
 """Points of a series in one answer: default, minimum and maximum."""
 ROWS = 15

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_coordinator.hall.observe import definitions
+from thinwire_coordinator.hall.observe.metrics import family
 from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Memory, Totals, recall, totals_at
 from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard, prepare_folder
@@ -99,12 +100,9 @@ class Sinks(Collector):
             await asyncio.get_running_loop().run_in_executor(None, worker.join, deadline)
 
     def collect(self) -> Iterable[Metric]:
-        items = definitions.SINK_ITEMS.counter()
         workers = {worker.name: worker for worker in self._curves}
-        for name in MODULES:
-            for outcome in OUTCOMES:
-                items.add_metric((name, outcome), getattr(workers.get(name), outcome, 0))
-        yield items
+        items = {(name, how): getattr(workers.get(name), how, 0) for name in MODULES for how in OUTCOMES}
+        yield family(definitions.SINK_ITEMS, items)
 
     def _give(self, point: Point) -> None:
         for worker in self._curves:
