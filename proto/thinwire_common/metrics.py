@@ -34,8 +34,11 @@ class Definition:
 
     def family(self) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
         """A family without samples."""
-        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-        return families[self.kind](self.name, self.help, labels=self.labels)
+        if self.kind == "counter":
+            return CounterMetricFamily(self.name, self.help, labels=self.labels)
+        if self.kind == "gauge":
+            return GaugeMetricFamily(self.name, self.help, labels=self.labels)
+        return HistogramMetricFamily(self.name, self.help, labels=self.labels)
 
 
 class Definitions:
