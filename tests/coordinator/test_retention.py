@@ -16,10 +16,10 @@ import pytest
 
 from support.sealed_run import make_run, verified
 from thinwire_coordinator.gossip.disk import predict_beats
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Sealed, measure
 from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Sealed, measure
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.kind import KIND
@@ -193,7 +193,7 @@ def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: py
     retention.trim()
     assert len(opened.bodies.names()) == STEPS
     assert opened.snapshot_steps() == list(SNAPSHOTS)
-    assert told(caplog, "coordinator.deletion_suspended") == [{"folder": str(state.folder)}]
+    assert [fields["place"] for fields in told(caplog, "coordinator.files_differ")] == [str(state.folder)]
 
 
 # sizes

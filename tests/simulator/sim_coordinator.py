@@ -15,13 +15,11 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
-from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.hall import Surroundings, open_hall
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.measuring import HeldOut, Measuring
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX

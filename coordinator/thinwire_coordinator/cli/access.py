@@ -20,11 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire_common.units import human_seconds, parse_seconds
-from thinwire_coordinator.hall.access.bans import ORGANIZER, Ban
-from thinwire_coordinator.hall.access.invite_strings import make_invite
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS, InviteRecord
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.access.store import AccessStore, NodeRecord
+from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore, Ban, NodeRecord
+from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS

@@ -165,7 +165,7 @@ def _set_threads(options: ReplayOptions) -> None:
     """Set the number of torch threads as the options say, or to the default for the run."""
     import torch  # noqa: PLC0415
 
-    from thinwire_coordinator.hall.torch_threads import default_threads  # noqa: PLC0415
+    from thinwire_coordinator.hall.workers import default_threads  # noqa: PLC0415
     from thinwire_proto.contract import parse_contract  # noqa: PLC0415
     from thinwire_proto.exact.tiles import layout_of  # noqa: PLC0415
 

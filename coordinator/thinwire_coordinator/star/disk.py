@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Forecast, Sealed
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Forecast, Sealed
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout

@@ -101,7 +101,7 @@ class Evaluations:
             if self._current.waits_for_coordinator and (self._current.participants or len(trusted) < OPINIONS):
                 return  # it has to catch up first
             text = f"step {self._current.step}: the nodes did not measure the held-out loss before the next measurement"
-            tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=self._current.step)
+            tell(log, logging.WARNING, "coordinator.not_measured", text, set=None, reason=text)
         self._measured = step
         self._tell_if_alone(len(trusted))
         parts = parts_of(step, self._hall.state.held_out_sets, self._samples)
@@ -194,7 +194,7 @@ class Evaluations:
         if alone and not self._alone:
             reason = f"{OPINIONS} nodes with {FULL_AFTER} counted rounds and full trust are needed; there are {trusted}"
             text = f"the coordinator measures the held-out loss itself: {reason}"
-            tell(log, logging.INFO, "coordinator.evaluates_alone", text, reason=reason)
+            tell(log, logging.INFO, "coordinator.evaluation_by", text, measured_by="coordinator", reason=reason)
         self._alone = alone
 
     def _set_timer(self) -> None:

@@ -9,9 +9,9 @@ import asyncio
 import logging
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
+from thinwire_coordinator.hall.events import ContributionRefused, PhaseTook, RoundOpened, RoundSealed, RoundVoid
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.losses import weighted_median
+from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
@@ -113,7 +113,7 @@ class Rounds:
                 leases.unsettle(node, runs)
             self._driver.not_sealed(LEDGER_LOCKED)
             return
-        self._hall.tasks.keep(self._tell_applied(gathered.step, out.applied))
+        self._hall.tasks.keep(self._tell_applied(out.applied))
         self._hall.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
@@ -165,8 +165,8 @@ class Rounds:
             )
         )
 
-    async def _tell_applied(self, step: int, applied: asyncio.Future[float]) -> None:
-        self._hall.events.tell(UpdateApplied(step, await applied))
+    async def _tell_applied(self, applied: asyncio.Future[float]) -> None:
+        self._hall.events.tell(PhaseTook("apply", await applied))
 
 
 def _samples(accepted: tuple[Contribution, ...]) -> int:

@@ -12,12 +12,11 @@ from functools import partial
 
 from thinwire_coordinator.hall.events import Events, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.ledger.retention import NotKept
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Newest
-from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.hall.access.bounds import (
+from thinwire_coordinator.hall.access.admission import (
     Bounds,
 )
-from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.hall.capacity import PROGRAM_BYTES, memory_bound
 from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.memory import star_memory

@@ -12,7 +12,7 @@ import pytest
 
 from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.memory import (
     DECODED_BYTES,
     DECODED_RANKED_BYTES,

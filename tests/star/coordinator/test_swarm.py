@@ -12,7 +12,7 @@ import pytest
 from support.swarm_bench import PATIENCE_S, Bench, key_of, parts_of
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.hall import open_hall
-from thinwire_coordinator.hall.joining import OfferedMomentum
+from thinwire_coordinator.hall.run import OfferedMomentum
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
 from thinwire_coordinator.star.star import Star

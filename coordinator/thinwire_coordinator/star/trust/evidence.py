@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.events import Cause, Verdict
 
 
 @dataclass(frozen=True)

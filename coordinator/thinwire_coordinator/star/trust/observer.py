@@ -17,10 +17,9 @@ from itertools import chain
 import numpy as np
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.events import NodeJudged
+from thinwire_coordinator.hall.events import NodeJudged, Verdict
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
-from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.trust.sequential import ALARM, MAY_BAN, added
 
 BAN_S = 15.0

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from thinwire_coordinator.hall.access.bans import COORDINATOR
-from thinwire_coordinator.hall.access.bans import Decision as Recorded
-from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.verdicts import Verdict
+from thinwire_coordinator.hall.access.store import COORDINATOR, AccessStore
+from thinwire_coordinator.hall.access.store import Decision as Recorded
+from thinwire_coordinator.hall.events import Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.standing import Standing

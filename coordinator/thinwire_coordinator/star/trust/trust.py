@@ -22,7 +22,7 @@ import statistics
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown, because
 from thinwire_coordinator.star.trust.sequential import (
     AUDITS_INFORMATIVE,
