@@ -28,7 +28,7 @@ def test_tables_are_created_once(db: sqlite3.Connection) -> None:
     for _ in range(2):
         create_tables(db, "it", 2, STEPS, ValueError)
         assert tables(db) == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="it has schema version 2; .* which reads 3"):
+    with pytest.raises(ValueError, match=r"it has schema version 2; .* which reads 3"):
         create_tables(db, "it", 3, (*STEPS, "CREATE TABLE d (x)"), ValueError)
     assert tables(db) == ["a", "b", "c"]
 
