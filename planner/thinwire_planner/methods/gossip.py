@@ -15,9 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from thinwire_planner.gossip.max_plus import iteration_s, iterations_for
-from thinwire_planner.gossip.placement import Order, place
-from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
-from thinwire_planner.timing.network import Network, lines_between
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
@@ -29,14 +27,6 @@ DENSE_NODES_MAX = 128
 SLACKS = (0, 1, 2)
 PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
 """Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
-PLACED_HOSTS_MAX = 64
-PLACING_ROUNDS = 30
-"""A plan searches for places some fifty times."""
-MEASURED_TOPOLOGY = "one-peer-exponential"
-ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign"}
-"""The topology of the arms of `make science`, and their names by codec."""
-LEARNING = ("", "-noise", "-muon", "-pull", "-muon-pull")
-"""The ends of their names, by optimizer and gradients."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +76,6 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
     return cycle_of(make_topology(topology, Layout(nodes, per_host, seed)))
 
 
-def order_of(topology: str, setting: Setting) -> Order:
-    """The host at each place, so that iterations are short; empty if all lines and round trips are equal.
-
-    For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
-    """
-    network = setting.network
-    if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
-        return ()
-    computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
-    return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
-
-
-@lru_cache(maxsize=1024)
-def _placed(network: Network, topology: str, size_bytes: float, computing_s: tuple[float, ...], seed: int) -> Order:
-    lines = lines_between(network, size_bytes)
-    return place(arcs_of(topology, network.nodes, 1, seed), lines, np.asarray(computing_s), seed, PLACING_ROUNDS)
-
-
 @dataclass(frozen=True)
 class GossipVariant:
     topology: str
@@ -132,19 +104,10 @@ class GossipVariant:
         return replace(self, is_overlapped=False, slack=0).name
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        if self.topology != MEASURED_TOPOLOGY or self.slack or self.codec.name not in ARMS:
-            return ()
-        return tuple(f"{ARMS[self.codec.name]}{how}" for how in LEARNING)
-
-    @property
     def caution(self) -> str:
         return self.codec.caution
 
     def forecast(self, setting: Setting) -> Forecast:
-        order = order_of(self.topology, setting)
-        if order:
-            setting = setting.placed(order)
         network = setting.network
         cycle = arcs_of(self.topology, network.nodes, network.per_host, setting.seed)
         size = self.codec.bytes_a_parameter * setting.parameters
@@ -162,11 +125,10 @@ class GossipVariant:
             max(seconds, float(np.max(busy))),
             2 * sent * self.codec.bytes_a_parameter,
             (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
-            order,
         )
 
 
-@register_method("gossip")
+@METHODS.register("gossip")
 def gossip(setting: Setting) -> Iterator[Variant]:
     nodes, per_host = setting.nodes, setting.network.per_host
     if nodes < 2:

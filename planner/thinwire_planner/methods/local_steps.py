@@ -14,10 +14,11 @@ from functools import partial
 import numpy as np
 
 from thinwire_planner.methods.all_reduce import exchange_s
-from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_planner.methods.method import METHODS, Forecast, FormulaVariant, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "local steps"
+LOCAL_STEPS = (4, 16, 64)
 DRAWS = 200
 """Sums of H times of each node, of which the mean of the largest is taken."""
 DRAWS_MIN = 8
@@ -51,15 +52,14 @@ def _forecast(setting: Setting, *, steps: int) -> Forecast:
     )
 
 
-@register_method("local-steps")
+@METHODS.register("local-steps")
 def local_steps(setting: Setting) -> Iterator[Variant]:
-    for steps in setting.local_steps:
+    for steps in LOCAL_STEPS:
         yield FormulaVariant(
             f"local steps, H = {steps}",
             FAMILY,
             partial(_forecast, steps=steps),
             is_overlapped=False,
             looseness=4.0 + steps,
-            arms=(f"diloco-{steps}",),
             caution="learns least in a step: 28% above AdamW's loss with H = 16, 52% with H = 4 (docs/convergence)",
         )

@@ -11,7 +11,7 @@ import pytest
 from thinwire_planner.choosing.choice import predict
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, GossipVariant, codec_of
-from thinwire_planner.methods.local_steps import waiting_s
+from thinwire_planner.methods.local_steps import LOCAL_STEPS, waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import OVERHEAD, transfer_s
@@ -83,15 +83,14 @@ def test_by_the_clock_a_slow_node_helps_as_much_as_it_can(slow: float, computing
     assert sum(computing_s / 0.5 * speed for speed in where.speeds) == pytest.approx(10)
 
 
-def test_an_update_of_more_nodes_has_more_bytes_unless_they_are_given() -> None:
+def test_an_update_of_more_nodes_has_more_bytes() -> None:
     assert [setting(nodes).update_bytes for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
     assert setting(32).update_bytes == pytest.approx((0.0736 + 0.0799) / 2)
-    assert setting(32, star_down_bytes=0.01).update_bytes == 0.01
 
 
 def test_local_steps_divide_the_exchange() -> None:
     where = setting(variation=0.0)
-    for steps in where.local_steps:
+    for steps in LOCAL_STEPS:
         assert seconds(f"local steps, H = {steps}", where) == pytest.approx(0.5 + exchange_s(where) / steps)
 
 
