@@ -8,12 +8,12 @@ from pathlib import Path
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.observe import definitions, star_metrics
 from thinwire_coordinator.kinds import KINDS, kind
-from thinwire_node.observe import metrics as node_metrics
+from thinwire_node.observe.definitions import METRICS as NODE_METRICS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
 COORDINATOR = (*definitions.METRICS, *star_metrics.METRICS, *OF_KINDS)
-NODE = node_metrics.ALL
+NODE = tuple(NODE_METRICS)
 TABLES = (
     ("The coordinator", COORDINATOR),
     ("A node", NODE),

@@ -1,11 +1,10 @@
-"""The command line of `thinwire`. Each command imports its modules when it runs, because torch takes seconds."""
+"""The options of `thinwire plan`, from the command line or from environment variables."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from thinwire_common.options import Options, add_options, add_version, option, read_options
+from thinwire_common.options import Options, option
 from thinwire_planner.cli.plan_file import NODES_MAX, PARAMETERS_MAX, POSITIVE_MAX, RTT_MS_MAX
 from thinwire_planner.timing.compute import VARIATION_MAX
 
@@ -30,24 +29,3 @@ class PlanOptions(Options):
     )
     rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
     lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Build the parser. The parsed arguments have a `command`: a function that takes them."""
-    parser = argparse.ArgumentParser("thinwire", description="The command `thinwire`.")
-    add_version(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    plan = commands.add_parser("plan", help="predict the time of a step of every exchange, and say which to take")
-    add_options(plan, PlanOptions)
-    plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
-    plan.add_argument("--all", action="store_true", help="list all variants, and not only the best of each kind")
-    plan.set_defaults(command=_plan)
-    return parser
-
-
-def _plan(arguments: argparse.Namespace) -> None:
-    options = read_options(PlanOptions, arguments)
-
-    from thinwire_planner.cli.run import run  # noqa: PLC0415
-
-    run(options, as_json=arguments.json, lists_all=arguments.all)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from thinwire_common.options import add_options, add_version, read_options
 from thinwire_common.units import human_count
 from thinwire_planner.choosing.choice import Predicted
 from thinwire_planner.choosing.plan import Plan, change_in_words, make_plan, seconds_in_words
@@ -106,14 +108,28 @@ INSTEAD = {"preset": "parameters", "parameters": "preset"}
 """An option removes the file's key that says the same in another way."""
 
 
-def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
+def parser() -> argparse.ArgumentParser:
+    """Build the parser. The parsed arguments have a `command`: a function that takes them."""
+    parser = argparse.ArgumentParser("thinwire", description="The command `thinwire`.")
+    add_version(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="predict the time of a step of every exchange, and say which to take")
+    add_options(plan, PlanOptions)
+    plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
+    plan.add_argument("--all", action="store_true", help="list all variants, and not only the best of each kind")
+    plan.set_defaults(command=_plan)
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> None:
     """Make a plan and show it. Raises ThinwireError."""
+    options = read_options(PlanOptions, arguments)
     found, source = document(options), str(options.file or "the options")
     plan = make_plan(setting_of(parse(found, source)))
-    if as_json:
+    if arguments.json:
         print(json.dumps(document_of(plan), indent=1))
     else:
-        print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)
+        print_plan(plan, Console(highlight=False, markup=False), lists_all=arguments.all)
 
 
 def document(options: PlanOptions) -> dict[str, Any]:
