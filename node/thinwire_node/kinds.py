@@ -10,10 +10,10 @@ from typing import Protocol
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Entrance
-from thinwire_node.options import NodeOptions
 from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.threads import Threads

@@ -22,10 +22,9 @@ from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
-from thinwire_node.options import NodeOptions
 from thinwire_node.report import TAKES_PART, Edge, Peers
 from thinwire_node.session.record import Record, tell_totals
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 
 from thinwire_node.exchange.port import Exchange, LinkLost, Waiting
-from thinwire_node.options import NodeOptions
 from thinwire_node.report import PartView
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star import pacing
 from thinwire_node.star.deliver import Delivery
 from thinwire_node.star.follow import follow_rounds, follow_updates

@@ -32,10 +32,9 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.kinds import KINDS, Kind, PartSettings, Surroundings
 from thinwire_node.machine import RealMachine
-from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.star.part import StarPart
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.coordinator.clock import ProbedClock
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
 from thinwire_node.exchange.port import Admission, Applicant, EvaluationPart
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import PartialSnapshot
