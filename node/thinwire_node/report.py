@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Literal
 
-from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.reasons import OUTCOMES
 
 STATES = (
     "starting",
@@ -26,8 +26,6 @@ STATES = (
 TAKES_PART = ("waiting", "training", "delivering")
 """States of a node that is in a session and holds the swarm's replica."""
 VERSION = version("thinwire")
-OUTCOMES = tuple(reason.value for reason in Reason)
-"""Outcomes of a contribution: counted, or the reason why not."""
 BLOB_SOURCES = ("url", "coordinator")
 
 

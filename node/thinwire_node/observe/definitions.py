@@ -7,6 +7,7 @@ from collections.abc import Callable
 from thinwire_common.metrics import Definition, Definitions
 from thinwire_common.traffic import KINDS, PEER_LINES
 from thinwire_node.report import STATES, PartView, Report
+from thinwire_proto.wire.reasons import OUTCOMES
 
 METRICS = Definitions("thinwire_node_")
 
@@ -83,8 +84,7 @@ _gauge("steps_behind", "Sealed updates that the node has not applied yet.", lamb
 # contributions
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
-    "Contributions with a receipt. outcome: counted, or the reason why not: late, future_round, replica_differs, "
-    "base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, unknown, signature, suspected.",
+    f"Contributions with a receipt. outcome: {', '.join(OUTCOMES)}. Any but the first is not counted.",
     "outcome",
 )
 SAMPLES[CONTRIBUTIONS] = lambda report: {(outcome,): count for outcome, count in report.given.outcomes.items()}

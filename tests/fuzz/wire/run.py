@@ -23,6 +23,8 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.reason_numbers import NUMBERS
+from thinwire_proto.wire.reasons import Reason
 
 HONEST = 3
 WARM_UP_INPUTS = 2000
@@ -32,7 +34,7 @@ BUSIEST = 0.5
 """So many calls of sessions are made in one of them, whose rate is then too high."""
 GROWTH_BYTES_MAX = 128 << 20
 """The largest growth of the coordinator's memory from after the first inputs to the end of the run."""
-FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED})
+FAIR = frozenset(NUMBERS[reason] for reason in (Reason.COUNTED, Reason.VOID, Reason.LATE, Reason.SUSPECTED))
 """The outcomes that an honest contribution may have: there are too few for an update, a busy round may be over, and the
 votes of a newcomer may have no weight yet."""
 

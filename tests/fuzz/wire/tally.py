@@ -86,8 +86,8 @@ def _outcome(label: str, answer: Answer) -> str:
     if answer.status != OK:
         return answer.reason or NAMES.get(answer.status, str(answer.status))
     received = messages_in(answer.data) if label == "Contribute" else []
-    reason = pb.Receipt.FromString(received[0]).reason if received else pb.Receipt.REASON_NONE
-    if reason in (pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID):
+    reason = pb.Receipt.FromString(received[0]).reason if received else pb.Receipt.REASON_COUNTED
+    if reason in (pb.Receipt.REASON_COUNTED, pb.Receipt.REASON_VOID):
         return ACCEPTED
     return RECEIPT + pb.Receipt.Reason.Name(reason).removeprefix("REASON_").lower()
 
