@@ -14,9 +14,9 @@ from grpc.aio import ServicerContext as Context
 
 from support.small import random_replica, small_contract
 from thinwire_common.traffic import Traffic
+from thinwire_node.bootstrap import fetch_snapshot
 from thinwire_node.exchange.coordinator.link import connect
 from thinwire_node.exchange.port import Exchange, LinkLost
-from thinwire_node.session.join import fetch_snapshot
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server

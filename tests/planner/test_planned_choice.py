@@ -15,7 +15,7 @@ from thinwire_planner.choosing.plan import (
     three_digits,
 )
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
-from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
+from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 
@@ -29,7 +29,7 @@ def setting(nodes: int, mbit: float, rtt_ms: float, variation: float = 0.1, comp
 
 def made(name: str, seconds: float, looseness: float = 0.0, caution: str = "") -> Predicted:
     forecast = Forecast(seconds, 1.0, ())
-    return Predicted(FormulaVariant(name, name, lambda _: forecast, False, looseness, caution=caution), forecast)
+    return Predicted(Variant(name, name, lambda _: forecast, False, looseness, caution=caution), forecast)
 
 
 def test_the_fastest_is_taken_and_of_equals_the_plainest() -> None:

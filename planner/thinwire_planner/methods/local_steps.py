@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from thinwire_planner.methods.all_reduce import exchange_s
-from thinwire_planner.methods.method import METHODS, Forecast, FormulaVariant, Setting, Variant
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "local steps"
@@ -49,7 +49,7 @@ def _forecast(setting: Setting, *, steps: int) -> Forecast:
 @METHODS.register("local-steps")
 def local_steps(setting: Setting) -> Iterator[Variant]:
     for steps in LOCAL_STEPS:
-        yield FormulaVariant(
+        yield Variant(
             f"local steps, H = {steps}",
             FAMILY,
             partial(_forecast, steps=steps),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -117,48 +116,24 @@ class Forecast:
     parts: tuple[tuple[str, float], ...]
 
 
-class Variant(Protocol):
+@dataclass(frozen=True)
+class Variant:
     """One way to run a method.
 
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
-    of two that are equally fast, the smaller is taken. caution: why it is
-    not recommended, or empty. without_overlap: the name of the same variant that computes and
-    exchanges in turn.
+    of two that are equally fast, the smaller is taken. caution: why it is not recommended, or empty. without_overlap:
+    the name of the same variant that computes and exchanges in turn.
     """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def is_overlapped(self) -> bool: ...
-    @property
-    def slack(self) -> int: ...
-    @property
-    def looseness(self) -> float: ...
-    @property
-    def without_overlap(self) -> str: ...
-    @property
-    def caution(self) -> str: ...
-    def forecast(self, setting: Setting) -> Forecast: ...
-
-
-@dataclass(frozen=True)
-class FormulaVariant:
-    """A variant whose time is a formula."""
 
     name: str
     family: str
-    formula: Callable[[Setting], Forecast]
+    forecast: Callable[[Setting], Forecast]
     is_overlapped: bool
     looseness: float = 0.0
     without_overlap: str = ""
     caution: str = ""
     slack: int = 0
-
-    def forecast(self, setting: Setting) -> Forecast:
-        return self.formula(setting)
 
 
 Variants = Callable[[Setting], Iterator[Variant]]

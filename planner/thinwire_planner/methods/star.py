@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from thinwire_planner.methods.method import METHODS, STAR_UP_BYTES, Forecast, FormulaVariant, Setting, Variant
+from thinwire_planner.methods.method import METHODS, STAR_UP_BYTES, Forecast, Setting, Variant
 from thinwire_planner.timing.link import transfer_s, wire_bits
 
 FAMILY = "star"
@@ -84,6 +84,6 @@ def star(setting: Setting) -> Iterator[Variant]:
     age_1 = partial(_forecast, base_age=1, waits=True)
     by_clock = partial(_forecast, base_age=1, waits=False)
     names = ("star, base age 0", "star, base age 1", BY_THE_CLOCK)
-    yield FormulaVariant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0)
+    yield Variant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0)
     for name, formula, looseness in ((names[1], age_1, 1.1), (names[2], by_clock, 1.2)):
-        yield FormulaVariant(name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0])
+        yield Variant(name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0])

@@ -9,7 +9,7 @@ import pytest
 
 from thinwire_planner.choosing.choice import predict
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
-from thinwire_planner.methods.gossip import CODECS, GossipVariant, codec_of
+from thinwire_planner.methods.gossip import CODECS, codec_of, gossip_variant
 from thinwire_planner.methods.local_steps import LOCAL_STEPS, waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -101,7 +101,7 @@ def test_waiting_for_sums_costs_less_than_for_single_steps() -> None:
 def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:
     where = setting(rate=1e12, rtt_s=0.0, variation=0.0)
     for codec in CODECS:
-        seconds = GossipVariant("ring", codec).forecast(where).seconds
+        seconds = gossip_variant("ring", codec).forecast(where).seconds
         assert seconds == pytest.approx(0.5 + PARAMETERS * codec.coding_s_a_parameter)
         assert 0.5 < seconds < 0.52
 
@@ -109,14 +109,14 @@ def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:
 def test_a_slow_line_bounds_gossip_whatever_the_slack() -> None:
     where = setting(rate=1e7)
     for slack in (0, 1, 2):
-        found = GossipVariant("one-peer-exponential", CODECS[0], slack=slack).forecast(where)
+        found = gossip_variant("one-peer-exponential", CODECS[0], slack=slack).forecast(where)
         assert found.seconds >= 4 * PARAMETERS * BITS / 1e7 * (1 - 1e-9)
 
 
 def test_gossip_counts_the_bytes_of_its_edges() -> None:
     where = setting(8)
-    assert GossipVariant("complete", CODECS[0]).forecast(where).bytes_a_parameter == 2 * 7 * 4
-    assert GossipVariant("one-peer-exponential", CODECS[0]).forecast(where).bytes_a_parameter == 8
+    assert gossip_variant("complete", CODECS[0]).forecast(where).bytes_a_parameter == 2 * 7 * 4
+    assert gossip_variant("one-peer-exponential", CODECS[0]).forecast(where).bytes_a_parameter == 8
 
 
 def test_edges_of_a_host_share_its_line() -> None:
