@@ -29,8 +29,9 @@ from thinwire_node.exchange.port import (
     Refused,
     RunComplete,
     SealedUpdate,
+    Surroundings,
 )
-from thinwire_node.kinds import KINDS, Kind, PartSettings, Surroundings
+from thinwire_node.kinds import KINDS, Kind, PartSettings
 from thinwire_node.machine import RealMachine
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
@@ -198,7 +199,7 @@ SWARMS: dict[str, SwarmOfOne] = {}
 @KINDS.register("alone")
 class AloneKind:
     @staticmethod
-    def open_exchange(surroundings: Surroundings) -> Alone:
+    async def open_exchange(surroundings: Surroundings) -> Alone:
         return Alone(SWARMS[surroundings.address], surroundings.clocks)
 
     @staticmethod
@@ -262,10 +263,10 @@ class Introduced(RealMachine):
 
         class Noted(AloneKind):
             @staticmethod
-            def open_exchange(surroundings: Surroundings) -> Alone:
+            async def open_exchange(surroundings: Surroundings) -> Alone:
                 machine.kinds.append(name)
                 machine.thin_lines.append(surroundings.thin_line)
-                return AloneKind.open_exchange(surroundings)
+                return await AloneKind.open_exchange(surroundings)
 
         return Noted
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.coordinator.messages import probe_times
 from thinwire_node.exchange.port import ClockReading
 from thinwire_node.runtime import Clocks
 from thinwire_proto.limits import BACKOFF_FIRST_S, CLOCK_DRIFT_MAX, SUSPENDED_S
+from thinwire_proto.wire import service_pb2 as pb
 
 log = logging.getLogger("thinwire.node")
 
@@ -102,8 +102,8 @@ class CoordinatorClock:
 class ProbedClock:
     """The star's implementation of `thinwire_node.exchange.port.ExchangeClock`."""
 
-    def __init__(self, link: Link, clocks: Clocks, every_s: float) -> None:
-        self._link = link
+    def __init__(self, probe: Callable[[], Awaitable[pb.ProbeReply]], clocks: Clocks, every_s: float) -> None:
+        self._ask = probe
         self._clocks = clocks
         self._every_s = every_s
         self._clock = CoordinatorClock()
@@ -140,7 +140,7 @@ class ProbedClock:
     async def _probe(self, probed: Callable[[bool], None]) -> None:
         self._slept()
         sent = self._clocks.now()
-        reply = await self._link.probe()
+        reply = await self._ask()
         if self._slept():
             return
         term, received, answered = probe_times(reply)
