@@ -1,4 +1,4 @@
-"""Registers the code of the kinds that a contract names: a model's task, a data source, a local rule, an exchange.
+"""Registers code by name: what a contract names as a kind, and the topologies and codecs of gossip.
 
 Each kind is a file that registers itself. A registry imports its homes when it is asked for a kind that it does not
 know yet: single modules, or packages with every module in them. If the kind is still unknown, it imports the modules
@@ -18,10 +18,10 @@ New = TypeVar("New")
 
 
 class Kinds(Generic[Kind]):
-    """section: the contract's section, whose key `kind` names one. homes: where this project's kinds are."""
+    """what: what is named, for errors: a key of the contract, or a word. homes: where this project's kinds are."""
 
-    def __init__(self, section: str, *homes: str) -> None:
-        self._section = section
+    def __init__(self, what: str, *homes: str) -> None:
+        self._what = what
         self._modules = KindModules(*homes)
         self._known: dict[str, Kind] = {}
 
@@ -32,7 +32,7 @@ class Kinds(Generic[Kind]):
         def put(kind: New) -> New:
             self._modules.load_before(kind)
             if name in self._known:
-                raise ConfigError(f"{self._section}.kind: the name {name!r} is taken; choose another")
+                raise ConfigError(f"{self._what}: the name {name!r} is taken; choose another")
             self._known[name] = kind  # type: ignore[assignment]
             return kind
 
@@ -43,13 +43,15 @@ class Kinds(Generic[Kind]):
         self._modules.import_for("", self._known)
         return tuple(self._known)
 
-    def __getitem__(self, name: str) -> Kind:
-        """Raises ContractError if there is no such kind here, or ConfigError if an installed package cannot be
-        imported."""
+    def find(self, name: str) -> Kind | None:
+        """None if there is no such kind here. Raises ConfigError if an installed package cannot be imported."""
         self._modules.import_for(name, self._known)
-        if name not in self._known:
+        return self._known.get(name)
+
+    def __getitem__(self, name: str) -> Kind:
+        """Raises ContractError if there is no such kind here, or ConfigError as `find`."""
+        found = self.find(name)
+        if found is None:
             known = ", ".join(sorted(self._known))
-            raise ContractError(
-                f"{self._section}.kind: this version has {known}, and no {name!r}; install a newer version"
-            )
-        return self._known[name]
+            raise ContractError(f"{self._what}: this version has {known}, and no {name!r}; install a newer version")
+        return found

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from support.member_world import ANNOUNCE_S, MemberWorld, SimulatedNode
-from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace
+from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings
 from thinwire_coordinator.gossip.formation import Plan, form
-from thinwire_coordinator.gossip.participants import Heard
+from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
@@ -151,7 +151,7 @@ class DirectedWorld(MemberWorld):
         known = directory.by_node[str(node.number)]
         assignment = directory.assignment(known) if node.member.topology != directory.number else None
         unknown = directory.unknown_places(assignment, node.member.topology) if assignment else ()
-        peers = [PeerPlace(peer, KEY, ADDRESS) for peer in unknown]
+        peers = [Participant("", peer, address=ADDRESS, public_key=KEY) for peer in unknown]
         seed = (1 << 64) - 1
         reply = beat_reply(BeatAnswer("training", "", self._beat_s, LONGEST_LEASE, assignment, peers, seed))
         (self.assigning if assignment else self.answers).append(reply.ByteSize())

@@ -22,7 +22,7 @@ from thinwire.gossip.exchange import Exchange
 from thinwire.gossip.flat import FlatLayout, overwrite
 from thinwire.gossip.pending import PendingTurns
 from thinwire.gossip.ranks import Averaged, Ranks, ranks_per_host
-from thinwire.gossip.saved_form import STATE_VERSION, why_damaged, why_unreadable
+from thinwire.gossip.saved_form import STATE_VERSION, why_unreadable, with_form
 from thinwire.gossip.turns import Turns
 from thinwire.script import only_asks_for_state, warn_script
 from thinwire_proto.errors import ConfigError
@@ -232,7 +232,7 @@ class Gossip:
         if exchange["without"] and not self._has_told_useless:
             self._has_told_useless = True
             warn_script(f"rank {exchange['without'][0]} is gone, so no run can load this state; {WITHOUT_STATE}")
-        return {
+        state = {
             "version": STATE_VERSION,
             "settings": dict(self._settings),
             "rank": self._ranks.rank,
@@ -245,6 +245,7 @@ class Gossip:
             "own": None if self._pulled.own is None else self._pulled.own.clone(),
             "exchange": exchange,
         }
+        return with_form(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
@@ -313,7 +314,7 @@ class Gossip:
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
             )
-        return why_damaged(state, self._layout, has_copies=isinstance(self._codec, CompressedCodec))
+        return None
 
     def _trained(self) -> list[Tensor]:
         return [parameter for _, parameter in self._parameters]

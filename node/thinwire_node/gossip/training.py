@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections import deque
+from dataclasses import dataclass, field
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
@@ -17,7 +18,6 @@ from thinwire_node.gossip.errands import Errands
 from thinwire_node.gossip.lines_port import MakeLines
 from thinwire_node.gossip.neighbours import Neighbours
 from thinwire_node.gossip.port import BeatAnswer, BeatReport
-from thinwire_node.gossip.unreported import Unreported
 from thinwire_node.gossip.work import Finished, GossipWork, Sketched
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
@@ -30,10 +30,47 @@ from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.iteration import Mix
-from thinwire_proto.gossip.reports import MISSED_MAX
+from thinwire_proto.gossip.reports import MISSED_MAX, Report, sketch_hash
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
+
+
+@dataclass
+class Unreported:
+    """The work since the newest report that the coordinator has answered.
+
+    compute_s: with the rests of the machine, because the coordinator predicts by it how long an iteration takes.
+    missed: peers for which the node has waited in vain, or whose messages it could not read."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    compute_s: float = 0.0
+    missed: set[int] = field(default_factory=set)
+    sketched: Sketched | None = None
+
+    @property
+    def counted(self) -> tuple[int, float]:
+        """Samples, and the sum of their losses."""
+        return self.samples, self.loss_sum
+
+    def took(self, finished: Finished, share: float) -> None:
+        """An iteration is finished. share: of the time, in which the machine computes."""
+        gradient = finished.gradient
+        self.samples += gradient.samples
+        self.loss_sum += gradient.loss * gradient.samples
+        self.compute_s += gradient.compute_s / share
+        self.missed.update(finished.missing)
+        self.sketched = finished.sketched or self.sketched
+
+    def reported(self, report: Report) -> None:
+        """The coordinator has answered a report."""
+        self.loss_sum -= report.loss * report.samples
+        self.samples -= report.samples
+        self.compute_s = max(0.0, self.compute_s - report.compute_ms / 1000)
+        self.missed -= set(report.missed)
+        if self.sketched is not None and self.sketched.iteration <= report.sketch_iteration:
+            self.sketched = None
 
 
 class GossipTraining:
@@ -111,7 +148,7 @@ class GossipTraining:
         """The report of the next beat."""
         saved, new = self._saved, self._unreported
         sketched = new.sketched or Sketched(0, b"", saved.step_norm)
-        return BeatReport(
+        report = Report(
             topology=self.neighbours.topology,
             iteration=saved.iteration,
             head=saved.head,
@@ -119,22 +156,23 @@ class GossipTraining:
             loss=new.loss_sum / new.samples if new.samples else 0.0,
             compute_ms=round(new.compute_s * 1000),
             trained_through=saved.trained_through,
-            missed=tuple(sorted(self._missed())),
-            listens_at=self.neighbours.lines.listens_at,
-            step_norm=sketched.step_norm,
-            sketch=sketched.sketch,
+            sketch_hash=sketch_hash(sketched.sketch),
             sketch_iteration=sketched.iteration,
-            lines=self.neighbours.seen_lines(self._record.traffic),
+            missed=tuple(sorted(self._missed())),
+            step_norm=sketched.step_norm,
         )
+        neighbours = self.neighbours
+        lines = neighbours.seen_lines(self._record.traffic)
+        return BeatReport(report, sketched.sketch, neighbours.lines.listens_at, lines)
 
     def _missed(self) -> list[int]:
         """Those for which the node has waited before those without a line: these are named again in the next report."""
         waited_for = self._unreported.missed
         return [*sorted(waited_for), *sorted(self.neighbours.lost - waited_for)][:MISSED_MAX]
 
-    def reported(self, report: BeatReport) -> None:
+    def reported(self, beat: BeatReport) -> None:
         """The coordinator has answered a report."""
-        self._unreported.reported(report)
+        self._unreported.reported(beat.report)
 
     async def take(self, answer: BeatAnswer) -> None:
         """Take lease and topology of an answer."""

@@ -12,7 +12,7 @@ import pytest
 from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
 from support.small import small_contract
 from thinwire_coordinator.gossip import directory
-from thinwire_coordinator.gossip.answers import BeatAnswer, ReportRefused
+from thinwire_coordinator.gossip.beats import BeatAnswer, ReportRefused
 
 NODES_MAX = 3
 CONTRACT = small_contract(

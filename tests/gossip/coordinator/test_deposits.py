@@ -145,7 +145,7 @@ def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> 
         async def parts() -> AsyncIterator[bytes]:
             yield body
 
-        assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, parts())
+        assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, len(body), parts())
 
     collecting(tmp_path, scene)
 
@@ -163,7 +163,8 @@ def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_w
         async def parts() -> AsyncIterator[bytes]:
             yield body
 
-        assert await coordinator.run.deposits.take(hostile.member, hostile.claim(CONTRACT, body), parts()) == ""
+        claim = hostile.claim(CONTRACT, body)
+        assert await coordinator.run.deposits.take(hostile.member, claim, len(body), parts()) == ""
         assert torch.equal(await sealed(coordinator), mean_of(honest, parameters))
         state = coordinator.run.state
         counted = {entry.node for entry in state.ledger.row(state.ledger.step - 1).counted}
