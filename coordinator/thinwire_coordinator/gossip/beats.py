@@ -78,7 +78,7 @@ class Beats:
         self._sealer = sealer
         self.sketches = sketches
         self._held_out = held_out
-        self._store = Store(hall, settings.directory)
+        self._store = Store(hall, settings)
         self.directory = self._store.directory
         if sealer.is_complete:
             self.directory.phase = Phase.COMPLETE

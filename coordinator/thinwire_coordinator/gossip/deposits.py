@@ -233,7 +233,7 @@ class Deposits:
         if not self._taken or self._waiting - self._failed:
             return False
         awaited = [one for one in self._beats.directory.entered if one.node not in self._taken]
-        patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
+        patience_s = max(self._settings.patience_s, self._settings.lost_after_s)
         if not awaited:
             return True
         return self._hall.now() - self._progress > patience_s

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgpack
 
-from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
-from thinwire_coordinator.gossip.settings import REPORTS_OF_A_NODE
+from thinwire_coordinator.gossip.directory import Directory
+from thinwire_coordinator.gossip.settings import REPORTS_OF_A_NODE, GossipSettings
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import Damaged, PayloadError
@@ -103,7 +103,7 @@ class Unsealed:
 class Store:
     """directory: as it was on disk. unsealed: the reports that are in no row."""
 
-    def __init__(self, hall: Hall, settings: DirectorySettings) -> None:
+    def __init__(self, hall: Hall, settings: GossipSettings) -> None:
         self._hall = hall
         ledger, now = hall.state.ledger, hall.now()
         members = ledger.directory(MEMBERS)

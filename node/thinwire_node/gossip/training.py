@@ -25,7 +25,6 @@ from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.training.compute import Interrupted
-from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.replica import Replica
@@ -107,15 +106,6 @@ class GossipTraining:
         self.errands = Errands(self._stop_iterations)
         self.neighbours = Neighbours(work, make_lines, self.errands, self._note, self._unreported.missed.add)
 
-    @property
-    def lease(self) -> Lease:
-        return self.work.lease
-
-    @property
-    def jobs(self) -> int:
-        """Jobs of the compute thread that wait or run."""
-        return self.work.jobs
-
     # sessions
 
     def start(self) -> asyncio.Task[None]:
@@ -129,10 +119,6 @@ class GossipTraining:
     def is_under_way(self) -> bool:
         """Whether iterations run, with or without a session."""
         return self._running is not None and not self._running.done()
-
-    async def failure(self) -> None:
-        """Raise what has ended the iterations, once something has."""
-        await self.errands.failure()
 
     def use(self, prefetch: Prefetch, evaluation: Evaluation) -> None:
         """Take data from this prefetch, and parts to measure from this evaluation, from now on."""
@@ -183,7 +169,7 @@ class GossipTraining:
         if self._prefetch is not None:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
-            self._note(await self.work.assign(answer.assignment))
+            self._note(await self.work.event(self.work.member.assign, answer.assignment))
             self.neighbours.assign(answer.assignment.topology, answer.assignment.since, answer.places)
             text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
             text += f"; peers: {self.neighbours.names(answer.assignment.since) or 'none'}"
@@ -315,7 +301,7 @@ class GossipTraining:
     async def _decided(self) -> Mix:
         """The decision to mix, once all messages are in or the patience is over."""
         work, now = self.work, self._clocks.now
-        self._note(await work.computed(now()))
+        self._note(await work.event(work.member.computed, now()))
         began = now()
         while not self._decisions:
             self.doing = f"waiting: for messages of {self.neighbours.names(work.view.awaited) or 'peers'}"
@@ -324,7 +310,7 @@ class GossipTraining:
             await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
             self._changed.clear()
             if not self._decisions and deadline is not None and now() >= deadline:
-                self._note(await work.tick(now()))
+                self._note(await work.event(work.member.tick, now()))
         self._record.phases["peers"].add(now() - began)
         return self._decisions.popleft()
 
@@ -366,6 +352,3 @@ class GossipTraining:
         saved = self.work.saved
         text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
         tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())
-
-    def close(self) -> None:
-        self.work.close()

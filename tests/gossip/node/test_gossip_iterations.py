@@ -107,7 +107,7 @@ async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_p
 def mixed_turns(training: GossipTraining) -> list[Turn]:
     """The turns that a node mixes from now on."""
     found: list[Turn] = []
-    chain = training.work._member._chain
+    chain = training.work.member._chain
     extend = chain.extend
 
     def note(turn: Turn, *hashes: Any) -> Any:
