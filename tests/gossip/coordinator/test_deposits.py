@@ -16,7 +16,7 @@ import torch
 from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
 from support.small import small_contract
 from thinwire_common.within import Within
-from thinwire_coordinator.gossip import directory
+from thinwire_coordinator.gossip import settings
 from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.exact.replica import load_replica
@@ -78,7 +78,7 @@ async def broken_upload(after_s: float) -> AsyncIterator[bytes]:
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end waits at least as long as a silent node is not lost, which is longer than these tests."""
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+    monkeypatch.setattr(settings, "LOST_AFTER_S", 0.1)
 
 
 def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_path: Path) -> None:
