@@ -53,9 +53,10 @@ class ReportRefused(Exception):
 
 @dataclass(frozen=True)
 class BeatAnswer:
-    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment whose places are
-    new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of held-out sets to
-    measure, on the parameters with which the part's iteration begins."""
+    """stage: waiting, paused, training, deposit or complete. text: in words. peers: those of the assignment whose
+    places are new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of
+    held-out sets to measure, on the parameters with which the part's iteration begins. resumes_in_s: of a pause; None:
+    nobody has said when it ends."""
 
     stage: str
     text: str
@@ -65,6 +66,7 @@ class BeatAnswer:
     peers: Sequence[Participant] = ()
     measure_at: int = 0
     evaluate: Sequence[Part] = ()
+    resumes_in_s: float | None = None
 
 
 class Beats:
@@ -216,6 +218,14 @@ class Beats:
                 else "send the parameters"
             )
             return BeatAnswer("deposit", text, soon_s)
+        return self._training(known, topology, soon_s)
+
+    def _training(self, known: Participant, topology: int, soon_s: float) -> BeatAnswer:
+        """The answer to a member that trains."""
+        directory, beat_s = self.directory, self._settings.beat_s
+        if (pause := self._hall.pause) is not None:  # without a lease, a node stops within the iteration
+            left_s = pause.left_s(self._hall.surroundings.wall())
+            return BeatAnswer("paused", pause.text, soon_s, resumes_in_s=left_s)
         leases, measure_at = self._hall.leases, self.sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
         next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
@@ -224,6 +234,7 @@ class Beats:
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
             return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, evaluate=parts)
+        assert directory.topology is not None  # the member is in it
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
         return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, parts)

@@ -76,18 +76,19 @@ class Codec(ABC):
         """See `decode`. body: without the version."""
 
 
-CODECS: Kinds[type[Codec]] = Kinds("codec", "thinwire_proto.gossip.codecs")
-register_codec = CODECS.register
+_KINDS: Kinds[type[Codec]] = Kinds("codec", "thinwire_proto.gossip.codecs")
+register_codec = _KINDS.register
+"""A decorator for a class of `Codec`, with its name. Raises ConfigError if the name is taken."""
 
 
 def codec_names() -> tuple[str, ...]:
     """The names of this project's kinds and of all that were registered, in alphabetical order."""
-    return tuple(sorted(CODECS.names()))
+    return tuple(sorted(_KINDS.names()))
 
 
 def make_codec(name: str, layout: TileLayout) -> Codec:
     """Make the codec of this name. Raises ConfigError if there is none."""
-    kind = CODECS.find(name)
+    kind = _KINDS.find(name)
     if kind is None:
         raise ConfigError(f"codec: there is no {name!r}; there are {', '.join(codec_names())}")
     return kind(layout)

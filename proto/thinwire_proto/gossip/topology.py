@@ -51,9 +51,6 @@ Edges = Sequence[Iterable[Edge]]
 """The edges of each iteration of a cycle: pairs (i, j), or with a directed kind arcs (source, target)."""
 
 
-MakeEdges = Callable[[Layout], Edges]
-
-
 @dataclass(frozen=True)
 class Topology:
     """A checked topology. mixings: the weights of each iteration of its cycle. layout: also counts nodes that were
@@ -84,18 +81,23 @@ class Topology:
         return tuple(sorted(joined))
 
 
-TOPOLOGIES: Kinds[MakeEdges] = Kinds("topology", "thinwire_proto.gossip.topologies")
-_directed: set[str] = set()
+_KINDS: Kinds[Callable[[Layout], Edges]] = Kinds("topology", "thinwire_proto.gossip.topologies")
+_one_way: set[str] = set()
+"""Names of kinds whose edges are one-way."""
 
 
-def register_topology(name: str, *, directed: bool = False) -> Callable[[MakeEdges], MakeEdges]:
+def register_topology(
+    name: str, *, directed: bool = False
+) -> Callable[[Callable[[Layout], Edges]], Callable[[Layout], Edges]]:
     """A decorator for a function from the layout to the edges of each iteration. Raises ConfigError if the name is
     taken."""
+    if name == AUTO:
+        raise ConfigError(f"topology: the name {name!r} is taken; choose another")
 
-    def put(edges: MakeEdges) -> MakeEdges:
-        TOPOLOGIES.register(name)(edges)
+    def put(edges: Callable[[Layout], Edges]) -> Callable[[Layout], Edges]:
+        _KINDS.register(name)(edges)
         if directed:
-            _directed.add(name)
+            _one_way.add(name)
         return edges
 
     return put
@@ -104,7 +106,7 @@ def register_topology(name: str, *, directed: bool = False) -> Callable[[MakeEdg
 def topology_names(*, directed: bool | None = None) -> tuple[str, ...]:
     """The names of this project's kinds and of all that were registered, in alphabetical order. directed: only those
     whose edges are one-way, or only the others."""
-    return tuple(name for name in sorted(TOPOLOGIES.names()) if directed in (None, name in _directed))
+    return tuple(sorted(name for name in _KINDS.names() if directed in (None, name in _one_way)))
 
 
 def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> Topology:
@@ -112,10 +114,10 @@ def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> To
     edges are left out, and the others count as nodes 0, 1, … in their order. Raises ConfigError if the name is unknown,
     or if the topology would not bring all nodes to one mean."""
     chosen = _automatic(layout) if name == AUTO else name
-    edges_of = TOPOLOGIES.find(chosen)
+    edges_of = _KINDS.find(chosen)
     if edges_of is None:
         raise ConfigError(f"topology: there is no {chosen!r}; there are {', '.join((AUTO, *topology_names()))}")
-    is_directed = chosen in _directed
+    is_directed = chosen in _one_way
     weigh = push if is_directed else metropolis
     nodes = layout.nodes - len(set(absent))
     mixings = tuple(weigh(nodes, edges) for edges in _present(_cycle(chosen, edges_of(layout)), layout, absent))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from thinwire_common.logs import tell
 from thinwire_common.reach.happy_eyeballs import Address, Refusal
-from thinwire_common.reach.own_address import own_address
+from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import IpAddress
 from thinwire_node.gossip.lines.opening import networks_of, refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
