@@ -106,7 +106,7 @@ class GossipNodes:
 
     async def close(self, member: int, training: GossipTraining) -> None:
         await training.stop()
-        training.close()
+        training.work.close()
         self.states.pop(member).close()
 
 

@@ -47,11 +47,11 @@ class GossipPart(Part):
 
     @property
     def lease(self) -> Lease:
-        return self.training.lease if self.training is not None else Lease()
+        return self.training.work.lease if self.training is not None else Lease()
 
     @property
     def jobs(self) -> int:
-        return self.training.jobs if self.training is not None else 0
+        return self.training.work.jobs if self.training is not None else 0
 
     def claim(self) -> MomentumClaim | None:
         if self.training is not None:
@@ -97,7 +97,7 @@ class GossipPart(Part):
     async def failure(self) -> None:
         """The iterations go on while no session runs, and may fail then."""
         if self.training is not None:
-            await self.training.failure()
+            await self.training.errands.failure()
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
@@ -106,7 +106,7 @@ class GossipPart(Part):
 
     def close(self) -> None:
         if self.training is not None:
-            self.training.close()
+            self.training.work.close()
 
     def done_in_words(self) -> str:
         return f"{self._settings.record.counted} iterations"
