@@ -85,7 +85,7 @@ class DeviceMerge:
 
 
 class BatchedVotingMethod:
-    """The same rule as `compressed.VotingMethod`, for all nodes at once.
+    """The same rule as `compressed.SwarmMethod`, for all nodes at once.
 
     The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
     rounds until the next that is counted.

@@ -77,7 +77,7 @@ def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Con
 
 
 class BatchedMuonMethod:
-    """The same rule as `compressed.LocalStepsMethod`, for all nodes at once.
+    """The same rule as `compressed.SwarmMethod`, for all nodes at once.
 
     The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
     rounds until the next that is counted.

@@ -121,7 +121,7 @@ def byte_rows(found: SignedRound) -> Iterator[BenchRow]:
         yield BenchRow(TOPIC, what, signature_bytes / 1000, whole, "kB", "all bytes", wanted=SHARE_WANTED * whole)
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     found = SignedRound(model_parameters(PRESETS[MODEL]), NODES)
     with threads(1):
         yield from time_rows(found)

@@ -24,6 +24,7 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
@@ -90,6 +91,7 @@ class World:
         self.put_back_in_part = 0
         """The number of times that part of an extraction was put back. `check` updates it."""
         self._wait_for = wait_for
+        self._pause: Pause | None = None
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
         make_state(self.folder, spec, seed)
@@ -110,6 +112,22 @@ class World:
         """Start the coordinator. keep: the number of snapshots to keep, with the updates since the oldest of them;
         None: keep every update and no snapshot."""
         self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
+        self._tell_pause()
+
+    def pause(self, length_s: float) -> None:
+        """The organizer pauses the run; a real coordinator reads it from access.sqlite."""
+        self._pause = Pause(self.now, self.now + length_s)
+        self._tell_pause()
+        asyncio.get_running_loop().call_later(length_s, self._tell_pause)
+
+    def resume(self) -> None:
+        self._pause = None
+        self._tell_pause()
+
+    def _tell_pause(self) -> None:
+        pause = self._pause if self._pause is not None and self._pause.holds(self.now) else None
+        if self.sim_coordinator is not None:
+            self.sim_coordinator.swarm.pause(pause)
 
     def kill_coordinator(self) -> None:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
