@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from pydantic_core import from_json
 
 from thinwire_coordinator.prepare.problems import SourceFailed
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
@@ -33,8 +34,9 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "h
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
 """As in `Manifest`."""
-SPLITS_FILE, DESCRIPTIONS, CACHE = "dataset_dict.json", ("state.json", "dataset_info.json"), "cache-"
-"""Names in a folder that the library `datasets` saved: of a set of splits, of one data set, and what `map` keeps."""
+SPLITS_FILE, STATE_FILE, INFO_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
+"""Descriptions in a folder that the library `datasets` saved: of a set of splits, and of one data set."""
+METADATA_BYTES_MAX = 1 << 20
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
 WORK_FOLDER = "unfinished"
@@ -179,8 +181,7 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     elif system.exists(path):
         infos, root = {path: system.info(path)}, _without_query(path).rpartition("/")[0]
     else:
-        where = "there is no such page, or its server cannot be reached" if url.startswith(HTTP) else NOT_THERE
-        raise ConfigError(f"{url}: {where}")
+        raise _why_not_there(system, path, url)
     files = [_file(system, found, infos[found], root) for found in sorted(infos)]
     files = [file for file in files if not _is_hidden(file.name)]
     outside = files if out is None else _outside(files, out)
@@ -191,6 +192,19 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     if not (texts := _not_prepared(outside)):
         raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
     return _without_metadata(url, texts)
+
+
+def _why_not_there(system: Any, path: str, url: str) -> ConfigError:
+    """The error of an address that has no file. Over HTTP fsspec takes a server that cannot be reached for one without
+    the file; the reason that it had is the cause of the error of `info`."""
+    if url.startswith(HTTP):
+        try:
+            system.info(path)
+        except FileNotFoundError as error:
+            if (reason := error.__cause__) is not None and not hasattr(reason, "status"):  # no server has answered
+                hint = "check the address and the connection, and start the command again"
+                return SourceFailed(f"{url}: cannot be reached: {str(reason) or type(reason).__name__}; {hint}")
+    return ConfigError(f"{url}: {NOT_THERE}")
 
 
 def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
@@ -225,21 +239,45 @@ def _holds_prepared_data(folder: Path) -> bool:
 
 
 def _without_metadata(url: str, files: list[SourceFile]) -> list[SourceFile]:
-    """The files without what the library `datasets` keeps beside its Arrow files: descriptions, and results of `map`
-    and `filter`. Raises ConfigError if there are several splits."""
-    tables = {PurePosixPath(file.name).parent for file in files if file.name.endswith(".arrow")}
-    parents = {table.parent for table in tables if table.name}
-    kept = []
+    """The files without what the library `datasets` keeps beside those of its data sets: descriptions, and results of
+    `map` and `filter`. Raises ConfigError if a part of a data set is missing, or if it has several splits."""
+    folders: dict[str, dict[str, SourceFile]] = {}
     for file in files:
-        path = PurePosixPath(file.name)
-        if path.name == SPLITS_FILE and path.parent in parents:
-            splits = sorted(table.name for table in tables if table.parent == path.parent and table.name)
+        folder, _, name = file.name.rpartition("/")
+        folders.setdefault(folder, {})[name] = file
+    for folder, named in folders.items():
+        where = f"{url.rstrip('/')}/{folder}".rstrip("/")
+        splits, parts = _listed(named.get(SPLITS_FILE), "splits"), _listed(named.get(STATE_FILE), "_data_files")
+        if splits is not None:
+            named.pop(SPLITS_FILE)
             if len(splits) > 1:
-                where = f"{url.rstrip('/')}/{path.parent.as_posix()}".removesuffix("/.")
-                raise ConfigError(f"{where}: holds the splits {', '.join(splits)}; give one: {where}/{splits[0]}")
-        elif not (path.parent in tables and (path.name in DESCRIPTIONS or path.name.startswith(CACHE))):
-            kept.append(file)
-    return kept
+                raise ConfigError(
+                    f"{where}: holds the splits {', '.join(map(str, splits))}; give one: {where}/{splits[0]}"
+                )
+        names = {str(part.get("filename")) for part in parts or () if isinstance(part, dict)}
+        if names:
+            if missing := sorted(names - named.keys()):
+                raise ConfigError(
+                    f"{where}: its {STATE_FILE} lists {missing[0]}, which is missing; copy the whole folder"
+                )
+            folders[folder] = {name: named[name] for name in names}
+        elif any(name.endswith(".arrow") for name in named):
+            named.pop(INFO_FILE, None)
+    kept = {id(file) for named in folders.values() for file in named.values()}
+    return [file for file in files if id(file) in kept]
+
+
+def _listed(file: SourceFile | None, key: str) -> list[Any] | None:
+    """The list under a key of a small JSON file; None if it has none."""
+    if file is None:
+        return None
+    try:
+        with file.open() as content:
+            found: Any = from_json(content.read(METADATA_BYTES_MAX))
+    except (ValueError, PermissionError, FileNotFoundError):  # if it cannot be opened, its reader says so
+        return None
+    listed = found.get(key) if isinstance(found, dict) else None
+    return listed if isinstance(listed, list) and listed else None
 
 
 def _is_one_page(url: str) -> bool:
