@@ -208,11 +208,6 @@ async def test_a_connection_whose_body_never_ends_is_closed(
     assert answer[:13] == (b"HTTP/1.1 405 " if path == "/metrics" else b"")
 
 
-async def test_a_response_before_the_end_of_the_body_closes_the_connection(server: HttpServer) -> None:
-    request = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    assert (await ask(server, request)).startswith(b"HTTP/1.1 405 ")
-
-
 async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpServer) -> None:
     connections = []
     for sent in (b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"POST /metrics HTTP/1.1\r\n", b""):

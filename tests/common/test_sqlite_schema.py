@@ -31,12 +31,6 @@ def test_tables_are_created_once(db: sqlite3.Connection) -> None:
     assert tables(db) == ["a", "b", "c"]
 
 
-def test_a_file_of_another_program_is_left_as_it_is(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE theirs (x)")
-    assert create_tables(db, 2, STEPS) == 0
-    assert tables(db) == ["theirs"]
-
-
 def test_a_creation_that_fails_leaves_the_file_empty(db: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         create_tables(db, 2, (*STEPS, STEPS[0]))

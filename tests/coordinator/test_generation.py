@@ -28,17 +28,6 @@ def drawn(sampling: Sampling, count: int = 2000) -> Counter[int]:
     return Counter(draw(LOGITS, sampling, generator) for _ in range(count))
 
 
-def test_the_byte_model_draws_what_thinwire_0_2_drew() -> None:
-    model, parameters = small_model()
-    tokens, generator = BYTES.encode("line"), torch.Generator().manual_seed(7)
-    reference = []  # as the model's own `generate` did
-    for _ in range(40):
-        logits = model.next_logits(parameters, tokens).detach()
-        reference.append(int(torch.multinomial(torch.softmax(logits / 0.8, 0), 1, generator=generator)))
-        tokens = torch.cat([tokens, torch.tensor(reference[-1:])])
-    assert list(generate(model, parameters, BYTES.encode("line"), Sampling(40, 0.8, seed=7), None)) == reference
-
-
 @pytest.mark.parametrize(("top_p", "likely"), [(1.0, 4), (0.94, 3), (0.79, 2), (0.5, 1), (0.01, 1)])
 def test_top_p_draws_from_the_likeliest_tokens_only(top_p: float, likely: int) -> None:
     assert set(drawn(Sampling(1, 1.0, top_p))) == set(range(likely))

@@ -11,14 +11,6 @@ from thinwire_coordinator.hall.leases import TRAINED_RUNS_MAX, Leases, SampleRan
 from thinwire_proto.errors import LedgerError
 
 
-def test_leases_are_disjoint_and_in_order() -> None:
-    leases = Leases()
-    assert leases.grant("a", 8, 0) == (SampleRange(0, 8),)
-    assert leases.grant("b", 4, 0) == (SampleRange(8, 4),)
-    assert leases.grant("a", 8, 1) == (SampleRange(0, 8),)  # a has reported nothing, so it gets no more
-    assert leases.cursor == 12
-
-
 def test_reported_positions_are_replaced_by_new_ones() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)

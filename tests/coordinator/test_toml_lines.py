@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from thinwire_coordinator.planning.toml_lines import key_lines, line_of
+from thinwire_coordinator.planning.toml_lines import key_lines
 
 if sys.version_info >= (3, 11):
     pass
@@ -33,24 +32,9 @@ literal = 'C:\\'
 last = 5'''
 
 
-def all_paths(table: dict[str, Any], path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    found = set()
-    for key, value in table.items():
-        found.add((*path, key))
-        if isinstance(value, dict) and key != "weights":
-            found |= all_paths(value, (*path, key))
-    return found
-
-
 def test_a_key_is_on_the_line_where_it_stands() -> None:
     lines, text = key_lines(TEXT), TEXT.splitlines()
     for path, number in lines.items():
         assert path[-1] in text[number - 1] or path in {("layers",), ("data",)}, path
     assert lines["model", "weights"] == 15
     assert lines["data", "inner", "last"] == 18
-
-
-def test_a_key_inside_an_inline_table_has_the_line_of_the_table() -> None:
-    assert line_of(key_lines(TEXT), ("model", "weights", "wiki")) == 15
-    assert line_of(key_lines(TEXT), ("model", "none")) == 4
-    assert line_of(key_lines(TEXT), ("none",)) is None

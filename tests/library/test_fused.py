@@ -24,7 +24,7 @@ from thinwire.compression.compress import Compressor, Extracted
 from thinwire.compression.fused import TrialEndedError, make_fused, tried, verdict_of
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
-from thinwire.compression.trial import decide, disagreement, hard_tiles, reference_topk
+from thinwire.compression.trial import decide, disagreement, hard_tiles
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
@@ -211,12 +211,6 @@ def test_self_test_names_the_fault(fault: str, expected: str, monkeypatch: pytes
     made.fault = fault
     found = disagreement(made, spec, DEVICE)
     assert (expected in found) if expected else found == ""
-
-
-def test_reference_topk_selects_as_torch() -> None:
-    for k in (1, 32, 4096):
-        plain = Compressor(spec_of(), "cpu").extract(hard_tiles(), k)
-        assert torch.equal(reference_topk(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
 
 
 def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

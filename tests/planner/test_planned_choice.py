@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
-from thinwire_planner.choosing.choice import Predicted, predict, take, tokens_to, with_times
+from thinwire_planner.choosing.choice import Predicted, predict, take, tokens_to
 from thinwire_planner.choosing.plan import (
-    NO_CHANGE,
     NOT_LOOKED_FOR,
     Goal,
-    change_in_words,
     gain_of,
     make_plan,
-    three_digits,
 )
-from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
+from thinwire_planner.choosing.thresholds import ITERATIONS, axes
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -74,13 +71,6 @@ def test_where_lines_cost_nothing_all_reduce_is_taken() -> None:
     assert plan.taken.name == "all-reduce, DDP"
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"), [(0.012345, "0.0123"), (999.4, "999"), (1049.6, "1,050"), (53_900.2, "53,900")]
-)
-def test_figures_in_sentences_have_no_exponent(number: float, shown: str) -> None:
-    assert three_digits(number) == shown
-
-
 def test_a_gain_is_the_product_of_its_factors() -> None:
     where = setting(8, 10, 50)
     found = {one.name: one for one in predict(all_variants(where), where)}
@@ -105,15 +95,6 @@ def test_the_choice_differs_beyond_each_change() -> None:
         assert beyond.variant.family == change.taken != plan.taken.variant.family
 
 
-@pytest.mark.parametrize("rate", [48, 50, 51])
-def test_a_change_beside_the_setting_is_one_of_all_variants(rate: float) -> None:
-    """The plainest gossip within 3% of the fastest is not the fastest, which says what is within 3%."""
-    where = replace(setting(8, rate, 40, variation=0.1, compute_s=0.5), parameters=885_000)
-    found = [change for change in make_plan(where).changes if change.axis == "rate"]
-    assert found
-    assert all(not 0.8 < change.value / (1e6 * rate) < 1.25 for change in found)
-
-
 def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family() -> None:
     """The star by the clock is within 3% of the fastest gossip here, and the plainer star is not."""
     plan = make_plan(replace(setting(4, 9.5, 20, variation=0.027, compute_s=0.74), parameters=1_000_000))
@@ -133,12 +114,6 @@ def test_by_the_clock_the_plan_says_what_slow_nodes_do() -> None:
     assert "weighs less" not in "\n".join(make_plan(where).reasons)
 
 
-def test_on_one_host_a_line_is_no_reason_against_gossip() -> None:
-    network = Network.uniform(4, 1e7, 0.02, per_host=4)
-    where = Setting(1_000_000, ComputeTimes.around(1.0, 0.1), network, (1.0,) * 4, 1e9, 1e9)
-    assert "a line carries" not in "\n".join(make_plan(where).reasons)
-
-
 @pytest.mark.parametrize("per_host", [1, 8])
 def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host: int) -> None:
     """One host cannot have fewer hosts, and 512 nodes are more than are looked at."""
@@ -148,38 +123,6 @@ def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host
     found = [change for change in make_plan(where).changes if change.axis == "nodes"]
     assert all((change.value > nodes) == change.above for change in found)
     assert bool(found) == (per_host == 8)  # from 16 nodes, take star
-
-
-@pytest.mark.parametrize(("rate", "is_changed"), [(1e4, False), (1e5, True)])
-def test_a_choice_that_nothing_changes_is_said_to_be_one(rate: float, is_changed: bool) -> None:
-    """The rates that are looked at end 4,096 times above the line's, and gossip is taken from 176 Mbit/s on."""
-    network = Network.uniform(8, rate, 0.05)
-    plan = make_plan(Setting(10**8, ComputeTimes.around(0.1, 0.2), network, (1.0,) * 8, 1e9, 1e9))
-    assert bool(plan.changes) is is_changed
-    assert (NO_CHANGE in plan.reasons) is not is_changed
-
-
-@pytest.mark.parametrize(("rate", "is_said"), [(20, True), (1e6, False)])
-def test_what_is_faster_and_not_recommended_is_named_with_the_reason(rate: float, is_said: bool) -> None:
-    plan = make_plan(replace(setting(16, rate, 40, variation=0.2, compute_s=8.0), parameters=124_000_000))
-    said = [reason for reason in plan.reasons if reason.startswith("faster, and not recommended: gossip")]
-    assert bool(said) is is_said
-    assert all("one bit" in reason and "; it ends 3.2% above AdamW's loss" in reason for reason in said)
-
-
-def test_of_several_optimizers_the_one_that_is_there_first_counts() -> None:
-    where = setting(4, 1000, 1)
-    curves = {"gossip-dense": [(3000.0, 2.0)], "gossip-dense-muon": [(1000.0, 2.0)], "gossip-dense-noise": [(9.0, 3.0)]}
-    found = {one.name: one for one in with_times(make_plan(where).by_time, curves, 2.0, 10.0)}
-    one = found["gossip, one-peer-exponential, dense"]
-    assert one.arm == "gossip-dense-muon"
-    assert one.to_loss_s == pytest.approx(100 * one.seconds)
-    assert found["gossip, ring, dense"].to_loss_s is None
-
-
-def test_changes_are_sentences() -> None:
-    assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
-    assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"
 
 
 def test_tokens_to_a_loss_are_interpolated() -> None:
@@ -208,12 +151,6 @@ def test_without_a_curve_of_a_recommended_method_the_time_of_a_step_decides() ->
     assert plan.taken.name == make_plan(where).taken.name
     assert plan.reasons[0].startswith("only curves of methods that are not recommended reach a loss of 2")
     assert make_plan(where, Goal(2.0, 10.0, {})).reasons[0].startswith("no curve reaches a loss of 2")
-
-
-def test_the_least_time_is_that_of_the_recommended_methods_where_others_have_curves() -> None:
-    plan = make_plan(setting(4, 10, 20), Goal(2.0, 10.0, {"adamw": [(1000.0, 2.0)], "diloco-64": [(1000.0, 2.0)]}))
-    assert plan.taken.name == "all-reduce, DDP"
-    assert "the least of all recommended methods with a curve" in plan.reasons[0]
 
 
 def written(folder: Path, runs: list[dict[str, Any]]) -> Path:

@@ -96,10 +96,3 @@ def test_a_file_holds_a_whole_or_a_shard(tmp_path: Path) -> None:
         assert again.tiles == one.tiles
     with pytest.raises(ReplicaError, match="parameter t0 is missing"):
         load_parameters(whole.layout, tmp_path / "f")
-
-
-def test_tensors_of_another_type_or_shape_are_refused() -> None:
-    layout = TileLayout([Parameter(name="t", shape=(3,))])
-    for wrong in (torch.zeros(4), torch.zeros(3, dtype=torch.float64)):
-        with pytest.raises(ReplicaError, match="not float32 of"):
-            Parameters(layout, {"t": wrong})

@@ -1,7 +1,8 @@
-"""Tests of replicas: an update is applied in exactly two rounded operations, and snapshots keep all bits."""
+"""Replicas: an update is applied in exactly two rounded operations, in any form, and snapshots keep all bits."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ from thinwire_proto.exact.apply import SMALLEST_NORMAL, flush_subnormals
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.selftest import reference_signs
 from thinwire_proto.exact.tensor_files import read_pieces
+from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.wire.codec import decode_update, encode_update
+from thinwire_proto.wire.sign_form import signs_of
 
 RATE = float(np.float32(3e-3))
 DECAY = float(np.float32(1 - 3e-5))
@@ -70,22 +74,6 @@ def test_subnormals_and_the_negative_zero_become_zero() -> None:
     assert values[2:].view(torch.int32).tolist() == [0, 0, 0, 0]
 
 
-def test_replicas_with_the_same_updates_have_equal_fingerprints_under_any_nonce() -> None:
-    a, b = (random_replica(shapes_contract()) for _ in range(2))
-    for seed in range(5):
-        a.apply(update_for(a, DECAY, seed), b"")
-        b.apply(update_for(b, DECAY, seed), b"")
-    assert [a.fingerprint(n) for n in (0, 1, 2**64 - 1)] == [b.fingerprint(n) for n in (0, 1, 2**64 - 1)]
-
-
-def test_a_snapshot_holds_the_bits_the_step_and_the_head(tmp_path: Path) -> None:
-    contract = small_contract()
-    replica = random_replica(contract, step=7)
-    replica.save(tmp_path / "s.safetensors")
-    again = load_replica(contract, tmp_path / "s.safetensors")
-    assert (again.step, again.head, again.state_hash()) == (7, replica.head, replica.state_hash())
-
-
 def test_a_snapshot_is_checked_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thinwire_proto.exact.tensor_files.PIECE_BYTES", 1 << 10)
     replica = random_replica(small_contract(), step=7)
@@ -128,3 +116,25 @@ def test_a_snapshot_with_an_impossible_step_or_head_is_refused(tmp_path: Path, s
     replica.save(tmp_path / "s.safetensors")
     with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
         load_replica(replica.contract, tmp_path / "s.safetensors")
+
+
+LAYOUT = TileLayout(shapes_contract().parameters)
+
+
+def update_of(k: int, nodes: int, step: int) -> Update:
+    votes = [(random_votes(LAYOUT, k, 10 * step + node), node + 1) for node in range(nodes)]
+    return Update(step, RATE, DECAY, merge(votes, LAYOUT.components))
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_signs_lead_to_the_same_bits_as_votes(step: int) -> None:
+    """With padded shapes, tiles without votes, and both parities of the tie-break for X = 0."""
+    contract = shapes_contract(demo={"magnitude": "sign"})
+    by_votes, by_signs = (random_replica(contract, step=step) for _ in range(2))
+    update = update_of(3, 2, step)
+    assert isinstance(update.merged, Merged)
+    signs = replace(update, merged=signs_of(update.merged, LAYOUT, step))
+    by_votes.apply(update, b"")
+    by_signs.apply(decode_update(encode_update(signs, LAYOUT), LAYOUT), b"")
+    assert by_votes.state_hash() == by_signs.state_hash()
+    assert by_votes.state_hash() != random_replica(contract, step=step).state_hash()

@@ -42,17 +42,6 @@ def opened(folder: Path, **data: Any) -> TokenShards:
     return TokensKind().open(new.file, contract, BlobFolder(folder / BLOBS_FOLDER))
 
 
-def test_a_new_run_names_the_manifest_and_no_folder(tmp_path: Path) -> None:
-    manifest = write_tokens(tmp_path, {"wiki": [100, 50]})
-    new = made(run_of(tmp_path))
-    assert isinstance(new.spec, TokensSpec)
-    assert (new.spec.folder, new.spec.vocabulary) == ("", VOCABULARY)
-    assert new.file == (tmp_path / MANIFEST_FILE).read_bytes()
-    assert len(new.file) == new.spec.manifest_bytes == TokensKind().file_bytes_max(new.spec)
-    shards = (*manifest.sources[0].train, *manifest.sources[0].held_out)
-    assert new.blobs == {shard.blob: tmp_path / BLOBS_FOLDER / shard.hash for shard in shards}
-
-
 def test_a_pass_reads_every_sample_once(tmp_path: Path) -> None:
     manifest = write_tokens(tmp_path, {"wiki": [100, 50, 10, 9], "code": [77]})
     data = opened(tmp_path)
@@ -101,14 +90,6 @@ def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     (batch,) = data.held_out("wiki", [2, 3])
     tokens = [np.fromfile(tmp_path / BLOBS_FOLDER / shard.hash, "<u2") for shard in (first, last)]
     assert batch.tolist() == [tokens[0][18:28].tolist(), tokens[1][:10].tolist()]
-
-
-@pytest.mark.parametrize("token", ["uint8", "uint16", "uint32"])
-def test_every_type_of_token(tmp_path: Path, token: Any) -> None:
-    write_tokens(tmp_path, {"wiki": [1000]}, token=token, vocabulary=256)
-    (batch,) = opened(tmp_path).batch(range(100))
-    assert int(batch.max()) == 255
-    assert all((row[1:] - row[:-1]).remainder(256).eq(1).all() for row in batch)
 
 
 def _without(folder: Path, manifest: Manifest) -> None:

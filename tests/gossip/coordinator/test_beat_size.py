@@ -9,10 +9,8 @@ from support.gossip_coordinator import GossipCoordinator, gossip_coordinator
 from support.small import small_contract
 from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
-from thinwire_coordinator.hall.rpc.request_bounds import SKETCH_BYTES_MAX
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
-from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire import service_pb2 as pb
 
 NODES = 1000
@@ -55,7 +53,3 @@ def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path:
             await coordinator.run.beats.seal()
 
     asyncio.run(scene())
-
-
-def test_the_port_takes_a_beat_with_a_sketch() -> None:
-    assert SKETCH_BYTES_MAX == SKETCH_BYTES

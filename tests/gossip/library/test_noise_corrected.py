@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -96,18 +94,6 @@ def test_its_state_resumes() -> None:
     run(optimizer, whole, range(3, 6))
     run(other, resumed, range(3, 6))
     assert torch.equal(whole, resumed)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
-def test_a_copy_steps_as_the_original(copied: Callable[[NoiseCorrectedAdamW], NoiseCorrectedAdamW]) -> None:
-    original = NoiseCorrectedAdamW([torch.nn.Parameter(torch.ones(5))], nodes=2)
-    twin = copied(original)
-    for optimizer in (original, twin):
-        torch.manual_seed(0)
-        halves_of(optimizer.param_groups[0]["params"][0], optimizer, torch.randn(5), torch.randn(5))
-        optimizer.step()
-    assert torch.equal(original.param_groups[0]["params"][0], twin.param_groups[0]["params"][0])
-    assert twin.param_groups[0]["params"][0] is not original.param_groups[0]["params"][0]
 
 
 def test_a_scaler_may_unscale_the_gradients_if_both_halves_were_kept() -> None:

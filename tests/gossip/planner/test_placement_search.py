@@ -13,7 +13,6 @@ from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 NODES = 6
-MIXED = [("random-regular", 16, 0.9), ("one-peer-exponential", 7, 0.95)]
 
 
 def cycle(name: str, nodes: int = NODES) -> tuple[Arcs, ...]:
@@ -62,30 +61,6 @@ def test_the_cost_is_the_recurrence_of_the_docstring(name: str) -> None:
         ends.append(float(np.mean(finished)))
     found = seconds_of(order, arcs, lines, computing_s)
     assert found == pytest.approx((ends[3] - ends[1]) / (2 * len(arcs)))
-
-
-@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "random-regular", "matching"])
-def test_parts_have_each_arc_once_and_no_end_twice(name: str) -> None:
-    for arcs in cycle(name, 16):
-        found = [pair for part in arcs.parts for pair in zip(*(ends.tolist() for ends in part), strict=True)]
-        assert sorted(found) == sorted(zip(arcs.senders.tolist(), arcs.receivers.tolist(), strict=True))
-        for part in arcs.parts:
-            assert all(len(set(ends.tolist())) == len(ends) for ends in part)
-
-
-def test_no_placement_makes_a_line_carry_more_than_it_can() -> None:
-    """On a ring, each node sends a message in each iteration, which is then as long as the slowest of them."""
-    lines = LineSeconds(mixed_lines(6, 16).sending_s, np.zeros((16, 16)))
-    placed = place(cycle("ring", 16), lines, np.full(16, 0.1), 1)
-    assert seconds_of(placed, cycle("ring", 16), lines, np.full(16, 0.1)) >= lines.sending_s.max()
-
-
-@pytest.mark.parametrize(("name", "nodes", "most"), MIXED)
-def test_with_mixed_lines_it_is_faster_than_places_at_random(name: str, nodes: int, most: float) -> None:
-    arcs, lines, computing_s = cycle(name, nodes), mixed_lines(6, nodes), np.full(nodes, 0.2)
-    rng = np.random.default_rng(7)
-    drawn = np.mean([seconds_of(tuple(rng.permutation(nodes)), arcs, lines, computing_s) for _ in range(8)])
-    assert seconds_of(place(arcs, lines, computing_s, 1), arcs, lines, computing_s) < most * drawn
 
 
 def test_nodes_of_one_site_are_neighbours() -> None:

@@ -148,26 +148,6 @@ def test_a_late_message_is_mixed_in_a_later_iteration_and_its_sender_is_waited_f
     assert mix.missing == ()  # peer 2 was missing once, and is not waited for again
 
 
-def test_a_turn_that_the_peer_has_passed_is_void() -> None:
-    machine = begun(0, 1)
-    machine.received(Turn(0, 1, 1))
-    assert machine.open == (Turn(0, 0, 2), Turn(0, 1, 2))
-    machine.begin(0, 2, (1, 2))
-    machine.received(Turn(0, 3, 1))
-    machine.begin(0, 3, (1, 2))
-    assert Turn(0, 2, 1) not in machine.open
-
-
-def test_a_turn_that_this_node_has_passed_is_not_mixed() -> None:
-    machine = begun(5)
-    machine.received(Turn(0, 4, 1))
-    machine.received(Turn(0, 5, 1))
-    machine.received(Turn(0, 5, 2))
-    mix = machine.computed(1.0)
-    assert mix is not None
-    assert mix.turns == (Turn(0, 5, 1), Turn(0, 5, 2))
-
-
 def test_a_message_of_a_newer_topology_waits_for_its_announcement() -> None:
     machine = begun(7)
     machine.received(Turn(0, 7, 1))

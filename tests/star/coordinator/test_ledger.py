@@ -16,7 +16,6 @@ import pytest
 from support.sealed_run import COLUMNS, make_run, verified
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.state_directory import (
-    RunState,
     open_state,
 )
 from thinwire_coordinator.star.replay import replica_at_head
@@ -30,13 +29,6 @@ def folder(tmp_path: Path) -> Path:
     """A run of four steps, sealed by the real code."""
     make_run(tmp_path, STEPS)
     return tmp_path
-
-
-def test_verify_reports_its_checks(folder: Path) -> None:
-    text = verified(folder)
-    assert "replayed 4 updates from the first state" in text
-    assert "8 contributions" in text
-    assert "2 snapshots" in text
 
 
 @contextmanager
@@ -169,10 +161,3 @@ def test_bodies_are_named_by_their_hash_at_any_address(scheme: str, tmp_path: Pa
     assert bodies.get(name, len(body)) == body
     with pytest.raises(LedgerError, match="is missing"):
         bodies.get(b"\0" * 32, 5)
-
-
-def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
-    state: RunState = open_state(folder)
-    assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
-    assert not state.snapshot_is_lighter(3)
-    state.close()

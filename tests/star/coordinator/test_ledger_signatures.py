@@ -32,14 +32,6 @@ def change(folder: Path, sql: str, *values: object) -> None:
         db.commit()
 
 
-def test_verify_counts_the_signatures_and_names_the_key(folder: Path) -> None:
-    text = verified(folder)
-    assert "signatures: 4 of rows and 8 of contributions are correct" in text
-    state = open_state(folder)
-    assert f"coordinator's key: {state.key.public.fingerprint.hex()}" in text
-    state.close()
-
-
 def test_verify_compares_the_key_with_that_of_an_invite(folder: Path) -> None:
     state = open_state(folder)
     key = state.key.public

@@ -37,22 +37,6 @@ def test_temperature_0_writes_the_most_likely_bytes(
     assert texts.pop().startswith("line")
 
 
-def test_at_other_temperatures_the_seed_determines_the_sample(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, again, other = (sampled(run, monkeypatch, capsys, "--seed", seed) for seed in ("1", "1", "2"))
-    assert one == again != other
-
-
-@pytest.mark.parametrize("temperature", ["-1", "nan", "inf", "warm"])
-def test_an_invalid_temperature_is_rejected(
-    temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        sampled(run, monkeypatch, capsys, f"--temperature={temperature}")
-    assert "--temperature" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--seed", str(1 << 64)), ("--seed", str(-(1 << 63) - 1)), ("--prompt", "\udcff"), ("--chat", "\udcff")],

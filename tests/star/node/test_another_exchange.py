@@ -50,8 +50,6 @@ from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
-LARGE = 1 << 34
-"""A file that takes longer to hash than a node may take to leave."""
 
 
 @EXCHANGES.register
