@@ -15,8 +15,9 @@ from torch import Tensor
 
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.copies import Copies, Message
+from thinwire_proto.gossip.copies import Copies
 from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.topology import Topology
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(3, 5)), Parameter(name="v", shape=(4,))])
@@ -112,7 +113,7 @@ class CopyingWorld:
         for target in self._topology.at(iteration).targets(place):
             peer = self._members[target]
             edge = node.copies.edges[peer]
-            if edge.may_send:
+            if edge.may_send_for((self._number, iteration)):
                 message = edge.send((self._number, iteration), node.x, self._codec(self.rng))
                 self._deliver(name, peer, message)
                 self._at(RESEND_S, lambda peer=peer: self._resend(name, peer))  # type: ignore[misc]
