@@ -228,20 +228,6 @@ async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpSer
         writer.close()
 
 
-async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: HttpServer) -> None:
-    writers = []
-    for _ in range(CONNECTIONS_MAX):
-        reader, writer = await connect(server)
-        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readexactly(1)
-        writers.append(writer)
-    reader, writer = await connect(server)
-    assert await asyncio.wait_for(closed(reader), timeout=30)
-    writers.append(writer)
-    for one in writers:
-        one.close()
-
-
 async def test_the_network_with_the_most_connections_gives_way(server: HttpServer) -> None:
     """Its connections are all in use, as those of slow readers are. Each address is a network here."""
     crowd = []

@@ -146,16 +146,6 @@ def assert_same_but_for_ties(one: Sent, other: Sent) -> None:
         assert size == pytest.approx(min(abs(value) for at, value in first.items() if at // 4096 == tile), rel=1e-4)
 
 
-def test_zero_gradients_send_nothing() -> None:
-    momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
-    momentum.fused = fused_for(spec_of(magnitude="tile"))
-    nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
-    sent = momentum.accumulate_and_extract(nothing, 0.1, 1, 32)
-    assert len(sent.components) == 0
-    assert sent.codes is not None
-    assert len(sent.codes) == 0
-
-
 def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
     """The kernel receives only an address, so it would read other memory."""
     momentum = Momentum(LAYOUT, spec_of(), DEVICE)

@@ -157,19 +157,6 @@ def test_ranks_step_together_although_a_scaler_of_one_of_them_finds_an_overflow(
     assert [first[1], second[1]] == [0, 1]
 
 
-def test_an_overflow_that_was_clipped_drops_the_step_too() -> None:
-    parameters = parameters_of(SHAPES)
-    optimizer, scaler = DeMo(parameters), torch.amp.GradScaler("cpu")
-    give(parameters, [scaler.scale(gradient) for gradient in gradients_of(SHAPES, 0, 0)])
-    assert parameters[0].grad is not None
-    parameters[0].grad[0, 0] = float("inf")
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_value_(parameters, 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    assert optimizer.dropped == 1
-
-
 def test_ranks_that_send_the_same_again_and_again_warn_once(ranks: dict[str, list[Any]]) -> None:
     for with_all_reduce, *without in ranks["averaged"]:
         assert len(with_all_reduce) == 1

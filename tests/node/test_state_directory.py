@@ -132,14 +132,6 @@ def test_a_save_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_a_head_costs_one_sync(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head is saved with each update. An older head after a power cut does no harm."""
-    with sync_log(monkeypatch) as log:
-        state.advance(Head(1, b"\1" * 32))
-        state.write_head()
-    assert log == ["sync head.json.part", "rename head.json"]
-
-
 TAKER = """
 import sys
 from pathlib import Path

@@ -104,16 +104,6 @@ def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family
     assert all(change.taken != "star" for change in plan.changes)
 
 
-def test_by_the_clock_the_plan_says_what_slow_nodes_do() -> None:
-    where = setting(10, 20, 50)
-    plan = make_plan(replace(where, speeds=(1.0,) * 9 + (0.01,)))
-    assert plan.taken.name == "star, base age 1, by the clock"
-    words = "\n".join(plan.reasons)
-    assert "of which computing takes all nodes together 0.466 s" in words
-    assert "a slow node contributes fewer samples and weighs less; round.samples must be" in words
-    assert "weighs less" not in "\n".join(make_plan(where).reasons)
-
-
 @pytest.mark.parametrize("per_host", [1, 8])
 def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host: int) -> None:
     """One host cannot have fewer hosts, and 512 nodes are more than are looked at."""
@@ -143,14 +133,6 @@ def test_with_curves_the_time_to_the_loss_decides() -> None:
     assert NOT_LOOKED_FOR in plan.reasons
     assert not plan.changes
     assert make_plan(where).taken.variant.family != "all-reduce"
-
-
-def test_without_a_curve_of_a_recommended_method_the_time_of_a_step_decides() -> None:
-    where = setting(4, 10, 20)
-    plan = make_plan(where, Goal(2.0, 10.0, {"gossip-sign": [(1000.0, 2.0)]}))
-    assert plan.taken.name == make_plan(where).taken.name
-    assert plan.reasons[0].startswith("only curves of methods that are not recommended reach a loss of 2")
-    assert make_plan(where, Goal(2.0, 10.0, {})).reasons[0].startswith("no curve reaches a loss of 2")
 
 
 def written(folder: Path, runs: list[dict[str, Any]]) -> Path:

@@ -110,13 +110,13 @@ def test_pages_are_given_back_after_each_operation(path: Path) -> None:
 
 @needs_smaps
 def test_one_piece_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire_proto.exact.mapped.PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr("thinwire_proto.exact.mapped.PIECE_BYTES", 1 << 20)
     mapped = MappedTensors(path)
     most = 0
     for piece in mapped.one_by_one(MAPPED):
         assert piece.isfinite().all()
         most = max(most, resident(path))
-    assert 1 << 16 <= most < BYTES / 4
+    assert 1 << 20 <= most < BYTES / 4
 
 
 WIDE = {"width": 256, "layers": 2, "heads": 4, "hidden": 512, "context": 8}

@@ -1,4 +1,4 @@
-"""Tests of token shards: what a new run gets from a folder, what a batch reads, and what is refused."""
+"""The data of a run: shards of tokens, what a batch reads of them and what is refused; and a corpus by its content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from support.small import MODEL
+from support.small import MODEL, small_contract, small_corpus
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_proto.blobs import BlobFolder, BlobMissing
 from thinwire_proto.contract import Contract, RunSpec
-from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.data.corpus import Corpus, CorpusFile, corpus_of, unpack_corpus, windows
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard
 from thinwire_proto.data.tokens import TokenShards, TokensKind
 from thinwire_proto.errors import ConfigError, PayloadError
@@ -169,20 +169,28 @@ def test_another_tokenizer_than_that_of_the_shards_is_refused(tmp_path: Path) ->
     assert tokenizer.blob in made(run_of(tmp_path)).blobs
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file:///etc",
-        "/etc",
-        "ftp://a/b",
-        "https://a/b?c=",
-        "https://user@a/b",
-        "https://a/b#c",
-        "http://",
-        "https://a b",
-    ],
-)
-def test_addresses_that_a_node_may_not_read_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must begin with https://"):
-        TokensSpec(urls=(url,))
-    TokensSpec(urls=("https://example.org:8443/data/v1", "s3://bucket/a-b", "gs://bucket", "http://[::1]:80/x"))
+def test_packed_corpus_round_trips_and_matches_the_contract() -> None:
+    corpus, data = small_corpus(), corpus_of(small_contract().data)
+    again = unpack_corpus(corpus.pack(), data)
+    assert again.files == corpus.files
+    assert again.hash == corpus.hash
+    assert again.held_out.tobytes() == corpus.files[1].content
+
+
+def test_other_corpus_or_invalid_bytes_are_refused() -> None:
+    data = corpus_of(small_contract().data)
+    other = Corpus([CorpusFile("a.py", b"other text" * 1000, False)])
+    with pytest.raises(PayloadError, match="the contract names"):
+        unpack_corpus(other.pack(), data)
+    for packed in (b"", b"junk", small_corpus().pack()[:-9]):
+        with pytest.raises(PayloadError):
+            unpack_corpus(packed, data)
+
+
+def test_windows_cover_the_text_and_share_one_byte() -> None:
+    text = np.arange(100, dtype=np.uint8)
+    found = windows(text, 33)
+    assert found.shape == (3, 34)
+    assert found[:, 0].tolist() == [0, 33, 66]
+    assert found[:, -1].tolist() == [33, 66, 99]
+    assert windows(text[:33], 33).shape == (0, 34)

@@ -35,8 +35,8 @@ def peak():
     status = pathlib.Path("/proc/self/status").read_text()
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
-tiles, k, nodes = 64 * 128, 32, 8
-layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 128))])
+tiles, k, nodes = 64 * 64, 32, 8
+layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 64))])
 rng = np.random.default_rng(1)
 contributions = []
 for _ in range(nodes):
@@ -56,7 +56,7 @@ print((peak() - before) / layout.components, len(merged) / tiles)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from Linux's /proc")
 @pytest.mark.parametrize("update_topk", [0, 64])
 def test_merging_takes_at_most_three_bytes_a_parameter(update_topk: int) -> None:
-    """Runs in its own process with 34 million parameters; counts the sum, the working memory and the merged votes."""
+    """Runs in its own process with 17 million parameters; counts the sum, the working memory and the merged votes."""
     command = [sys.executable, "-c", MERGE_MUCH, str(update_topk)]
     bytes_a_parameter, a_tile = map(float, subprocess.check_output(command, text=True).split())
     assert 2 < bytes_a_parameter < 3

@@ -153,13 +153,3 @@ def test_check_names_the_lines_of_what_does_not_fit(tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert f"{out}:1: warning: demo: has no effect in gossip" in shown
     assert f"{out}:4: warning: round.base_age_max: has no effect" in shown
-
-
-def test_more_nodes_than_a_run_can_have_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run.toml"
-    with pytest.raises(ConfigError, match="has 2 to 4,095 nodes, and there are 8,190"):
-        run_init("--exchange", "gossip", "--out", str(out), "--nodes", "8190")
-    out.write_text('[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
-    with pytest.raises(SystemExit):
-        run_check(str(out), "--nodes", "100000")
-    assert f"{out}:1: error: exchange: a run has at most 8,192 nodes" in capsys.readouterr().out

@@ -96,23 +96,6 @@ def test_its_state_resumes() -> None:
     assert torch.equal(whole, resumed)
 
 
-def test_a_scaler_may_unscale_the_gradients_if_both_halves_were_kept() -> None:
-    found = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
-        parameter = torch.nn.Parameter(torch.ones(5))
-        optimizer = NoiseCorrectedAdamW([parameter], nodes=2)
-        for half in (torch.arange(5.0), torch.ones(5)):
-            loss = (half * parameter).sum() / 2
-            torch.autograd.backward(scaler.scale(loss) if scaler else loss)
-            optimizer.keep_half()
-        if scaler:
-            scaler.step(optimizer)
-        else:
-            optimizer.step()
-        found.append((parameter.detach(), optimizer.state[parameter]["corrected_sq"]))
-    torch.testing.assert_close(*found)
-
-
 def test_misuse_is_refused() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = NoiseCorrectedAdamW([parameter], nodes=2)

@@ -93,11 +93,6 @@ def test_a_node_reports_at_most_so_many_edges() -> None:
     assert [edge.member for edge in report_of_lines(SeenLines(0, 0, edges)).edges] == list(range(EDGES_MAX))
 
 
-def test_the_reader_leaves_out_edges_beyond_the_bound() -> None:
-    report = pb.LinesReport(edges=[pb.EdgeReport(member=member) for member in range(EDGES_MAX + 1)])
-    assert [edge.member for edge in lines_of(report).edges] == list(range(EDGES_MAX))
-
-
 def test_the_reader_leaves_out_lines_of_an_unknown_kind() -> None:
     known = pb.EdgeReport(member=2, line=pb.EdgeReport.LINE_RELAY).SerializeToString()
     unknown = b"\x08\x01\x10\x09"  # member 1, line 9

@@ -97,25 +97,6 @@ def test_gradients_are_added_with_the_bits_of_those_taken_whole(trainer: Trainer
     assert all(torch.equal(sums[name], expected[name]) for name in expected)
 
 
-def test_gradients_are_those_of_autograd_in_memory_that_is_used_again(trainer: Trainer) -> None:
-    compute = TorchCompute(task_of(trainer.replica.contract.model), torch.device("cpu"))
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in trainer.replica.tensors.items()}
-    compute.use(trainer.replica.tensors)
-    addresses = []
-    for seed in (1, 2):
-        tokens = torch.randint(0, 256, (2, 17), generator=torch.Generator().manual_seed(seed))
-        loss, found = compute.gradients((tokens,))
-        expected_loss = compute._model.loss(leaves, (tokens,))
-        expected = dict(zip(leaves, torch.autograd.grad(expected_loss, list(leaves.values())), strict=True))
-        assert torch.equal(loss, expected_loss)
-        assert list(found) == list(expected)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-        addresses.append({name: tensor.data_ptr() for name, tensor in found.items()})
-        compute.use({name: tensor.detach() for name, tensor in leaves.items()})  # as after each update
-    assert addresses[0] == addresses[1]
-    assert all(parameter.grad is None for parameter in compute.parameters.values())
-
-
 def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
     """The update that the coordinator would merge from these votes, with its step scaled by `share`."""
     schedule, step = replica.contract.schedule, replica.step
@@ -190,21 +171,6 @@ def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parame
     assert not looks_ahead(trainer, sent)
     trainer.refresh([sent])
     assert looks_ahead(trainer, sent)
-
-
-def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_replicas_again() -> None:
-    contract = small_contract()
-    trainer = small_trainer(contract, random_replica(contract))
-    trainer.micro_batch(range(2))
-    sent, _, _ = trainer.extract(8)
-    name = "embedding.weight"
-    pointers = []
-    for _ in range(2):
-        assert trainer._compute.parameters[name].data_ptr() == trainer.replica.tensors[name].data_ptr()
-        trainer.look_ahead([sent])
-        pointers.append(trainer._compute.parameters[name].data_ptr())
-        trainer.refresh()
-    assert pointers[0] == pointers[1] != trainer._compute.parameters[name].data_ptr()
 
 
 def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
