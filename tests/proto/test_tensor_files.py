@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from support.small import random_replica, random_votes, small_contract
 from thinwire_proto.exact import tensor_files
 from thinwire_proto.exact.mapped import GIVES_BACK, MappedTensors
-from thinwire_proto.exact.parameters import hash_of
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.replica import Replica, hash_of
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.exact.update import Update
