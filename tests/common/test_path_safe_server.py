@@ -15,8 +15,8 @@ from fuzz.wire.calls import headers_of, prefixed
 from fuzz.wire.connection import Connection
 from fuzz.wire.frames import block
 from thinwire_common.serving.path_safe_server import path_safe_server
-from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.rpc.traffic import CountMessages
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
+from thinwire_coordinator.hall.rpc.guard import Guard
 
 CHECK = "/grpc.health.v1.Health/Check"
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED.value[0]
@@ -26,7 +26,8 @@ SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.S
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """The port of a server with gRPC's health service."""
-    server = path_safe_server(maximum_concurrent_rpcs=50, interceptors=[CountMessages(Traffic())])
+    guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: None, asyncio.get_running_loop().time)
+    server = path_safe_server(maximum_concurrent_rpcs=50, interceptors=[guard])
     add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     found = server.add_insecure_port("127.0.0.1:0")
     await server.start()

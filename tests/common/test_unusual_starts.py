@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.real import RealSwarm, ended, run_text
-from thinwire_coordinator.hall.access.bounds import LEAST
+from thinwire_coordinator.hall.access.admission import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
 COORDINATOR = str(Path(sys.executable).with_name("thinwire-coordinator"))

@@ -14,12 +14,11 @@ from torch import Tensor
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.completion import complete, facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
-from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.star.choice import TRANSFER_PART
 from thinwire_coordinator.planning.star.traffic import (
     CALL_BYTES,

@@ -146,9 +146,15 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
     found = read(tmp_path / "saved")
     assert found.documents == list(loaded["text"]) == TEXTS
     assert found.said == []
-    (tmp_path / "saved/data-00001-of-00003.arrow").unlink()
-    with pytest.raises(ConfigError, match=r"saved: its state.json lists data-00001-of-00003.arrow, which is missing"):
+
+
+@pytest.mark.filterwarnings("default")  # of the library datasets
+def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
+    splits = datasets.DatasetDict({"train": data_set(TEXTS), "test": data_set(TEXTS[:1])})
+    splits.save_to_disk(tmp_path / "saved")
+    with pytest.raises(ConfigError, match=r"holds the splits test, train; give one: .*/saved/test"):
         read(tmp_path / "saved")
+    assert read(tmp_path / "saved/train").documents == TEXTS
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fuzz.targets import all_targets
 from fuzz.wire.calls import REQUESTS
 from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import attack_coordinator
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 
 TARGETS = all_targets()
 EACH = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -19,7 +19,7 @@ from typing import Any
 
 from thinwire_common import files
 from thinwire_coordinator import __main__
-from thinwire_coordinator.hall.events import Event, Events, UpdateSent
+from thinwire_coordinator.hall.events import Event, Events, PhaseTook
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.rpc.service import Service
 from thinwire_coordinator.star.feed import Feed
@@ -83,7 +83,7 @@ def when_an_update_is_out() -> Callable[[], None]:
 
     def tell(events: Events, event: Event) -> None:
         real(events, event)
-        if due.is_set() and isinstance(event, UpdateSent):
+        if due.is_set() and isinstance(event, PhaseTook) and event.phase == "broadcast":
             die_soon()
 
     Events.tell = tell  # type: ignore[assignment,method-assign]

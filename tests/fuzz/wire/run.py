@@ -18,7 +18,7 @@ from fuzz.wire.coordinator import CONTRIBUTING, SILENT, Victim, victim
 from fuzz.wire.inputs import Inputs
 from fuzz.wire.session import ANSWER_S, OK, NotJoined, Session, called
 from fuzz.wire.tally import Tally
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey

@@ -24,8 +24,8 @@ from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.exposition import Exposition
 from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
 from thinwire_coordinator.hall.rpc.server import Server
-from thinwire_coordinator.hall.rpc.traffic import SERVICE
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.star import Star
