@@ -17,7 +17,7 @@ from thinwire_common.tcp import End, wire_counts
 from thinwire_common.traffic import Traffic
 from thinwire_node.__main__ import main
 from thinwire_node.observe import status
-from thinwire_node.peers import Edge, Peers
+from thinwire_node.report import Edge, Peers
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 
@@ -60,8 +60,8 @@ def test_a_narrow_terminal_shows_every_figure_whole(
     columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edges = [Edge(member, "relay", 3_456_789) for member in (1, 2)]
-    peers = Peers(5, 3, 1, 0, 0, 34.5, 0, {"relay": 1_234_567}, {"relay": 7_654_321}, edges)
-    for folder, report in (("star", REPORT), ("gossip", replace(REPORT, peers=peers))):
+    peers = Peers(5, 3, 1, 34.5, 0, {"relay": 1_234_567}, {"relay": 7_654_321}, edges)
+    for folder, report in (("star", REPORT), ("gossip", replace(REPORT, part=replace(REPORT.part, peers=peers)))):
         (tmp_path / folder).mkdir()
         status.write(tmp_path / folder, report)
         shown = {}

@@ -19,7 +19,7 @@ from thinwire_node.gossip.errands import Errands
 from thinwire_node.gossip.lines_port import Lines, MakeLines
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_node.gossip.work import GossipWork, Sending
-from thinwire_node.peers import Edge
+from thinwire_node.report import Edge
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.message import Message

@@ -19,11 +19,11 @@ from thinwire_node.gossip.neighbours import Neighbours
 from thinwire_node.gossip.port import BeatAnswer, BeatReport
 from thinwire_node.gossip.unreported import Unreported
 from thinwire_node.gossip.work import Finished, GossipWork, Sketched
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing

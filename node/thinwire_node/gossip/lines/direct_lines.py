@@ -11,7 +11,7 @@ from thinwire_node.data_addresses import IpAddress
 from thinwire_node.gossip.lines.line_settings import DirectLines
 from thinwire_node.gossip.lines.opening import networks_of, refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
-from thinwire_node.options import NodeOptions
+from thinwire_node.settings import NodeOptions
 from thinwire_proto.identity.keys import SecretKey
 
 log = logging.getLogger("thinwire.node")
