@@ -208,11 +208,6 @@ async def test_a_connection_whose_body_never_ends_is_closed(
     assert answer[:13] == (b"HTTP/1.1 405 " if path == "/metrics" else b"")
 
 
-async def test_a_response_before_the_end_of_the_body_closes_the_connection(server: HttpServer) -> None:
-    request = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    assert (await ask(server, request)).startswith(b"HTTP/1.1 405 ")
-
-
 async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpServer) -> None:
     connections = []
     for sent in (b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"POST /metrics HTTP/1.1\r\n", b""):
@@ -231,20 +226,6 @@ async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpSer
     assert not connections[0][0].at_eof()
     for _, writer in connections:
         writer.close()
-
-
-async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: HttpServer) -> None:
-    writers = []
-    for _ in range(CONNECTIONS_MAX):
-        reader, writer = await connect(server)
-        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readexactly(1)
-        writers.append(writer)
-    reader, writer = await connect(server)
-    assert await asyncio.wait_for(closed(reader), timeout=30)
-    writers.append(writer)
-    for one in writers:
-        one.close()
 
 
 async def test_the_network_with_the_most_connections_gives_way(server: HttpServer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -99,16 +98,6 @@ def test_floods_of_all_kinds_stay_below_1_kb_a_second_and_other_lines_still_pass
     assert len(bounded.text) - first < 1000 * LONG_S
     log.error("the disk is full")
     assert "the disk is full" in bounded.text
-
-
-def test_warnings_of_python_go_to_the_log(bounded: Bounded) -> None:
-    bounded.alone()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        logging.captureWarnings(False)  # pytest has its own hook, which comes first
-        logging.captureWarnings(True)
-        warnings.warn("something is odd", UserWarning, stacklevel=1)
-    assert "something is odd" in bounded.text
 
 
 def test_what_is_left_out_is_said_once_a_minute_with_its_kinds(bounded: Bounded) -> None:

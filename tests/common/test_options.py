@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from thinwire_common.options import Options, flag, read_options, variable
+from thinwire_common.options import read_options, variable
 from thinwire_coordinator.cli import parser as coordinator
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli import parser as node
 from thinwire_node.cli.options import DEFAULT_STATE_DIR, StartOptions
 from thinwire_proto.errors import ConfigError, UsageError
-
-SERVE = coordinator.parser(), "serve", ServeOptions
-STATUS = coordinator.parser(), "status", StatusOptions
-START = node.parser(), "start", StartOptions
 
 
 @pytest.fixture(autouse=True)
@@ -95,20 +90,6 @@ def test_state_slots_and_a_state_directory_exclude_each_other(monkeypatch: pytes
 def test_a_value_that_the_node_could_not_work_with_is_refused_at_the_door(arguments: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         chosen(arguments)
-
-
-@pytest.mark.parametrize(("parser", "command", "options"), [SERVE, STATUS, START])
-def test_help_names_every_variable(
-    parser: ArgumentParser, command: str, options: type[Options], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--help"])
-    with pytest.raises(SystemExit):
-        parser.parse_args([command, "--help"])
-    shown = "".join(capsys.readouterr().out.split())
-    for name in options.model_fields:
-        assert variable(options, name) in shown
-        assert "".join(flag(options, name).split()) in shown
 
 
 @pytest.mark.parametrize("program", ["thinwire_coordinator", "thinwire_node"])

@@ -88,37 +88,24 @@ def failure(run: Run, main: Coroutine[Any, Any, Any]) -> str:
     return str(caught.value)
 
 
-def test_a_wrong_pin_is_named(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("certificate", "alpn", "key", "said"),
+    [
+        (LEAF, "h2", SecretKey(), "another coordinator than the invite names answered, or somebody is in between"),
+        (new_leaf(AUTHORITY, KEY, [], NOW - timedelta(days=100)), "h2", KEY, "has expired"),
+        (None, "h2", KEY, "speaks plain text, not TLS"),
+        (LEAF, "http/1.1", KEY, "speaks TLS but not gRPC"),
+    ],
+    ids=["another key", "expired", "plain text", "no gRPC"],
+)
+def test_whoever_is_not_the_coordinator_of_the_invite_is_named(
+    run: Run, tmp_path: Path, certificate: Certificate | None, alpn: str, key: SecretKey, said: str
+) -> None:
     async def main() -> None:
-        async with server(tmp_path) as port:
-            await way(port, key=SecretKey())
+        async with server(tmp_path, certificate, alpn) as port:
+            await way(port, key=key)
 
-    assert "another coordinator than the invite names answered, or somebody is in between" in failure(run, main())
-
-
-def test_an_expired_certificate_is_named(run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        long_ago = NOW - timedelta(days=100)
-        async with server(tmp_path, new_leaf(AUTHORITY, KEY, [], long_ago)) as port:
-            await way(port)
-
-    assert "has expired" in failure(run, main())
-
-
-def test_plain_text_is_named(run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path, None) as port:
-            await way(port)
-
-    assert "speaks plain text, not TLS" in failure(run, main())
-
-
-def test_tls_without_grpc_is_named(run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path, alpn="http/1.1") as port:
-            await way(port)
-
-    assert "speaks TLS but not gRPC" in failure(run, main())
+    assert said in failure(run, main())
 
 
 def test_a_server_that_never_answers_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

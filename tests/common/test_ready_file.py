@@ -29,10 +29,3 @@ def test_a_failed_write_is_an_error_with_the_path(tmp_path: Path) -> None:
         write_ready(path)
     with pytest.raises(LocalError, match=f"cannot write the ready file {path}: No such file"):
         prepare_ready(path)
-
-
-def test_the_file_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / READY_FILE
-    write_ready(path, address="127.0.0.1:7700")
-    prepare_ready(path)
-    assert list(tmp_path.iterdir()) == []

@@ -33,13 +33,6 @@ def test_tables_are_created_once(db: sqlite3.Connection) -> None:
     assert tables(db) == ["a", "b", "c"]
 
 
-def test_a_file_of_another_program_is_left_as_it_is(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(ValueError, match="it has schema version 0"):
-        create_tables(db, "it", 2, STEPS, ValueError)
-    assert tables(db) == ["theirs"]
-
-
 def test_a_creation_that_fails_leaves_the_file_empty(db: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         create_tables(db, "it", 2, (*STEPS, STEPS[0]), ValueError)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from support.real import RealSwarm, ended, run_text
-from thinwire_common.os_errors import in_words
 from thinwire_coordinator.hall.access.admission import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
@@ -84,17 +83,3 @@ def test_a_program_raises_its_limit_of_open_files_itself() -> None:
         check=False,
     )
     assert int(done.stdout) == (4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError(24, "Too many open files"), "too many files and connections are open"),
-        (OSError(27, "File too large"), "`ulimit -f` shows the limit"),
-        (OSError(37, "No locks available"), "the file system cannot do this"),
-        (OSError(28, "No space left on device"), "the disk fails"),
-        (PermissionError(13, "Permission denied"), "must own all files"),
-    ],
-)
-def test_each_limit_of_the_system_has_its_own_words(error: OSError, said: str) -> None:
-    assert said in in_words(error)

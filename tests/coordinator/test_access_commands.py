@@ -12,7 +12,6 @@ import pytest
 
 from support.new_state import make_state
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.hall.access.addresses import address_for_invites, checked_address, outgoing_host
 from thinwire_coordinator.hall.access.door import Candidate
 from thinwire_coordinator.hall.access.store import ADDRESS, AccessStore
 from thinwire_coordinator.hall.invite_address import keep_invite_file
@@ -103,24 +102,6 @@ def test_what_does_not_exist_is_named(run: Run, command: tuple[str, ...], said: 
         run(*command)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ("--uses", "0"),
-        ("--uses", "x"),
-        ("--expires", "24"),
-        ("--expires", "0h"),
-        ("--expires", "99999999w"),
-        ("--address", "here"),
-        ("--address", "2001:db8::1:7700"),
-        ("--address", "a:0"),
-    ],
-)
-def test_a_bad_option_is_refused(run: Run, wrong: tuple[str, str]) -> None:
-    with pytest.raises(SystemExit):
-        run("invite", *wrong)
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_lost_key_of_a_run_is_not_replaced(run: Run, tmp_path: Path, damaged: bool) -> None:
     open_identity(tmp_path)
@@ -147,14 +128,3 @@ def test_the_invite_file_keeps_its_token_and_follows_the_address(store: AccessSt
     store.invites.revoke(1, NOW)
     assert keep_invite_file(file, store, tmp_path, NOW)
     assert parse_invite(file.read_text()).token != first.token
-
-
-def test_the_address_in_invites_is_one_that_others_can_reach() -> None:
-    assert address_for_invites("127.0.0.1:0", 7700) == "127.0.0.1:7700"
-    assert address_for_invites("[::1]:0", 7) == "[::1]:7"
-    assert address_for_invites("localhost:7700", 7700) == "localhost:7700"
-    here = outgoing_host()
-    assert here not in ("0.0.0.0", "::")
-    for listen in ("0.0.0.0:7700", "[::]:7700"):
-        assert address_for_invites(listen, 7700) in (f"{here}:7700", f"[{here}]:7700")
-    assert checked_address("swarm.example.org:443") == "swarm.example.org:443"

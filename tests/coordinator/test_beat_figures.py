@@ -8,7 +8,6 @@ from thinwire_coordinator.hall.events import DisagreementMeasured, Event
 from thinwire_coordinator.hall.observe.history import History
 from thinwire_coordinator.hall.observe.sinks.memory import Fold, Totals
 from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, TRAINING, Point
-from thinwire_proto.all_reduce import ring_bytes_of_all
 
 PARAMETERS = 1000
 
@@ -24,18 +23,6 @@ class Watched:
     def tell(self, event: Event) -> None:
         for watcher in (self.counts.watch, self.history.watch, self._fold.watch):
             watcher(event)
-
-
-def test_a_beat_counts_tokens_iterations_and_what_all_reduce_would_have_sent() -> None:
-    watched = Watched()
-    watched.tell(beat(0, (3, 4, 6), {"a": 3.0, "b": 2.0}))
-    watched.tell(beat(1, (5, 6, 8), {"a": 2.5}))
-    counts = watched.counts
-    assert (counts.beats, counts.counted, counts.tokens) == (2, 3, 3 * SAMPLES * CONTEXT)
-    assert (counts.of("a").iteration, counts.of("a").loss) == (6, 2.5)
-    assert (counts.of("b").iteration, counts.of("b").loss) == (4, 2.0)
-    assert counts.dense_bytes == ring_bytes_of_all(2, PARAMETERS)  # one iteration of both; one node alone sends none
-    assert counts.loss_training == 2.5
 
 
 def test_the_history_of_beats_has_the_median_loss_and_those_of_single_nodes() -> None:

@@ -18,20 +18,16 @@ from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import Plan
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.settings import known_rate
-from thinwire_coordinator.planning.star.choice import BUDGETS
 from thinwire_coordinator.planning.star.planner import advise
 from thinwire_proto.contract import (
     DecoderSpec,
     DemoSpec,
-    LocalAdamWSpec,
     LocalMuonSpec,
     ModelSpec,
     RoundSpec,
     RunSpec,
     ScheduleSpec,
 )
-from thinwire_proto.contract.models.presets import PRESETS
 
 WRONG = """\
 [model]
@@ -108,15 +104,6 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser().parse_args(["check", *words])
 
 
-def test_a_run_without_errors_is_shown_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("[round]\nlength_ms = 50\n")
-    check(arguments(str(path), "--up", "0.01"))  # does not exit
-    shown = capsys.readouterr().out
-    assert "each volunteer" in shown
-    assert f"{path}:2: warning: round.length_ms: a round of 50.0 ms is shorter than its upload" in shown
-
-
 def test_a_run_of_gossip_has_no_figures_of_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[round]\nlength_ms = 50\n[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
@@ -125,16 +112,6 @@ def test_a_run_of_gossip_has_no_figures_of_rounds(tmp_path: Path, capsys: pytest
     assert "gossip, one-peer-exponential" in shown
     assert "warning: exchange.codec: a message takes" in shown
     assert not any(words in shown for words in ("a round", "demo.k"))
-
-
-def test_what_a_start_would_refuse_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "run.toml"
-    path.write_text('[data]\nkind = "tokens"\nfolder = "data"\n')
-    with pytest.raises(SystemExit) as exit_:
-        check(arguments(str(path)))
-    assert exit_.value.code == 1
-    assert f"{path}:3: error: data.folder:" in capsys.readouterr().out
 
 
 LONG = ScheduleSpec(steps=5_000)
@@ -198,14 +175,6 @@ def test_a_model_that_begins_from_weights_may_have_another_rate() -> None:
         assert not any(advice.key == "schedule.learning_rate" for advice in advise(replace(plan, model=model)))
 
 
-def test_muon_takes_other_rates() -> None:
-    fast = ScheduleSpec(steps=5_000, learning_rate=0.02)
-    for rule, is_unusual in ((LocalAdamWSpec(), True), (LocalMuonSpec(), False)):
-        demo = DemoSpec(**rule.DEMO_DEFAULTS)
-        found = advise(a_plan(RunSpec(schedule=fast, rule=rule, demo=demo)))
-        assert any(advice.key == "schedule.learning_rate" for advice in found) == is_unusual
-
-
 @pytest.mark.parametrize(("named", "is_unusual"), [(("embed", "head"), False), (("wte",), True)])
 def test_an_embedding_that_takes_steps_of_muon_is_warned_of(named: tuple[str, ...], is_unusual: bool) -> None:
     rule = LocalMuonSpec(adamw_for=named)
@@ -213,28 +182,6 @@ def test_an_embedding_that_takes_steps_of_muon_is_warned_of(named: tuple[str, ..
     found = [advice.text for advice in advise(plan) if advice.key == "rule.adamw_for"]
     assert bool(found) == is_unusual
     assert all("long as the vocabulary, and Muon's steps" in text for text in found)
-
-
-def test_a_model_that_is_as_wide_as_its_vocabulary_is_not_warned_of() -> None:
-    rule = LocalMuonSpec()
-    run = RunSpec(schedule=LONG, rule=rule, demo=DemoSpec(**rule.DEMO_DEFAULTS))
-    plan = a_plan(run, DecoderSpec(width=256))
-    assert not any(advice.key == "rule.adamw_for" for advice in advise(plan))
-
-
-@pytest.mark.parametrize(
-    ("demo", "levels"),
-    [({}, 3), ({"update_topk": 9}, 0), ({"update_levels": 5}, 5), ({"update_topk": 0}, 3)],
-)
-def test_muon_has_levels_unless_the_strongest_are_kept(demo: dict[str, int], levels: int) -> None:
-    assert RunSpec.model_validate({"rule": {"kind": "local_muon"}, "demo": demo}).demo.update_levels == levels
-
-
-def test_sizes_that_muon_needs_are_named_in_the_error(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[rule]\nkind = "local_muon"\n[demo]\nmagnitude = "clipped"\n')
-    problems = [problem.in_words("run.toml") for problem in check_file(path).problems]
-    assert any('demo.magnitude must be "tile" for rule.kind = "local_muon"' in problem for problem in problems)
 
 
 def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> None:
@@ -247,17 +194,3 @@ def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> Non
     sized = plan.run.model_copy(update={"demo": DemoSpec(k=96, magnitude="tile")})  # its update_topk must be 0
     (found,) = (advice for advice in advise(replace(plan, model=narrow, run=sized)) if advice.key == "demo.k")
     assert found.text.endswith("the usual share is k = 12")
-
-
-def test_padding_is_no_reason_for_fewer_components_of_an_adapter_that_has_none() -> None:
-    plan = a_plan(RunSpec(schedule=LONG, demo=DemoSpec(k=256)))
-    wide = replace(plan.model, frozen=10**9, trained=plan.model.components)
-    assert not any(advice.key == "demo.k" for advice in advise(replace(plan, model=wide)))
-
-
-def test_known_rates_fall_with_the_size_and_are_the_measured_one_at_the_measured_size() -> None:
-    sizes = [facts_of(PRESETS[name]).trained for name in ("byte-1m", "byte-10m", "byte-125m", "byte-1b")]
-    rates = [known_rate(size) for size in sizes]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == ScheduleSpec().learning_rate
-    assert (DemoSpec().k, DemoSpec().update_topk) == (BUDGETS[0].k, BUDGETS[0].update_topk)

@@ -5,15 +5,6 @@ from __future__ import annotations
 from thinwire_coordinator.hall.counts import DIRECT_BYTES_MAX, DIRECT_RATE_BYTES_MAX, Counts
 
 
-def test_reports_are_sums_so_only_what_is_new_counts() -> None:
-    counts = Counts(parameters=1)
-    counts.direct_is("a", 100, 10)
-    counts.direct_is("a", 150, 10)
-    node = counts.of("a")
-    assert (node.direct_up, node.direct_down) == (150, 10)
-    assert (node.bytes_up, node.bytes_down) == (150, 10)
-
-
 def test_what_a_node_sent_before_the_coordinator_started_counts_nothing() -> None:
     counts = Counts(parameters=1)
     counts.direct_is("a", 1000, 500, is_older=True)

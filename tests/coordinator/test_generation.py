@@ -1,7 +1,8 @@
-"""Tests how tokens are drawn from a model's logits, and how they become text."""
+"""How chat templates make prompts, how tokens are drawn from a model's logits, and how they become text."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from support.small import random_replica, small_contract
+from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.hall.generation import Sampling, draw, generate, text_of
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.errors import ConfigError
@@ -26,17 +28,6 @@ def small_model() -> tuple[Stateless, dict[str, Tensor]]:
 def drawn(sampling: Sampling, count: int = 2000) -> Counter[int]:
     generator = torch.Generator().manual_seed(sampling.seed)
     return Counter(draw(LOGITS, sampling, generator) for _ in range(count))
-
-
-def test_the_byte_model_draws_what_thinwire_0_2_drew() -> None:
-    model, parameters = small_model()
-    tokens, generator = BYTES.encode("line"), torch.Generator().manual_seed(7)
-    reference = []  # as the model's own `generate` did
-    for _ in range(40):
-        logits = model.next_logits(parameters, tokens).detach()
-        reference.append(int(torch.multinomial(torch.softmax(logits / 0.8, 0), 1, generator=generator)))
-        tokens = torch.cat([tokens, torch.tensor(reference[-1:])])
-    assert list(generate(model, parameters, BYTES.encode("line"), Sampling(40, 0.8, seed=7), None)) == reference
 
 
 @pytest.mark.parametrize(("top_p", "likely"), [(1.0, 4), (0.94, 3), (0.79, 2), (0.5, 1), (0.01, 1)])
@@ -73,3 +64,58 @@ def test_text_comes_in_whole_characters(text: str) -> None:
     assert len(pieces) > 1
     if "\ufffd" not in text:
         assert pieces == list(text)
+
+
+CHATML = """{% for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\n' + message['content'] + eos_token + '\n' -}}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+EXPECTED = "<|im_start|>user\nHi {{ there }}</s>\n<|im_start|>assistant\n"
+
+
+class Chatting(ByteTokenizer):
+    """A tokenizer with the files of a chat model."""
+
+    def __init__(self, config: object, template: str | None = None) -> None:
+        self._files = {"tokenizer_config.json": json.dumps(config).encode()}
+        if template is not None:
+            self._files["chat_template.jinja"] = template.encode()
+
+    def files(self) -> dict[str, bytes]:
+        return self._files
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        Chatting({"eos_token": "</s>", "chat_template": CHATML}),
+        Chatting({"eos_token": {"content": "</s>"}, "chat_template": CHATML}),
+        Chatting({"eos_token": "</s>", "chat_template": "another"}, CHATML),
+        Chatting({"eos_token": "</s>", "chat_template": [{"name": "default", "template": CHATML}]}),
+    ],
+    ids=["in the config", "token as object", "in a file", "one of several"],
+)
+def test_a_message_becomes_the_prompt_of_the_template(tokenizer: Chatting) -> None:
+    assert chat_prompt(tokenizer, "Hi {{ there }}") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('only pairs') }}", "only pairs"),
+        ("{% if %}", "fails"),
+        ("{{ messages[0].nothing.more }}", "fails"),
+        ("{{ messages.__class__.__mro__ }}", "fails: .*unsafe"),
+        ("{{ messages.append(1) }}", "fails: .*unsafe"),
+        ("{{ 1 // 0 }}", "fails: .*zero"),
+        ("{{ 'a' * 10 ** 15 }}", "fails: MemoryError"),
+    ],
+)
+def test_a_broken_or_hostile_template_is_an_error(template: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        chat_prompt(Chatting({"chat_template": template}), "Hi")
+
+
+def test_without_a_template_the_error_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="no chat template; give a text to continue with --prompt"):
+        chat_prompt(ByteTokenizer(), "Hi")

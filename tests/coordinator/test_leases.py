@@ -11,24 +11,6 @@ from thinwire_coordinator.hall.leases import TRAINED_RUNS_MAX, Leases, SampleRan
 from thinwire_proto.errors import LedgerError
 
 
-def test_leases_are_disjoint_and_in_order() -> None:
-    leases = Leases()
-    assert leases.grant("a", 8, 0) == (SampleRange(0, 8),)
-    assert leases.grant("b", 4, 0) == (SampleRange(8, 4),)
-    assert leases.grant("a", 8, 1) == (SampleRange(0, 8),)  # a has reported nothing, so it gets no more
-    assert leases.cursor == 12
-
-
-def test_reported_positions_are_replaced_by_new_ones() -> None:
-    leases = Leases()
-    leases.grant("a", 8, 0)
-    leases.grant("b", 8, 0)
-    assert leases.reported_samples("a", 2) == 3
-    leases.report("a", 2)
-    assert leases.reported_samples("a", 2) == 0
-    assert leases.grant("a", 8, 1) == (SampleRange(3, 5), SampleRange(16, 3))
-
-
 def test_a_restarted_node_trains_again_on_positions_that_it_did_not_save() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)

@@ -134,16 +134,6 @@ def test_the_coordinator_decides_where_two_answers_differ_and_says_who_was_wrong
     assert len(shared.judged("agreed")) == (2 - len(wrong) if math.isfinite(found) else 0)
 
 
-def test_two_equal_lies_lose_against_the_coordinator_only_if_it_measured() -> None:
-    """Two trusted nodes that lie alike are believed: the check finds faults and single liars, not conspiracies."""
-    shared = Shared("ab")
-    (part,) = shared.parts
-    shared.answer("a", part, 1.0)
-    shared.answer("b", part, 1.0)
-    assert shared.measured == [("wiki", 1.0, "nodes")]
-    assert shared.measurement.measured_here(part, 2.0) == []
-
-
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7, -1e7])
 def test_an_impossible_loss_is_refused_and_another_node_is_asked(loss: float) -> None:
     shared = Shared("abc")
@@ -155,18 +145,6 @@ def test_an_impossible_loss_is_refused_and_another_node_is_asked(loss: float) ->
     assert len(shared.asked(part)) == 2
     assert node not in shared.asked(part)
     assert "is not assigned" in shared.measurement.why_refused(node, part, 2.0)
-
-
-@pytest.mark.parametrize("nodes", ["", "a"])
-def test_with_fewer_than_two_nodes_the_coordinator_measures_everything(nodes: str) -> None:
-    shared = Shared(nodes, (WIKI, CODE))
-    assert shared.here == list(shared.parts)
-    assert shared.measurement.participants == []
-    for part in shared.parts:
-        shared.do(shared.measurement.measured_here(part, math.nan))
-    assert [(name, by) for name, _, by in shared.measured] == [("wiki", "coordinator"), ("code", "coordinator")]
-    assert all(math.isnan(loss) for _, loss, _ in shared.measured)  # the run has diverged
-    assert shared.measurement.complete
 
 
 @pytest.mark.parametrize("seed", range(5))

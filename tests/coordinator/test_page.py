@@ -87,22 +87,6 @@ class Browser:
             await asyncio.wait_for(self.has.wait(), 10)
 
 
-async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "STREAMS_MAX", 2)
-    stream = live.Live(lambda: b"{}", Events().failed)
-    browsers = [Browser(stream) for _ in range(3)]
-    await browsers[2].task
-    assert browsers[2].got[0]["status"] == 503
-    assert b"at most 2 browsers" in browsers[2].got[1]["body"]
-    browsers[0].closed.set()
-    await browsers[0].task
-    after = Browser(stream)
-    await after.message(b"retry")
-    assert after.got[0]["status"] == 200
-    stream.close()
-    await asyncio.gather(browsers[1].task, after.task)
-
-
 async def test_no_network_shuts_the_browsers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 6)
     monkeypatch.setattr(live, "STREAMS_OF_A_NETWORK_MAX", 4)

@@ -23,7 +23,6 @@ from thinwire_coordinator.planning.star.choice import TRANSFER_PART
 from thinwire_coordinator.planning.star.traffic import (
     CALL_BYTES,
     ROW_BYTES_A_NODE,
-    _size_bits,
     contribution_bytes,
     update_bytes,
 )
@@ -96,11 +95,6 @@ def test_the_predicted_activations_are_those_of_a_real_pass(
     assert facts_of(spec).activation_bytes == real
 
 
-def test_facts_of_a_model_count_each_parameter_once() -> None:
-    facts = facts_of(PRESETS["byte-1m"])
-    assert (facts.trained, facts.frozen, facts.padding) == (885_888, 0, 0)
-
-
 def test_more_memory_allows_larger_micro_batches() -> None:
     run, facts = RunSpec(), facts_of(PRESETS["byte-1m"])
     needs = [node_memory_bytes(run, facts, micro_batch) for micro_batch in (1, 2, 4, 8)]
@@ -120,23 +114,6 @@ def test_transfers_fit_into_the_chosen_round(facts: ModelFacts, nodes: int, mbit
     assert step.exchange_s <= 1.05 * TRANSFER_PART * run.round.length_s
     assert step.tokens >= nodes * facts.context * 0.99
     assert run.schedule.warmup_steps < run.schedule.steps
-
-
-def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
-    fast, slow = (
-        chosen(LARGE, swarm(up=1e9, down=1e9, tokens_s=1e5)),
-        chosen(LARGE, swarm(up=2e6, down=5e6, tokens_s=1e5)),
-    )
-    assert slow.demo.k < fast.demo.k
-    assert slow.round.length_ms > fast.round.length_ms
-
-
-@pytest.mark.parametrize("votes", [0.5, 16, 100, 4000])
-def test_the_entropy_of_a_sum_s_size_is_that_of_a_poisson_count(votes: float) -> None:
-    drawn = np.random.default_rng(1).poisson(votes, 400_000)
-    shares = np.bincount(drawn[drawn > 0])[1:] / np.count_nonzero(drawn)
-    expected = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
-    assert _size_bits(votes) == pytest.approx(expected, rel=0.02)
 
 
 def test_the_run_trains_the_wanted_tokens() -> None:
@@ -203,12 +180,6 @@ def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:
     assert passes == pytest.approx([4, 2, 2], rel=0.1)
 
 
-def test_an_adapter_of_narrow_matrices_sends_as_large_a_share_of_them_as_a_whole_model() -> None:
-    narrow = replace(SMALL, trained=SMALL.components // 8, frozen=10**9)  # rank 8
-    run = chosen(narrow, swarm(), DataFacts({"text": 10**6}))
-    assert (run.demo.k, run.demo.update_topk) == (12, 40)
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> None:
     data, out = prepared(tmp_path / "data"), tmp_path / "runs" / "run.toml"
@@ -222,35 +193,6 @@ def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> 
     assert run.model.vocabulary == 1024
     assert run.model == PRESETS[preset].model_copy(update={"vocabulary": 1024})
     assert Path(getattr(run.data, "folder", "")).resolve() == data
-
-
-def test_the_file_says_how_it_was_made_and_what_it_will_take(tmp_path: Path) -> None:
-    data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
-    run_init("--data", str(data), "--out", str(out), "--nodes", "2", "--up", "5", "--tokens-per-second", "2000")
-    text = out.read_text()
-    assert f"init --data {data} --nodes 2 --up 5 --down 50 --tokens-per-second 2000" in text
-    assert 'preset = "llama-1m"' in text
-    for words in (
-        "Each volunteer",
-        "memory",
-        "an hour",
-        "until the end",
-        'weights = { "wiki" = 1.0, "my code" = 1.0 }',
-    ):
-        assert words in text
-    uncommented = text.replace("# weights", "weights")
-    out.write_text(uncommented)
-    assert check_file(out).problems == ()
-
-
-def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
-    out = tmp_path / "run.toml"
-    out.write_text("")
-    with pytest.raises(ConfigError, match="is there already"):
-        run_init("--out", str(out))
-    run_init("--out", str(out), "--force", "--steps", "10")
-    assert read_run(out).model == RunSpec().model
-    assert read_run(out).schedule.steps == 10
 
 
 @pytest.mark.parametrize(
@@ -277,13 +219,3 @@ def test_wrong_input_is_explained(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
         run_init(*words)
-
-
-def test_the_printed_command_has_all_digits_of_a_measured_speed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run.toml"
-    run_init("--out", str(out), "--tokens-per-second", "1234567.5", "--up", "12.345678")
-    said = "--up 12.345678 --down 50 --tokens-per-second 1234567.5"
-    assert said in out.read_text()
-    assert said in capsys.readouterr().out

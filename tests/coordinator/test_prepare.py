@@ -34,14 +34,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    monkeypatch.setattr("thinwire_coordinator.prepare.preparation.sample_of", lambda *arguments: pytest.fail("read"))
-    source = write_lines(tmp_path / "texts.jsonl", TEXTS)
-    with pytest.raises(ConfigError, match=r"needs the package tokenizers: pip install 'thinwire\[data\]'"):
-        prepared(tmp_path / "out", source, train_vocabulary=300)
-
-
 def write_lines(path: Path, texts: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

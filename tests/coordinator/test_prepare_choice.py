@@ -5,20 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import lzma
 from pathlib import Path
 
 import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zstandard
 
 from support.reading import read
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import Counts
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
-from thinwire_coordinator.prepare.readers.choice import Reader, coding_of, reader_of
+from thinwire_coordinator.prepare.readers.choice import Reader, reader_of
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
@@ -28,32 +26,7 @@ from thinwire_proto.errors import ConfigError
 
 TEXTS = [f"Text {number} says Grüße." for number in range(50)]
 LINES = "".join(json.dumps({"text": text, "number": 1}) + "\n" for text in TEXTS).encode()
-GZIP = gzip.compress(LINES, mtime=0)  # with the time, names of tests would differ between workers
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n".encode()
-
-CODINGS: list[tuple[str, bytes, str | None]] = [
-    ("a.jsonl.gz", GZIP, "gzip"),
-    ("A.JSONL.GZ", GZIP, "gzip"),
-    ("a.jsonl", GZIP, "gzip"),  # of a server that compresses all it sends
-    ("a.jsonl.gz", zstandard.compress(LINES), "zstd"),
-    ("a.jsonl.gz", LINES, None),  # a browser has decompressed it
-    ("a.parquet.gz", b"PAR1\0", None),
-    ("a.jsonl.gz", b"", "gzip"),
-    ("a.jsonl.gz", b"\0" + GZIP, "gzip"),  # damaged
-    ("a.jsonl.gz.download", GZIP, "gzip"),
-    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "xz"),
-    ("a.txt", "Grüße".encode("utf-16"), "UTF-16"),
-    ("a.bin", "Grüße".encode("utf-16"), None),  # tokens
-    ("a.bin", b"\x5d\0\0\1", None),
-    ("a.bin", gzip.compress(b"\1\2", mtime=0), "gzip"),
-    ("a.mp3", b"\xff\xfe\0\0\xff\xff\xff\xff", None),
-]
-
-
-@pytest.mark.parametrize(("name", "begin", "coding"), CODINGS)
-def test_the_coding_of_a_file(name: str, begin: bytes, coding: str | None) -> None:
-    found = coding_of(name, begin)
-    assert (None if found is None else found.name) == coding
 
 
 READERS: list[tuple[str, bytes, Reader]] = [

@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.images import ImageSettings, PreparedImages, prepare_images
 from thinwire_coordinator.prepare.problems import TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
@@ -20,7 +19,6 @@ from thinwire_proto.contract import Contract, Parameter, RunSpec
 from thinwire_proto.contract.data.images import ImagesSpec
 from thinwire_proto.data.images import DEVIATION, HELD_OUT, MEAN, Images, ImagesKind
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
-from thinwire_proto.errors import ConfigError
 
 COLOURS = {"blue": (10, 20, 240), "green": (20, 230, 30), "red": (250, 10, 10)}
 SIZE = 8
@@ -136,23 +134,3 @@ def test_a_folder_without_a_readable_image_is_no_class_and_moves_none(
     assert said in told
     assert " at 0x" not in told
     assert found.manifest_hash == made(pictures, tmp_path / "without").manifest_hash
-
-
-def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"must have a sub-folder for each class, at least two .*; it has 0"):
-        made(pictures / "red", tmp_path / "flat")
-    made(pictures, tmp_path / "out")
-    with pytest.raises(ValueError, match=r"model\.classes must be 3, as in the data; it is 5"):
-        opened(tmp_path / "out", classes=5)
-    with pytest.raises(ValueError, match=r"model\.image_size must be 8, as in the data; it is 9"):
-        opened(tmp_path / "out", image_size=9)
-
-
-def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = parser().parse_args(["prepare", "--images", str(pictures), "--size", "8", "--out", str(tmp_path / "out")])
-    given.command(given)
-    printed = capsys.readouterr().out
-    assert "classes: blue, green, red\n" in printed
-    assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in printed
-    with pytest.raises(ConfigError, match="either sources of text or --images FOLDER"):
-        given.command(parser().parse_args(["prepare", "text", "--images", str(pictures), "--out", "x"]))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
 import logging
-import lzma
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zstandard
 
 from support.prepared import all_texts, prepared
 from support.stalling_server import serving
@@ -103,13 +99,6 @@ def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.C
     assert "skipped: latin.txt:3: is not UTF-8: byte 0xfc (1 of at most 10)" in capsys.readouterr().err
 
 
-def test_a_json_file_without_lines_of_text_is_one_document(tmp_path: Path, tokenizer: str) -> None:
-    for name, content in {"a": '{"name": "x"}', "b": '{\n "text": "y"\n}', "c": '[{"text": "z"}]'}.items():
-        write(tmp_path / f"in/{name}.json", content.encode())
-    expected = ['[{"text": "z"}]', '{\n "text": "y"\n}', '{"name": "x"}']
-    assert read_back(tmp_path / "out", tmp_path / "in", tokenizer) == expected
-
-
 def test_bad_json_lines_are_skipped_and_named(
     tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,20 +120,6 @@ def test_bad_json_lines_are_skipped_and_named(
     with pytest.raises(TooManyProblems, match=r"a.jsonl:4: .*parts cannot be read.*--bad-max"):
         prepared(tmp_path / "strict", source, tokenizer=tokenizer, bad_max=3)
     assert not (tmp_path / "strict" / MANIFEST_FILE).exists()
-
-
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
-def test_a_truncated_file_keeps_what_comes_before(
-    tmp_path: Path, tokenizer: str, suffix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library: Any = {"gz": gzip, "bz2": bz2, "xz": lzma, "zst": zstandard}[suffix]
-    packed = library.compress(LINES)
-    write(tmp_path / f"in/a.jsonl.{suffix}", packed[: len(packed) * 3 // 4])
-    write(tmp_path / "in/b.jsonl", LINES[: LINES.index(b"\n") + 1] * 2 + LINES[-300:].partition(b"\n")[2])
-    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert made.counts.bad >= 1
-    assert set(all_texts(tmp_path / "out", made.manifest)) <= set(TEXTS)
-    assert f"a.jsonl.{suffix}: is damaged, and the rest of it is left out" in capsys.readouterr().err
 
 
 def test_a_broken_page_costs_its_row_group(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from support.sealed_run import make_run, verified
-from thinwire_coordinator.gossip.disk import predict_beats
-from thinwire_coordinator.hall.capacity import ROW_BYTES, Sealed, measure
+from thinwire_coordinator.hall.capacity import ROW_BYTES, measure
 from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
@@ -25,9 +24,7 @@ from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.replay import replay, replica_at_head
 from thinwire_coordinator.star.star import read_encoded
-from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire.rows import Row
 
 STEPS = 10
@@ -197,18 +194,6 @@ def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: py
 
 
 # sizes
-
-
-def test_without_a_centre_sizes_are_those_of_reports_and_sketches() -> None:
-    before = predict_beats(4, 64, Sealed(1000, 0, 0))
-    assert (before.snapshots_bytes, before.updates_bytes) == (3000, 64 * 4 * REPORT_BYTES + 3 * 4 * SKETCH_BYTES)
-    text = before.in_words(None)
-    assert "the reports of a beat about 2.0 kB; the run will take at most about" in text
-    assert "(3 snapshots and every report)" in text
-    after = predict_beats(4, 64, Sealed(1000, 10, 9000))
-    assert after.update_bytes == 900
-    text = after.in_words(None)
-    assert "the reports of a beat 900 B on average so far; the run will take at most about" in text
 
 
 def test_the_sizes_of_a_run_are_those_on_its_disk(state: RunState) -> None:

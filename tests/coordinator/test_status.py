@@ -33,27 +33,6 @@ def printed(status: StatusReply, width: int = 120) -> str:
     return capture.get()
 
 
-def test_the_table_shows_each_node_and_prints_names_literally() -> None:
-    nodes = [
-        NodeStatus(name="[red]a[/]", active=True, counted=3, tokens=1234, bytes_up=5600, replica_equal=True),
-        NodeStatus(name="b", counted=1, replica_equal=False),
-    ]
-    text = printed(
-        StatusReply(
-            state="training",
-            step=4,
-            steps=9,
-            round=5,
-            tokens=99_000,
-            loss_newest=2.345,
-            nodes=nodes,
-            nodes_in_full=True,
-        )
-    )
-    for words in ("step 4 of 9", "training", "2.345", "99,000", "[red]a[/]", "1,234", "5.6 kB", "DIFFERS (away)"):
-        assert words in text
-
-
 def test_a_run_without_a_centre_shows_its_iterations_and_topology() -> None:
     gossip = GossipStatus(
         iteration_least=40, iteration_median=44, iteration_most=51, topology=3, members=9, disagreement=0.25
@@ -133,17 +112,6 @@ def test_tokens_and_counts_are_of_the_whole_run(gossip: GossipStatus | None) -> 
     assert f"12 B since {unit} 40" in text
     assert ("equal, 2 comparisons since step 40" in text) == (gossip is None)
     assert "and 10 more" in text
-
-
-def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> None:
-    held_out = [
-        HeldOutLoss(name="[red]wiki[/]", step=40, loss=2.0, bits_per_byte=0.75),
-        HeldOutLoss(name="images", step=40, loss=800.0),
-    ]
-    text = printed(StatusReply(held_out=held_out))
-    rows = [line.split() for line in text.splitlines()]
-    assert ["[red]wiki[/]", "2.000", "7.39", "0.750"] in rows
-    assert ["images", "800.000", "1.0e+304", "–"] in rows  # images are not text
 
 
 def test_status_fails_with_an_error_when_no_coordinator_answers() -> None:

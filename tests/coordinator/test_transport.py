@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.hall.access.addresses import Reach, advice, classify
+from thinwire_coordinator.hall.access.addresses import Reach, classify
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport, plain_transport
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import new_authority, new_leaf
@@ -35,11 +35,6 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=text.replace("[", r"\[")):
         settings.check(listen, http)
-
-
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:7700", "[::1]:7700"])
-def test_plain_text_on_loopback_is_allowed(listen: str) -> None:
-    TlsSettings(insecure=True).check(listen, "127.0.0.1:7701")
 
 
 def test_only_the_proxy_and_this_machine_may_use_plain_text(tmp_path: Path) -> None:
@@ -100,19 +95,6 @@ def test_the_organizers_certificate_serves_nodes_and_page(tmp_path: Path) -> Non
 )
 def test_the_kind_of_an_address(addresses: list[str], reach: Reach) -> None:
     assert classify(addresses) is reach
-
-
-def test_each_situation_has_its_advice() -> None:
-    assert not advice(Reach.EVERYBODY, "8.8.8.8:7700", 7700, reached=True)
-    forward = "\n".join(advice(Reach.EVERYBODY, "8.8.8.8:443", 7700, reached=False))
-    assert "forward TCP port 443 there to port 7700" in forward
-    home = "\n".join(advice(Reach.HOME, "192.168.1.2:7700", 7700, reached=True))
-    assert all(way in home for way in ("forward one port", "IPv6", "a tunnel", "port 443"))
-    provider = "\n".join(advice(Reach.PROVIDER, "100.64.0.1:7700", 7700, reached=True))
-    assert "forward one port" not in provider  # the provider's router is out of reach
-    assert "a tunnel" in provider
-    assert "--listen 0.0.0.0:7700" in advice(Reach.MACHINE, "127.0.0.1:7700", 7700, reached=True)[0]
-    assert "correct the name" in advice(Reach.NOBODY, "x.invalid:7700", 7700, reached=False)[0]
 
 
 PROXIES = ip_network("10.1.0.0/16")

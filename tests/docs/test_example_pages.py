@@ -12,10 +12,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = sorted(path.parent for path in EXAMPLES.glob("*/run.toml"))
 
 
-def test_there_are_four_runs() -> None:
-    assert [folder.name for folder in RUNS] == ["byte_model", "hugging_face", "lora", "own_text"]
-
-
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 def test_a_page_shows_the_figures_of_its_run(folder: Path) -> None:
     figures, page = read_figures(folder), (folder / PAGE).read_text()

@@ -1,18 +1,17 @@
-"""The Markdown pages: every relative link and anchor resolves, and every path that a page names exists."""
+"""The Markdown pages: every relative link, anchor and path resolves, and every table is whole."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib
+    pass
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "tests") for page in (ROOT / folder).rglob("*.md"))])
@@ -71,61 +70,34 @@ def test_paths_that_a_page_names_exist(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
-def test_the_drawing_of_the_architecture_names_files_that_exist() -> None:
-    """Each column of the drawing stands under the folder that its first line names."""
-    (drawing,) = re.findall(
-        r"^```\n(.*?)^```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    first, *lines = drawing.splitlines()
-    roots = first.split()
-    column = first.index(roots[1])
-    named = 0
-    for root, cells in zip(roots, zip(*((line[:column], line[column:]) for line in lines), strict=True), strict=True):
-        folder = ""
-        for cell in cells:
-            word = next(iter(cell.split()), "")
-            indented = cell.startswith("   ")
-            if word.endswith("/"):
-                folder = word
-            elif word.endswith(".py"):
-                path = ROOT / root / (folder + word if indented else word)
-                assert path.is_file(), path
-                named += 1
-    assert named >= 10
+TABLE_PAGES = sorted([*PAGES, *(ROOT / "examples").rglob("*.md")])
+RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
+CELL_END = re.compile(r"(?<!\\)\|")
 
 
-@pytest.mark.parametrize(
-    "text", ["[a](none.md)", "[a](README.md#no-such-heading)", '<img src="none.png">', "[a](/etc)"]
-)
-def test_a_broken_link_is_found(text: str) -> None:
-    assert len(broken(ROOT / "page.md", text)) == 1
+def damaged(text: str) -> list[str]:
+    """The lines that no reader would show as a row of a table, though they begin like one."""
+    found: list[str] = []
+    table: list[str] = []
+    fenced = False
+    for line in [*text.splitlines(), ""]:
+        row = line.strip()
+        fenced ^= row.startswith("```")
+        if row.startswith("|") and not fenced:
+            table.append(row)
+        elif table:
+            found += _damaged_rows(table)
+            table = []
+    return found
 
 
-def test_a_good_link_and_a_heading_with_a_link_are_accepted() -> None:
-    text = "# The `serve` command, and [more](README.md)\n[a](#the-serve-command-and-more) [b](docs/wire.md#calls)"
-    assert broken(ROOT / "page.md", text) == []
+def _damaged_rows(rows: list[str]) -> list[str]:
+    if len(rows) < 2 or not RULE.fullmatch(rows[1]):
+        return rows[:1]
+    cells = len(CELL_END.findall(rows[0]))
+    return [row for row in rows if len(CELL_END.findall(row)) != cells or not row.endswith("|")]
 
 
-def test_a_path_that_is_none_is_found() -> None:
-    assert missing("`docs/none.md` and `docs/README.md`, `tests/` and `runs/x`") == ["docs/none.md"]
-
-
-def sorted_names(floors: Iterable[str]) -> list[str]:
-    """The names of layers, lowest first; those on one floor by the alphabet."""
-    found = [sorted(re.findall(r"\.(\w+)\b(?!\.)", floor)) for floor in floors]
-    return [name for floor in found for name in floor]
-
-
-def test_the_page_names_the_layers_that_import_linter_holds() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = {contract["name"]: contract["layers"] for contract in contracts if contract["type"] == "layers"}
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    for package in (
-        *("proto/thinwire_proto", "coordinator/thinwire_coordinator", "node/thinwire_node"),
-        "planner/thinwire_planner",
-    ):
-        (cell,) = re.findall(rf"^\| `{package}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
-        floors = reversed(layers[f"{package.partition('/')[0]}: the floors"])
-        names = sorted_names(floors)
-        folders = [name for name in names if (ROOT / package / name).is_dir()]
-        assert CODE.findall(cell) == folders
+@pytest.mark.parametrize("page", TABLE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_whole(page: Path) -> None:
+    assert damaged(page.read_text(encoding="utf-8")) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from support.tiers import slow_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +24,3 @@ def missing(names: frozenset[str]) -> list[str]:
 def test_each_slow_test_exists() -> None:
     assert slow_tests()
     assert missing(slow_tests()) == []
-
-
-@pytest.mark.parametrize("name", ["tests/docs/test_none.py", "tests/docs/test_slow_list.py::test_none"])
-def test_a_name_that_does_not_exist_is_found(name: str) -> None:
-    assert missing(frozenset({name})) == [name]

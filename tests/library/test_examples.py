@@ -1,4 +1,4 @@
-"""Runs the examples for Hugging Face's Trainer, Accelerate and Lightning on two ranks, and the notebook."""
+"""Runs the examples on two ranks: for Hugging Face's Trainer, Accelerate, Lightning and torchrun, and the notebook."""
 
 from __future__ import annotations
 
@@ -68,13 +68,6 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(printed_by: dict[str, list[
     assert [int(step) for step, _, _ in LOSS.findall(printed_by[name + RESUMED][0])] == [4, 5, 6]
 
 
-def test_the_trainer_runs_with_one_rank(tmp_path: Path) -> None:
-    command = [sys.executable, f"{EXAMPLES}/hf_trainer_demo.py", "--steps", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert FINGERPRINT.search(done.stdout)
-
-
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat  # noqa: PLC0415 - slow
     from nbclient import NotebookClient  # noqa: PLC0415
@@ -94,3 +87,43 @@ def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (int(sent.replace(",", "")) for *_, sent, _ in found)
     assert 20 * few < many
     assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+RANKS = 2
+
+
+def test_the_example_keeps_ranks_equal_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Runs four steps, then resumes from the checkpoint in the middle and compares the fingerprints."""
+    whole = example("torchrun_demo.py", tmp_path, "--save-every", "2")
+    assert "of all 2 ranks are equal bit for bit" in whole
+    for path in (tmp_path / "step-00000004").iterdir():
+        path.unlink()
+    resumed = example("torchrun_demo.py", tmp_path, "--resume")
+    assert "step    3" in resumed
+    assert "step    2" not in resumed
+    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+
+
+def test_without_a_centre_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    """The ranks differ; each one's held-out loss is the same in both runs, and so is that of their mean. Matrices take
+    steps of Muon, and all else those of AdamW."""
+    whole = held_out(example("torchrun_gossip.py", tmp_path, "--muon", "--save-every", "2"))
+    assert len(whole) == RANKS + 1
+    for path in (tmp_path / "step-00000004").iterdir():
+        path.unlink()
+    assert held_out(example("torchrun_gossip.py", tmp_path, "--muon", "--resume")) == whole
+
+
+def held_out(printed: str) -> set[str]:
+    """(rank, loss) of each rank, and the loss of the mean."""
+    found = re.findall(r"(rank \d): held-out loss (\d+\.\d+), of the mean of all ranks (\d+\.\d+)", printed)
+    return {f"{rank} {alone}" for rank, alone, _ in found} | {mean for _, _, mean in found}
+
+
+def example(name: str, folder: Path, *arguments: str) -> str:
+    script = Path(__file__).parents[2] / "examples" / name
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(script)]
+    few = ["--steps", "4", "--samples", "1", "--checkpoints", str(folder)]
+    done = subprocess.run([*command, *few, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

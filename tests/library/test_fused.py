@@ -24,7 +24,7 @@ from thinwire.compression.compress import Compressor, Extracted
 from thinwire.compression.fused import TrialEndedError, make_fused, tried, verdict_of
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
-from thinwire.compression.trial import decide, disagreement, hard_tiles, reference_topk
+from thinwire.compression.trial import decide, disagreement, hard_tiles
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
 from thinwire_node.session.record import Record
@@ -146,16 +146,6 @@ def assert_same_but_for_ties(one: Sent, other: Sent) -> None:
         assert size == pytest.approx(min(abs(value) for at, value in first.items() if at // 4096 == tile), rel=1e-4)
 
 
-def test_zero_gradients_send_nothing() -> None:
-    momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
-    momentum.fused = fused_for(spec_of(magnitude="tile"))
-    nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
-    sent = momentum.accumulate_and_extract(nothing, 0.1, 1, 32)
-    assert len(sent.components) == 0
-    assert sent.codes is not None
-    assert len(sent.codes) == 0
-
-
 def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
     """The kernel receives only an address, so it would read other memory."""
     momentum = Momentum(LAYOUT, spec_of(), DEVICE)
@@ -211,12 +201,6 @@ def test_self_test_names_the_fault(fault: str, expected: str, monkeypatch: pytes
     made.fault = fault
     found = disagreement(made, spec, DEVICE)
     assert (expected in found) if expected else found == ""
-
-
-def test_reference_topk_selects_as_torch() -> None:
-    for k in (1, 32, 4096):
-        plain = Compressor(spec_of(), "cpu").extract(hard_tiles(), k)
-        assert torch.equal(reference_topk(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
 
 
 def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,25 @@
-"""The sent part plus the remainder is the momentum, and both agree with a simple reference."""
+"""The sent part plus the remainder is the momentum, and what an update dropped comes back once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.small import SHAPES, shapes_contract
+from support.small import SHAPES, random_votes, shapes_contract
 from thinwire.compression.momentum import Momentum
+from thinwire.compression.residual import Awaited, Pending, dropped_part
 from thinwire.compression.sent import Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.topk import TopkSelection
 from thinwire_proto.exact.transform import forward, inverse
+from thinwire_proto.exact.votes import Merged, merge
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 RATE = 0.1
@@ -167,3 +171,70 @@ def test_zeros_are_never_sent() -> None:
     sent = momentum.extract(1)
     assert sent.components.tolist() == [0]
     assert len(sent.votes()) == 1
+
+
+K = 16
+
+
+def extraction() -> tuple[Momentum, Sent]:
+    spec = DemoSpec(precondition="none", beta=0.5)
+    momentum = Momentum(LAYOUT, spec, "cpu")
+    generator = torch.Generator().manual_seed(1)
+    momentum.accumulate({f"t{n}": torch.randn(shape, generator=generator) for n, shape in enumerate(SHAPES)}, 0.1)
+    return momentum, momentum.extract(K)
+
+
+@given(st.integers(1, 24), st.integers(0, 2))
+@settings(max_examples=15, deadline=None)
+def test_exactly_the_dropped_components_are_put_back(update_topk: int, extractions_between: int) -> None:
+    momentum, sent = extraction()
+    other = random_votes(LAYOUT, K, 5)
+    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, TopkSelection(LAYOUT, update_topk, 3))
+    zero = {f"t{number}": torch.zeros(shape) for number, shape in enumerate(SHAPES)}
+    for _ in range(extractions_between):
+        momentum.accumulate(zero, 0.1)
+    before = momentum.buffer.clone()
+    awaited = Awaited(update_topk)
+    awaited.add(Pending(b"h", sent, 3))
+    assert list(awaited.applied(2, [b"of another round"], merged, LAYOUT)) == []
+    for part in awaited.applied(3, [b"h"], merged, LAYOUT):
+        momentum.put_back(part)
+    assert list(awaited.applied(3, [b"h"], merged, LAYOUT)) == []
+
+    held = set(merged.components.tolist())
+    in_tile = np.bincount(LAYOUT.tile_of(merged.components), minlength=LAYOUT.tiles)
+    expected = torch.zeros_like(before)
+    for component, value in zip(sent.components.tolist(), sent.values.tolist(), strict=True):
+        tile = int(LAYOUT.tile_of(np.array([component]))[0])
+        if component not in held and in_tile[tile] == update_topk:
+            expected[component] = 0.5**extractions_between * value
+    assert torch.allclose(momentum.buffer - before, expected, atol=1e-6)
+    assert update_topk > K or expected.any()
+
+
+def test_each_update_belongs_to_its_round_and_none_without_update_topk() -> None:
+    first, second = (Sent(torch.tensor([n]), torch.ones(1), n) for n in (1, 2))
+    merged = Merged(np.array([7]), np.ones(1, np.int16))  # the tile is full, with another node's component
+    awaited = Awaited(1)
+    awaited.add(Pending(b"1", first, 10))
+    awaited.add(Pending(b"2", second, 11))
+    kept = awaited.kept()
+    assert [(one.hash, one.step, one.sent.extraction) for one in kept] == [(b"1", 10, -1), (b"2", 11, 0)]
+    for life in (awaited, Awaited(1, kept)):
+        assert [part.components.tolist() for part in life.applied(10, [b"1"], merged, LAYOUT)] == [[1]]
+        assert [part.components.tolist() for part in life.applied(11, [b"2", b"1"], merged, LAYOUT)] == [[2]]
+    awaited.add(Pending(b"3", first, 12))
+    assert list(awaited.applied(12, [b"somebody's"], merged, LAYOUT)) == []  # not counted
+    assert awaited.kept() == ()
+    awaited.add(Pending(b"4", first, 13))
+    awaited.clear()
+    assert list(awaited.applied(13, [b"4"], merged, LAYOUT)) == []
+    plain = Awaited(0)
+    plain.add(Pending(b"5", first, 14))
+    assert plain.kept() == ()
+
+
+def test_an_update_with_all_components_drops_nothing() -> None:
+    _, sent = extraction()
+    merged = merge([(sent.votes(), 1)], LAYOUT.components)
+    assert dropped_part(sent, merged, LAYOUT, K) is None

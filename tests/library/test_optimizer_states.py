@@ -71,20 +71,6 @@ def test_a_copy_does_not_lose_the_process_group() -> None:
         copy.deepcopy(optimizer)
 
 
-def test_loading_a_state_keeps_the_process_group_and_the_counts() -> None:
-    """torch ends `load_state_dict` with `__setstate__`, as unpickling does."""
-    parameters = parameters_of(SHAPES)
-    optimizer = DeMo(parameters)
-    parameters[0].grad = torch.full_like(parameters[0], torch.inf)
-    optimizer.step()
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert optimizer.dropped == 1
-    grouped = DeMo(parameters, process_group=dist.ProcessGroup(HashStore(), 0, 1))
-    grouped.load_state_dict(optimizer.state_dict())
-    with pytest.raises(ConfigError, match="a DeMo with a process_group can be neither copied"):
-        copy.deepcopy(grouped)
-
-
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters)

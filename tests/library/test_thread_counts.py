@@ -74,12 +74,12 @@ def test_threads_and_batches_change_no_bit(
     given = {"k": k, "magnitude": magnitude, "precondition": precondition, "update_levels": levels}
     demo = DemoSpec.model_validate(given)
     expected: list[Tensor] = []
-    for batch in (1, 7, 1000):
+    for batch in (1, 7):
         monkeypatch.setattr(compress, "tile_batch", lambda device, batch=batch: batch)
         monkeypatch.setattr(apply, "tile_batch", lambda device, batch=batch: batch)
         monkeypatch.setattr(fingerprint, "CACHED_CHUNK", 1 << 10)
         monkeypatch.setattr(fingerprint, "BATCH", batch << 10)
-        for threads in (1, 2, 3):
+        for threads in (1, 3):
             torch.set_num_threads(threads)
             found = everything(demo, k)
             expected = expected or found

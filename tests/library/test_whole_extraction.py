@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from support.looking_ahead import looked_ahead
-from support.saved_state import save_momentum
 from support.small import SHAPES, shapes_contract
 from thinwire.compression.momentum import Momentum
-from thinwire.compression.residual import Pending
 from thinwire.compression.sent import Sent, WholeSent
-from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import WholeVotes
@@ -90,22 +85,3 @@ def test_components_of_zero_count_as_plus_in_a_tile_with_votes() -> None:
     size = sent.values[0].item()
     assert size == pytest.approx(2 / MATRIX_COMPONENTS, rel=0.05)  # the mean magnitude of the tile
     assert momentum.buffer[2].item() == pytest.approx(-size)  # what was sent too much is taken back later
-
-
-def test_a_pending_contribution_is_saved_and_found_again(tmp_path: Path) -> None:
-    momentum = momentum_of(3)
-    momentum.accumulate(gradients_of(1), RATE)
-    before = momentum.buffer.clone()
-    sent = momentum.extract(MATRIX_COMPONENTS)
-    state = NodeState(tmp_path)
-    save_momentum(state, KeptMomentum(momentum.tensors(), 7, Pending(b"h" * 32, sent)))
-    found = state.momentum({"coefficients": (LAYOUT.components,)})
-    state.close()
-    assert found is not None
-    assert found.pending is not None
-    assert torch.equal(found.pending.sent.components, sent.components)
-    assert torch.equal(found.pending.sent.values, sent.values)
-    again = momentum_of(3)
-    again.load(found.momentum)
-    again.put_back(found.pending.sent)
-    assert torch.allclose(again.buffer, before, atol=1e-6)

@@ -37,21 +37,6 @@ def test_the_blob_that_was_not_used_for_longest_goes_first(tmp_path: Path) -> No
     assert (cache.folder / "foreign").exists()
 
 
-def test_wanted_blobs_stay_even_beyond_the_bound(tmp_path: Path) -> None:
-    cache = BlobCache(tmp_path / "blobs", 200)
-    one, two = put(cache, 1), put(cache, 2)
-    cache.want("task", [one])
-    cache.want("lease", [two])
-    three = put(cache, 3)
-    assert cache.has(one)
-    assert cache.has(two)
-    assert cache.has(three)
-    assert cache.size == 300
-    cache.want("lease", [three])
-    put(cache, 4, 50)
-    assert (cache.has(one), cache.has(two), cache.has(three)) == (True, False, True)
-
-
 def test_a_new_process_continues_with_the_same_files(tmp_path: Path) -> None:
     first = BlobCache(tmp_path, 1000)
     one, two = put(first, 1), put(first, 2)

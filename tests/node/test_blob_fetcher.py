@@ -144,14 +144,6 @@ async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path:
     assert server.asked == [(blob.hash, 1000), (blob.hash, 0)]
 
 
-@pytest.mark.parametrize("url", ["file:///etc", "ftp://127.0.0.1/x", "data:text/plain,"])
-async def test_other_schemes_are_never_read(tmp_path: Path, url: str) -> None:
-    (tmp_path / "served").mkdir()
-    blob = blob_in(tmp_path / "served")
-    with pytest.raises(BlobUnavailable, match="a node never reads addresses of"):
-        await fetcher(tmp_path, [url], Swarm()).fetch([blob])
-
-
 async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: BlobServer) -> None:
     one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
     with small_disk(tmp_path / "cache", 3):

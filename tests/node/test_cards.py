@@ -1,4 +1,4 @@
-"""Nodes on one machine use different cards, and a device uses bfloat16 only where that is fast."""
+"""A node chooses a device that works and a card of its own, and computes in bfloat16 only where that is fast."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from thinwire_node.training import device as device_module
 from thinwire_node.training.cards import Card, CardLocks, choose_card
+from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.precision import choose_dtype
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.selftest import SelfTest
 
 CARDS = [Card(0, "GPU-a"), Card(1, "GPU-b")]
 NODE = """
@@ -81,3 +86,25 @@ def test_processes_take_different_cards_and_a_dead_one_frees_its_own(
 )
 def test_only_cards_with_native_support_use_bfloat16(device: str, has_bfloat16: bool, dtype: torch.dtype) -> None:
     assert choose_dtype(device, has_bfloat16=has_bfloat16) == dtype
+
+
+def test_auto_skips_a_device_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = "mps" if torch.cuda.is_available() else "cuda"  # no machine has both CUDA and MPS
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: claimed == "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: claimed == "mps")
+    device, why = choose_device("auto")
+    assert device.type == "cpu"
+    assert f"{claimed} does not work here" in why
+
+
+def test_updates_are_applied_on_the_cpu_if_the_device_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_cpu(demo: DemoSpec, device: torch.device) -> SelfTest:
+        return SelfTest(device.type == "cpu", True, "synthetic")
+
+    monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)
+    device, why = choose_apply_device(DemoSpec(), torch.device("meta"))
+    assert device.type == "cpu"
+    assert "self-test on cpu" in why
+    monkeypatch.setattr(device_module, "run_selftest", lambda *_: SelfTest(False, True, "all wrong"))
+    with pytest.raises(ConfigError, match="does not decode exactly"):
+        choose_apply_device(DemoSpec(), torch.device("cpu"))

@@ -23,16 +23,6 @@ def test_the_error_bound_holds_however_the_delay_is_shared(there_s: float, back_
     assert found.error == pytest.approx((there_s + back_s) / 2)
 
 
-def test_the_best_of_the_last_probes_is_used() -> None:
-    clock = CoordinatorClock()
-    assert not clock
-    for delay_s in (0.2, 0.01, 0.3):
-        assert clock.add(probe(5.0, delay_s, 0.0), 1) is None
-    assert clock
-    assert clock.error(100.1) == pytest.approx(0.005, abs=1e-4)
-    assert 110.0 - clock.offset(100.1) == pytest.approx(105.0, abs=0.006)
-
-
 @pytest.mark.parametrize("jump", [-7200.0, -0.5, 0.5, 7200.0])
 def test_a_clock_jump_is_detected_and_discards_the_old_probes(jump: float) -> None:
     clock = CoordinatorClock()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from thinwire_node.cli import start
-from thinwire_node.cli.parser import parser, start_options
-from thinwire_node.settings import NodeSettings
 from thinwire_node.storage import enrolment
 from thinwire_node.storage.enrolment import Destination, choose, keep, read_destination
 from thinwire_proto.errors import ConfigError
@@ -64,26 +60,6 @@ def test_a_state_directory_keeps_its_coordinator(tmp_path: Path) -> None:
     assert choose(tmp_path, Destination(moved.address, moved)).invite == moved
     keep(tmp_path, moved)
     assert choose(tmp_path, None).invite == moved
-
-
-def test_a_name_is_kept_until_another_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def name_of(*arguments: str) -> str:
-        """The name that a node starts with; it joins with it."""
-        given = parser().parse_args(["start", "--state-dir", str(tmp_path), *arguments])
-        begun: list[NodeSettings] = []
-        monkeypatch.setattr(start, "Node", begun.append)
-        start.start(start_options(given))
-        keep(tmp_path, INVITE, begun[0].options.name)
-        return begun[0].options.name
-
-    monkeypatch.setattr(start, "log_to_stderr", lambda *given: None)
-    monkeypatch.setattr(start, "Monitor", lambda *given: SimpleNamespace(run=None))
-    monkeypatch.setattr("thinwire_node.cli.start.runtime.run", lambda main: None)
-    assert name_of(str(INVITE)) == ""
-    assert name_of("--name", "node 1") == "node 1"
-    assert name_of() == name_of(str(INVITE)) == "node 1"
-    assert name_of("--name", "ada") == "ada"
-    assert (name_of("--name", ""), name_of()) == ("", "")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"invite": 3}', '{"invite": "twi1_"}'])

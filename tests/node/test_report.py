@@ -11,20 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from support.reports import small_report
 from thinwire_common.tcp import End, wire_counts
 from thinwire_common.traffic import Traffic
-from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
-from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.reporter import Reporter
-from thinwire_node.observe.view import byte_lines, lines, one_line
-from thinwire_node.report import TAKES_PART, Edge, Peers
-from thinwire_node.session.record import Record, tell_totals
-from thinwire_node.settings import NodeOptions, NodeSettings
+from thinwire_node.report import Edge, Peers
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 
@@ -62,40 +55,6 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
     assert traffic.wire == seen
 
 
-def test_the_view_shows_every_figure() -> None:
-    assert [human_bytes(count) for count in (0, 999, 1000, 1.7e6, 2e13)] == [
-        "0 B",
-        "999 B",
-        "1.0 kB",
-        "1.7 MB",
-        "20.0 TB",
-    ]
-    assert [human_seconds(s) for s in (0.0004, 3.21, 45, 300, 9000, 800_000)] == [
-        "0.4 ms",
-        "3.2 s",
-        "45 s",
-        "5 minutes",
-        "2 hours",
-        "9 days",
-    ]
-    assert one_line(REPORT) == (
-        "training; round 118; step 117 of 200; loss 2.412; 13,100 tokens/s; up 1.7 MB; down 4.5 MB; 117 counted, 1 not"
-    )
-    bytes_told = "\n".join(line.plain for line in byte_lines(REPORT, 80))
-    assert "payload             1,701,000       4,500,000" in bytes_told
-    assert "wire: TCP of the connections to the coordinator" in bytes_told
-    unread = replace(REPORT, bytes=replace(REPORT.bytes, wire_sent=None, wire_received=None))
-    assert not any("wire" in line.plain for line in byte_lines(unread, 80))
-    troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, dropped=3, too_old=4))
-    text = _plain(lines(troubled, 100))
-    assert "not counted  1, most recently: the round is over" in text
-    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
-
-
-def _plain(found: list[Text]) -> str:
-    return "\n".join(line.plain for line in found)
-
-
 @pytest.mark.parametrize("columns", ["40", "30"])
 def test_a_narrow_terminal_shows_every_figure_whole(
     columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -114,32 +73,6 @@ def test_a_narrow_terminal_shows_every_figure_whole(
         assert "…" not in shown[columns]
         assert max(map(len, shown[columns].splitlines())) <= int(columns)
         assert Counter(filter(str.isdecimal, shown[columns])) == Counter(filter(str.isdecimal, shown["200"]))
-
-
-@pytest.mark.parametrize(
-    ("doing", "state"),
-    [
-        ("starting", "starting"),
-        ("connecting", "connecting"),
-        ("fetching the weights of the base", "fetching"),
-        ("taking up the replica", "starting"),
-        ("left", "left"),
-    ],
-)
-def test_a_node_without_a_session_takes_no_part(doing: str, state: str) -> None:
-    """So /readyz does not say 200 while the model is loaded."""
-    node = Node(NodeSettings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
-    node.doing = doing
-    report = Reporter(node).report()
-    assert (report.state, report.words) == (state, doing)
-    assert report.state not in TAKES_PART
-
-
-def test_the_totals_are_those_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "thinwire.node"):
-        tell_totals(Record(counted=7), "7 iterations")
-    (told,) = (record.getMessage() for record in caplog.records)
-    assert told.startswith("since this process began: 7 iterations, 0 micro-batches dropped")
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,8 @@ from thinwire_node.resources import (
     measured_needs,
 )
 from thinwire_proto.contract import Contract
-from thinwire_proto.contract.data.tokens import TokensSpec
-from thinwire_proto.contract.models.hugging_face_config import check_config_json
-from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.data.corpus import CORPUS_VERSION, unpack_corpus
-from thinwire_proto.errors import ConfigError, ContractError, LocalError, PayloadError
+from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.models import manifest
 from thinwire_proto.models.decoder import Decoder
 
@@ -70,16 +67,6 @@ def test_a_smaller_micro_batch_is_proposed_and_fits() -> None:
     check_needs(contract, needs, room, 3)
 
 
-def test_a_manifest_that_declares_less_than_its_model_is_refused() -> None:
-    declared = small_contract().parameters
-    liar = contract_of(width=16_384, heads=64, hidden=1 << 15).model_copy(update={"parameters": declared})
-    with pytest.raises(ContractError, match="the two ends run different versions"):
-        check_contract(liar, ROOM, MICRO_BATCH)
-    spec = liar.model.model_copy(update={"width": 65_536})  # its tensors are larger than a contract can say
-    with pytest.raises(ConfigError, match=r"does not fit into a contract: .* must have 1 to"):
-        check_contract(liar.model_copy(update={"model": spec}), ROOM, MICRO_BATCH)
-
-
 NARROW = """
 import sys
 from pathlib import Path
@@ -118,14 +105,6 @@ def test_tiles_of_narrow_matrices_are_counted_whole_and_so_is_what_is_sent(demo:
     grown = int(subprocess.run(command, input=contract.written, check=True, capture_output=True).stdout)
     assert grown < declared_needs(contract).trained + OF_ANY_MODEL
     assert grown > 10_000_000 + OF_ANY_MODEL
-
-
-def test_a_huge_manifest_of_data_and_a_huge_corpus_are_refused() -> None:
-    tokens = TokensSpec(manifest_hash="0" * 64, manifest_bytes=1 << 32, vocabulary=256)
-    for data in (tokens, small_contract().data.model_copy(update={"corpus_bytes": 1 << 38})):
-        contract = small_contract().model_copy(update={"data": data})
-        with pytest.raises(LocalError, match=r"data (68\.7 GB|1\.1 TB|276\.\d GB)"):
-            check_needs(contract, declared_needs(contract), ROOM, MICRO_BATCH)
 
 
 def test_the_disk_is_checked_with_figures() -> None:
@@ -169,32 +148,16 @@ def test_a_corpus_of_a_million_lists_is_refused() -> None:
         unpack_corpus(zstandard.ZstdCompressor().compress(canonical), named)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ({"auto_map": {"AutoModel": "evil.py"}}, "code of its own"),
-        ({"text_config": {"auto_map": {"AutoModel": "evil.py"}}}, "code of its own"),
-        ({"backbone": "someone/model"}, "would be fetched"),
-        ({"attn_implementation": "someone/kernels"}, "a setting of a machine"),
-        ({"_name_or_path": "someone/model"}, "a setting of a machine"),
-        ({"num_hidden_layers": 100_000}, "at most 1024"),
-        ({"num_experts": 1 << 40}, "at most 2,147,483,648"),
-    ],
-)
-def test_a_config_that_would_fetch_or_run_something_is_refused(entry: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        check_config_json(canonical_json({"model_type": "llama"} | entry).decode())
-
-
-def test_a_model_of_a_million_modules_is_not_built() -> None:
+def test_a_model_of_a_million_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch import nn  # noqa: PLC0415
 
-    from thinwire_proto.models.bounded_build import MODULES_MAX, bounded_build  # noqa: PLC0415
+    from thinwire_proto.models import bounded_build  # noqa: PLC0415
 
-    with bounded_build():
+    monkeypatch.setattr(bounded_build, "MODULES_MAX", 1000)
+    with bounded_build.bounded_build():
         nn.Sequential(*(nn.Identity() for _ in range(100)))
-    with pytest.raises(ConfigError, match="more than 131,072 modules"), bounded_build():
-        nn.ModuleList(nn.Identity() for _ in range(MODULES_MAX + 1))
+    with pytest.raises(ConfigError, match="more than 1,000 modules"), bounded_build.bounded_build():
+        nn.ModuleList(nn.Identity() for _ in range(1001))
 
 
 def test_the_node_tells_libraries_to_fetch_nothing() -> None:

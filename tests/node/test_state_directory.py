@@ -1,42 +1,22 @@
-"""A node's state directory keeps its contents, ignores damaged files and serves one node at a time."""
+"""A node's state directory keeps its contents through power cuts, and serves one node at a time."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from support.saved_state import save_momentum
-from support.small import random_replica, small_contract, small_corpus
+from support.small import random_replica, small_contract
+from support.sync_log import sync_log
 from thinwire.compression.residual import Pending
 from thinwire.compression.sent import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_proto.errors import ConfigError
-
-
-def test_a_state_directory_keeps_its_contents(tmp_path: Path) -> None:
-    contract = small_contract()
-    state = NodeState(tmp_path)
-    assert (state.contract(), state.data(contract), state.head, state.replica(contract)) == (None,) * 4
-    replica = random_replica(contract, step=9)
-    state.write("contract.json", contract.written)
-    state.write("corpus.zst", small_corpus().pack())
-    state.advance(Head(9, b"h" * 32))
-    state.write_head()
-    state.publish(state.write_replica(replica))
-    state.close()
-
-    again = NodeState(tmp_path)
-    assert again.node_id == state.node_id
-    assert again.contract() == contract
-    assert again.head == Head(9, b"h" * 32)
-    data, found = again.data(contract), again.replica(contract)
-    assert data is not None
-    assert small_corpus().hash in data.describe()
-    assert found is not None
-    assert (found.step, found.state_hash()) == (9, replica.state_hash())
-    again.close()
 
 
 def test_torn_files_count_as_missing(tmp_path: Path) -> None:
@@ -101,12 +81,6 @@ def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
     state.close()
 
 
-def test_an_error_names_a_state_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used as a state directory"):
-        NodeState(tmp_path / "file")
-
-
 def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -> None:
     """The error type of safetensors would end the node with a traceback."""
     state = NodeState(tmp_path)
@@ -118,3 +92,79 @@ def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -
     assert kept is not None
     assert kept.momentum["momentum"].tolist() == [1, 1, 1]
     state.close()
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are named by /proc")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> NodeState:
+    return NodeState(tmp_path / "node")
+
+
+def test_the_list_of_sent_contributions_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sync_log(monkeypatch) as log:
+        state.save_sent([b"\1" * 32])
+    assert log == ["sync sent.json.part", "rename sent.json", "sync node/"]
+
+
+def test_dropping_removes_the_momentum_before_the_list_of_sent_contributions(
+    state: NodeState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut in between could leave a momentum without its list of sent contributions."""
+    save_momentum(state, KeptMomentum({"momentum": torch.zeros(2)}, None, None))
+    state.save_sent([b"\1" * 32])
+    with sync_log(monkeypatch) as log:
+        state.drop_momentum()
+    assert log == ["remove momentum.safetensors", "sync node/", "sync sent.json.part", "rename sent.json", "sync node/"]
+
+
+def test_a_save_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of sent contributions is shortened after the save, so the save must be on disk first."""
+    with sync_log(monkeypatch) as log:
+        save_momentum(state, KeptMomentum({"momentum": torch.zeros(2)}, None, None))
+        state.publish(state.write_replica(random_replica(small_contract())))
+    assert [line for line in log if line.startswith(("rename", "sync node/"))] == [
+        "rename momentum.safetensors",
+        "sync node/",
+        "rename replica.safetensors",
+        "sync node/",
+    ]
+
+
+TAKER = """
+import sys
+from pathlib import Path
+from thinwire_node.storage.state_slots import free_state_slot
+with free_state_slot(Path(sys.argv[1])) as slot:
+    print(slot.number, flush=True)
+    sys.stdin.read()
+"""
+RACERS = 6
+
+
+def test_nodes_that_start_together_get_different_slots_and_a_killed_node_frees_its_slot(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKER, str(tmp_path)]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(RACERS)
+    ]
+    try:
+        by_slot = {int(racer.stdout.readline()): racer for racer in racers if racer.stdout}
+        assert sorted(by_slot) == list(range(RACERS))
+        by_slot[2].kill()
+        by_slot[2].wait()
+        with free_state_slot(tmp_path) as slot:
+            assert slot.number == 2
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_a_slot_in_use_as_a_state_dir_is_skipped(tmp_path: Path) -> None:
+    state = NodeState(tmp_path / "0")
+    with free_state_slot(tmp_path) as slot:
+        assert slot.number == 1
+    state.close()
+    with free_state_slot(tmp_path) as slot:
+        assert slot.number == 0

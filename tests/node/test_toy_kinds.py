@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 from support.fork_server import run
@@ -46,12 +44,3 @@ def test_a_swarm_trains_and_verifies_a_toy_model_on_toy_data(tmp_path: Path) -> 
             losses = [loss for (loss,) in ledger.execute("SELECT loss FROM losses ORDER BY step")]
         assert all(math.isfinite(loss) for loss in losses)
         assert losses[-1] < losses[0] / 4
-
-
-def test_a_coordinator_without_the_kind_refuses_the_run(tmp_path: Path) -> None:
-    (tmp_path / "RUN.toml").write_text(RUN)
-    command = [sys.executable, "-m", "thinwire_coordinator", "serve", "--listen", "127.0.0.1:0"]
-    command += ["--state-dir", str(tmp_path / "state"), "--run", str(tmp_path / "RUN.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "there is no such kind" in done.stderr

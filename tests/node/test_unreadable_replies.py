@@ -19,32 +19,10 @@ from thinwire_node.exchange.port import LinkLost
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 
-class Junk(grpc.GenericRpcHandler):
-    """Answers every call with bytes that are no message."""
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        async def answer(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            yield b"\xff\xff"
-
-        return grpc.stream_stream_rpc_method_handler(answer)
-
-
 def link_to(port: int) -> Link:
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     stub: Any = SwarmStub(CountedChannel(channel, Traffic()))  # type: ignore[call-overload]
     return Link(stub, channel.close, CLOCKS)
-
-
-@pytest.fixture
-async def link() -> AsyncIterator[Link]:
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Junk(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    found = link_to(port)
-    yield found
-    await found.close()
-    await server.stop(0)
 
 
 @contextlib.asynccontextmanager

@@ -51,20 +51,6 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return document
 
 
-def test_where_the_choice_changes_the_plan_there_takes_what_was_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = ("--preset", "llama-124m", "--compute", "8", "--variation", "0.2", "--down", "100", "--rtt", "40")
-    seen = 0
-    for nodes, up in ((16, "20"), (64, "49")):
-        found = printed(monkeypatch, capsys, *line, "--nodes", str(nodes), "--up", up)
-        for change in (change for change in found["changes"] if change["axis"] == "nodes"):
-            there = printed(monkeypatch, capsys, *line, "--nodes", str(round(change["value"])), "--up", up)
-            assert there["take"]["family"] == change["taken"]
-            seen += 1
-    assert seen == 2
-
-
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str, status: int = 1) -> str:
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, *words)
@@ -91,16 +77,6 @@ def test_a_file_has_sites_speeds_and_measured_times(
     assert setting["compute_mean_s"] == pytest.approx((0.4 + 0.42 + 0.45) / 3 * 1.5)
 
 
-def test_options_override_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text(FILE)
-    words = (str(path), "--parameters", "1000", "--compute", "2", "--variation", "0")
-    setting = printed(monkeypatch, capsys, *words)["setting"]
-    assert (setting["parameters"], setting["compute_mean_s"]) == (1000, 3.0)
-
-
 @pytest.mark.parametrize("option", ["--up", "--down"])
 def test_an_option_that_groups_leave_without_effect_is_refused(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -108,18 +84,6 @@ def test_an_option_that_groups_leave_without_effect_is_refused(
     path = tmp_path / "plan.toml"
     path.write_text(FILE)
     assert f"rates of their own; remove {option}" in refused(monkeypatch, capsys, str(path), option, "500")
-
-
-def test_help_names_the_most_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "--help")
-    shown = capsys.readouterr().out
-    assert "at most 4,096" in " ".join(shown.split())
-
-
-def test_one_node_is_one_node(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(monkeypatch, "--parameters", "1000000", "--nodes", "1", "--compute", "1", "--up", "4", "--rtt", "100")
-    assert "1 node, 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -152,15 +116,6 @@ def test_a_wrong_option_ends_with_2(
     words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in refused(monkeypatch, capsys, *words, status=2)
-
-
-def test_a_file_may_begin_with_a_byte_order_mark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Windows' Notepad writes one."""
-    path = tmp_path / "plan.toml"
-    path.write_text("\ufeff" + FILE, encoding="utf-8")
-    assert printed(monkeypatch, capsys, str(path))["setting"]["nodes"] == 4
 
 
 @pytest.mark.parametrize(

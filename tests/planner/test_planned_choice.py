@@ -8,13 +8,10 @@ import pytest
 
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.plan import (
-    NO_CHANGE,
-    change_in_words,
     gain_of,
     make_plan,
-    three_digits,
 )
-from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
+from thinwire_planner.choosing.thresholds import ITERATIONS, axes
 from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
@@ -66,13 +63,6 @@ def test_where_lines_cost_nothing_all_reduce_is_taken() -> None:
     assert plan.taken.name == "all-reduce, DDP"
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"), [(0.012345, "0.0123"), (999.4, "999"), (1049.6, "1,050"), (53_900.2, "53,900")]
-)
-def test_figures_in_sentences_have_no_exponent(number: float, shown: str) -> None:
-    assert three_digits(number) == shown
-
-
 def test_a_gain_is_the_product_of_its_factors() -> None:
     where = setting(8, 10, 50)
     found = {one.name: one for one in predict(all_variants(where), where)}
@@ -97,15 +87,6 @@ def test_the_choice_differs_beyond_each_change() -> None:
         assert beyond.variant.family == change.taken != plan.taken.variant.family
 
 
-@pytest.mark.parametrize("rate", [48, 50, 51])
-def test_a_change_beside_the_setting_is_one_of_all_variants(rate: float) -> None:
-    """The plainest gossip within 3% of the fastest is not the fastest, which says what is within 3%."""
-    where = replace(setting(8, rate, 40, variation=0.1, compute_s=0.5), parameters=885_000)
-    found = [change for change in make_plan(where).changes if change.axis == "rate"]
-    assert found
-    assert all(not 0.8 < change.value / (1e6 * rate) < 1.25 for change in found)
-
-
 def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family() -> None:
     """The star by the clock is within 3% of the fastest gossip here, and the plainer star is not."""
     plan = make_plan(replace(setting(4, 9.5, 20, variation=0.027, compute_s=0.74), parameters=1_000_000))
@@ -113,22 +94,6 @@ def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family
     assert plan.taken in plan.families
     assert plan.taken.variant.family == "star"
     assert all(change.taken != "star" for change in plan.changes)
-
-
-def test_by_the_clock_the_plan_says_what_slow_nodes_do() -> None:
-    where = setting(10, 20, 50)
-    plan = make_plan(replace(where, speeds=(1.0,) * 9 + (0.01,)))
-    assert plan.taken.name == "star, base age 1, by the clock"
-    words = "\n".join(plan.reasons)
-    assert "of which computing takes all nodes together 0.466 s" in words
-    assert "a slow node contributes fewer samples and weighs less; round.samples must be" in words
-    assert "weighs less" not in "\n".join(make_plan(where).reasons)
-
-
-def test_on_one_host_a_line_is_no_reason_against_gossip() -> None:
-    network = Network.uniform(4, 1e7, 0.02, per_host=4)
-    where = Setting(1_000_000, ComputeTimes.around(1.0, 0.1), network, (1.0,) * 4, 1e9, 1e9)
-    assert "a line carries" not in "\n".join(make_plan(where).reasons)
 
 
 @pytest.mark.parametrize("per_host", [1, 8])
@@ -140,25 +105,3 @@ def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host
     found = [change for change in make_plan(where).changes if change.axis == "nodes"]
     assert all((change.value > nodes) == change.above for change in found)
     assert bool(found) == (per_host == 8)  # from 16 nodes, take star
-
-
-@pytest.mark.parametrize(("rate", "is_changed"), [(1e4, False), (1e5, True)])
-def test_a_choice_that_nothing_changes_is_said_to_be_one(rate: float, is_changed: bool) -> None:
-    """The rates that are looked at end 4,096 times above the line's, and gossip is taken from 176 Mbit/s on."""
-    network = Network.uniform(8, rate, 0.05)
-    plan = make_plan(Setting(10**8, ComputeTimes.around(0.1, 0.2), network, (1.0,) * 8, 1e9, 1e9))
-    assert bool(plan.changes) is is_changed
-    assert (NO_CHANGE in plan.reasons) is not is_changed
-
-
-@pytest.mark.parametrize(("rate", "is_said"), [(20, True), (1e6, False)])
-def test_what_is_faster_and_not_recommended_is_named_with_the_reason(rate: float, is_said: bool) -> None:
-    plan = make_plan(replace(setting(16, rate, 40, variation=0.2, compute_s=8.0), parameters=124_000_000))
-    said = [reason for reason in plan.reasons if reason.startswith("faster, and not recommended: gossip")]
-    assert bool(said) is is_said
-    assert all("one bit" in reason and "; it ends 3.2% above AdamW's loss" in reason for reason in said)
-
-
-def test_changes_are_sentences() -> None:
-    assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
-    assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"

@@ -1,13 +1,13 @@
-"""The time of a message, against a sum of flights and the measured all-reduces of docs/wan.md."""
+"""Times of computing against an enumeration of all draws, and of a message against a sum of flights."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 import pytest
 
+from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import (
     INITIAL_WINDOW_BYTES,
     OVERHEAD,
@@ -17,14 +17,7 @@ from thinwire_planner.timing.link import (
     transfer_s,
     window_bytes,
 )
-
-WAN = Path(__file__).parents[2] / "docs" / "wan.md"
-CELL = re.compile(
-    r"^\| (?P<mbit>\d+) Mbit/s, (?P<rtt>\d+) ms, (?P<lost>\d)%, 0\.5 core per node "
-    r"\| (?P<t>[\d.]+) \| (?P<x>[\d.]+) \|",
-    re.MULTILINE,
-)
-WITHIN = 0.15
+from thinwire_proto.errors import ConfigError
 
 
 def seconds_round_by_round(size: float, rtt_s: float, rate: float, window: float) -> float:
@@ -68,9 +61,31 @@ def test_loss_bounds_the_rate_of_reno_and_less_so_that_of_cubic() -> None:
     assert float(achieved_bits_s(1e9, 0.1, 0.0, "reno")) == 1e9
 
 
-def mean_delay_s(packets: int, rtt_s: float, rate: float, loss: float) -> float:
-    """Packet by packet: each is sent in its turn, and again a round trip later for as long as it is lost."""
-    rng = np.random.default_rng(1)
-    turns = np.arange(packets) * 8 * SEGMENT_BYTES / rate
-    times_lost = rng.geometric(1 - loss, size=(20_000, packets)) - 1
-    return float((turns + rtt_s * times_lost).max(1).mean() - turns[-1])
+SAMPLES = (0.9, 1.0, 1.0, 1.7)
+
+
+@pytest.mark.parametrize("speeds", [(1.0,), (1.0, 1.0, 1.0), (1.0, 2.0, 0.5), (1.1, 1.1, 3.0)])
+def test_the_mean_of_the_slowest_is_that_of_all_draws(speeds: tuple[float, ...]) -> None:
+    draws = product(*([sample / speed for sample in SAMPLES] for speed in speeds))
+    expected = np.mean([max(draw) for draw in draws])
+    assert ComputeTimes(SAMPLES).slowest_s(speeds) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("variation", [0.0, 0.05, 0.3, 1.0, 2.0, 10.0])
+def test_times_from_mean_and_variation_have_them(variation: float) -> None:
+    times = ComputeTimes.around(0.42, variation)
+    assert times.mean_s == pytest.approx(0.42, rel=1e-6)
+    assert times.variation == pytest.approx(variation, rel=0.02, abs=1e-12)
+
+
+def test_draws_come_from_the_samples_and_repeat() -> None:
+    times = ComputeTimes(SAMPLES)
+    drawn = times.draw(5, 50, (1.0, 2.0))
+    assert set(drawn[:, 0]) <= set(SAMPLES)
+    assert set(drawn[:, 1] * 2) <= set(SAMPLES)
+    np.testing.assert_array_equal(drawn, times.draw(5, 50, (1.0, 2.0)))
+
+
+def test_no_times_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one time"):
+        ComputeTimes(())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import weakref
-from typing import ClassVar
 
 import pytest
 import torch
@@ -81,19 +79,3 @@ class Hoarding(Dropping):
 def test_a_pass_that_keeps_much_is_not_run_to_its_end() -> None:
     assert activation_bytes(TaskOf(Hoarding), small_contract().model) >= 8 * 4 << 24  # type: ignore[abstract]
     assert Hoarding.real == KEPT_BYTES_MAX // (4 << 24) - 1  # the next one, with the sample, would be more
-
-
-class Remembered(Dropping):
-    """alive: the parameters of all models of this class that are in memory. The backward pass of `exp` needs its own
-    result, so a hook that returns what it is given would make a circle that nothing frees."""
-
-    alive: ClassVar[weakref.WeakSet[Tensor]] = weakref.WeakSet()
-    models = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        Remembered.models += 1
-        self.alive.add(self.scale)
-
-    def loss(self, tokens: Tensor) -> Tensor:
-        return (tokens * self.scale).exp().sum()

@@ -19,7 +19,6 @@ from thinwire_proto.contract import (
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.votes import CHUNK, Merged, Votes
 
 Weighed = list[tuple[Votes, int]]
@@ -83,25 +82,6 @@ def test_weights_up_to_the_bound_do_not_overflow() -> None:
         merger.add(some, 0)
 
 
-def test_a_round_without_contributions_merges_to_nothing() -> None:
-    assert len(merged_by(shapes_contract(), [])) == 0
-
-
-@pytest.mark.parametrize("update_topk", [1, 20, 64, 300])
-def test_update_topk_selects_the_strongest(update_topk: int) -> None:
-    contributions = [(random_votes(LAYOUT, 300, seed), seed + 1) for seed in range(4)]
-    whole = merged_by(shapes_contract(demo={"update_topk": 0}), contributions)
-    chosen = merged_by(shapes_contract(demo={"update_topk": update_topk}), contributions)
-    check_update_topk(chosen, LAYOUT, update_topk)
-    value_of = dict(zip(whole.components.tolist(), whole.values.tolist(), strict=True))
-    assert [value_of[component] for component in chosen.components.tolist()] == chosen.values.tolist()
-    of_tile = LAYOUT.tile_of
-    for tile in range(LAYOUT.tiles):
-        all_of_it = sorted(np.abs(whole.values[of_tile(whole.components) == tile]).tolist(), reverse=True)
-        kept = sorted(np.abs(chosen.values[of_tile(chosen.components) == tile]).tolist(), reverse=True)
-        assert kept == all_of_it[:update_topk]
-
-
 LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name="v", shape=(64 * 5000,))])
 
 
@@ -161,17 +141,6 @@ def test_with_magnitudes_a_tile_has_the_median_size(weights: list[int], random: 
     assert again.scales is not None
     assert np.array_equal(again.values, merged.values)
     assert again.scales.tobytes() == merged.scales.tobytes()
-
-
-def test_who_shouts_changes_no_scale() -> None:
-    """One node of five sends the largest code in all tiles."""
-    quiet = Votes(np.array([0, 5]), np.array([True, False]), np.array([100], np.uint8))
-    loud = Votes(np.array([0, 5]), np.array([True, False]), np.array([255], np.uint8))
-    contract = shapes_contract(demo={"magnitude": "tile"})
-    scales = [merged_by(contract, [(quiet, 8)] * 4 + [(last, 8)]).scales for last in (quiet, loud)]
-    assert scales[0] is not None
-    assert scales[1] is not None
-    assert np.array_equal(scales[0], scales[1])
 
 
 def everywhere(code: int, tiles: int | None = None, *, positive: bool = True) -> Votes:

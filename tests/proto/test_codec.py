@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, shapes_contract
-from thinwire_proto.contract import Magnitude, Parameter, ScheduleSpec
+from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.schedule import RATE_MIN
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact import schedule as rates
@@ -32,8 +32,6 @@ from thinwire_proto.wire.codec import (
 from thinwire_proto.wire.component_codec import GAPS
 
 LAYOUT = TileLayout(shapes_contract().parameters)
-OTHERS: tuple[Magnitude, ...] = ("clipped", "tile")
-EMPTY = Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 RATE = float(np.float32(1e-3))
 
 
@@ -132,11 +130,13 @@ def test_decompression_bomb_is_refused() -> None:
 def test_nested_arrays_are_refused_before_they_take_memory() -> None:
     """One byte can be an empty array, which would take sixty bytes of memory."""
     inside = b"\x9f" + b"\x9f".join(b"\x90" * 14 for _ in range(90))
-    tracemalloc.start()
-    with pytest.raises(PayloadError, match="an array inside an array"):
-        decode_votes(inside, LAYOUT, 32)
-    assert tracemalloc.get_traced_memory()[1] < 10 * len(inside)
-    tracemalloc.stop()
+    for _ in range(2):  # the first makes whatever is made once
+        tracemalloc.start()
+        with pytest.raises(PayloadError, match="an array inside an array"):
+            decode_votes(inside, LAYOUT, 32)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 10 * len(inside)
     with pytest.raises(PayloadError, match="not a contribution"):
         decode_votes(payload(GAPS, 1, packed(b"\x00"), [], b"\x01"), LAYOUT, 32)
 

@@ -14,7 +14,6 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Components, Votes
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.component_codec import (
-    GAPS,
     MATRIX_RANKED_MAX,
     RANKS,
     decode_components,
@@ -69,17 +68,6 @@ def test_a_vote_costs_at_most_three_percent_more_than_the_entropy(k: int) -> Non
     )
     entropy = (math.lgamma(4097) - math.lgamma(k + 1) - math.lgamma(4097 - k)) / math.log(2) / k + 1
     assert 8 * len(encode_votes(votes, layout)) / len(votes) < 1.03 * entropy
-
-
-def test_adjacent_components_are_encoded_as_gaps() -> None:
-    """Few components a tile, but always the same ones: zstandard compresses the gaps far below the entropy of a uniform
-    choice."""
-    layout = TileLayout([Parameter(name="m", shape=(640, 640))])
-    components = [tile * 4096 + np.arange(8) for tile in range(layout.tiles)]
-    form, _, head, _ = encode_components(np.concatenate(components), layout)
-    assert form == GAPS
-    assert isinstance(head, bytes)
-    assert len(head) < 200
 
 
 def test_invalid_ranks_are_refused() -> None:

@@ -13,25 +13,6 @@ from thinwire_proto.errors import ContractError
 from thinwire_proto.models import check_manifest
 
 
-def test_a_contract_reads_back_from_its_canonical_form() -> None:
-    contract = small_contract()
-    again = parse_contract(contract.written)
-    assert again == contract
-    assert again.hash == contract.hash
-    assert len(contract.hash) == 32
-
-
-def test_each_field_changes_the_hash() -> None:
-    contract = small_contract()
-    for changed in (
-        small_contract(demo={"k": 31}),
-        small_contract(demo={"beta": 0.5}),
-        small_contract(schedule={"learning_rate": 5e-3}),
-        small_contract(round={"length_ms": 1000}),
-    ):
-        assert changed.hash != contract.hash
-
-
 def test_differences_are_named_with_both_values() -> None:
     ours, theirs = small_contract(demo={"k": 16}), small_contract(round={"pace": "clock"})
     assert differences(ours, theirs) == [

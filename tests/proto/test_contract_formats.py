@@ -38,17 +38,6 @@ def test_reading_a_contract_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_copy_with_a_change_has_a_name_of_its_own() -> None:
-    contract = small_contract()
-    assert contract.hash
-    assert contract.model_copy().written == contract.written
-    other = contract.model_copy(update={"demo": contract.demo.model_copy(update={"k": 31})})
-    assert other.hash != contract.hash
-    assert parse_contract(other.written) == other
-    with pytest.raises(ValueError, match=r"data\.corpus_hash must name the corpus"):
-        contract.model_copy(update={"data": contract.data.model_copy(update={"corpus_hash": ""})})
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -78,22 +67,3 @@ def test_a_kind_is_one_registration_from_outside() -> None:
         @EXCHANGES.register
         class OtherSpec(ExchangeSpec):
             kind: Literal["toy"] = "toy"
-
-
-def test_a_kind_is_one_file_in_the_home_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path / "toy_home"
-    home.mkdir()
-    (home / "__init__.py").write_text(
-        "from thinwire_proto.contract import KindSpec, TaggedUnion\n"
-        "class Base(KindSpec): pass\n"
-        "TOYS = TaggedUnion('toy', Base, default='a', home=__name__)\n"
-    )
-    (home / "b.py").write_text(
-        "from typing import Literal\nfrom toy_home import TOYS, Base\n"
-        "@TOYS.register\nclass B(Base):\n    kind: Literal['b'] = 'b'\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from toy_home import TOYS  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    assert [kind.name for kind in TOYS] == ["b"]
-    assert TOYS.find("a") is None

@@ -11,32 +11,34 @@ import pytest
 import torch
 
 from support.small import shapes_contract
-from thinwire_proto.contract import Parameter
+from thinwire_proto.contract import Magnitude, Parameter
+from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Votes, merge
+from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update
 from thinwire_proto.wire.rows import Counted, Row
 
 
 def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
-    """About one component in 128, chosen by mix64."""
+    """About one component in 128, chosen by mix64, with codes around a thousandth."""
     numbers = [mix64(component + (node << 40) + (step << 50)) for component in range(layout.components)]
     components = np.array([component for component, number in enumerate(numbers) if number % 128 == 0], np.int64)
-    return Votes(components, np.array([bool(numbers[component] >> 63) for component in components]))
+    tiles, _ = tiles_with(components, layout)
+    codes = np.array([140 + mix64(tile + (node << 20)) % 16 for tile in tiles.tolist()], np.uint8)
+    return Votes(components, np.array([bool(numbers[component] >> 63) for component in components]), codes)
 
 
 @pytest.mark.parametrize(
     ("magnitude", "expected"),
-    [
-        ("sign", 0x5BEB27D3AAC6F0BC),
-        ("clipped", 0x3D9471D3698F17E6),
-    ],
+    [("sign", "5beb27d3aac6f0bc"), ("clipped", "3d9471d3698f17e6"), ("tile", "2d7030a594f4e879")],
 )
-def test_golden_trajectory(magnitude: str, expected: int) -> None:
-    contract = shapes_contract(demo={"magnitude": magnitude})
+def test_golden_trajectory(magnitude: Magnitude, expected: str) -> None:
+    """Five updates of three nodes lead to a known fingerprint."""
+    contract = shapes_contract(demo={"magnitude": magnitude, "update_topk": 0})
     tensors = {}
     for number, parameter in enumerate(contract.parameters):
         count = int(np.prod(parameter.shape))
@@ -44,11 +46,12 @@ def test_golden_trajectory(magnitude: str, expected: int) -> None:
         tensors[parameter.name] = torch.tensor(values, dtype=torch.float32).view(parameter.shape)
     replica = Replica(contract, tensors, 0, b"")
     for step in range(5):
-        votes = [(votes_of(replica.layout, node, step), node + 1) for node in range(3)]
-        rate, decay = 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2]
-        update = Update(step, rate, decay, merge(votes, replica.layout.components))
-        replica.apply(decode_update(encode_update(update, replica.layout), replica.layout), b"")
-    assert f"{replica.fingerprint(7):016x}" == f"{expected:016x}"
+        merger = merger_of(contract, replica.layout, step)
+        for node in range(3):
+            merger.add(votes_of(replica.layout, node, step), node + 1)
+        update = Update(step, 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2], merger.merged())
+        replica.apply(decode_update(encode_update(update, replica.layout), replica.layout, magnitude), b"")
+    assert f"{replica.fingerprint(7):016x}" == expected
 
 
 def test_the_hash_of_a_row_is_known() -> None:

@@ -20,7 +20,6 @@ from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_diffe
 from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.contract.models.hugging_face_config import CONFIG_BYTES_MAX
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.extras import import_extra
 from thinwire_proto.task import Stateless, complete_model, task_of
 
 VOCABULARY = 96
@@ -146,19 +145,6 @@ def test_a_config_that_cannot_be_built_is_refused(config: dict[str, Any], keys: 
 def test_a_contract_with_an_unsafe_config_is_refused_before_transformers_sees_it(config: object, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         HuggingFaceSpec.model_validate({"config": config, "vocabulary": 10, "context": 10})
-
-
-def test_a_folder_with_code_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}))
-    with pytest.raises(ConfigError, match=r"config\.json: auto_map: .* never runs"):
-        complete_model(HuggingFaceSpec(folder=str(tmp_path)), lambda: None)
-    with pytest.raises(ConfigError, match=r"model\.folder, model\.config: one of them is needed"):
-        complete_model(HuggingFaceSpec(), lambda: None)
-
-
-def test_a_missing_library_is_named_with_the_command_that_installs_it() -> None:
-    with pytest.raises(ConfigError, match=r"needs the package a_library: pip install 'thinwire\[hf\]'"):
-        import_extra("a_library.of_models", "hf")
 
 
 def test_other_kinds_do_not_import_transformers() -> None:

@@ -220,15 +220,6 @@ def test_tensors_that_the_model_does_not_take(edit: str, kind: str, tied: Path, 
         assert equal_logits(task, folder)
 
 
-@pytest.mark.parametrize("kind", ["llama", "hf"])
-def test_what_is_left_out_is_named(kind: str, tied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for path in tied.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    folder = edited(tmp_path, EDITS["frequencies"][0])
-    (hf_task(folder) if kind == "hf" else task_of(NATIVE.model_copy(update={"tied": True}))).load(folder)
-    assert f"left out, because the model does not need them: {FREQUENCIES}" in caplog.text
-
-
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 12345671\n"
 
 

@@ -38,12 +38,6 @@ def test_text_comes_back(path: Path) -> None:
     assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0])
 
 
-def test_special_tokens_are_read_and_shown(path: Path) -> None:
-    tokenizer = JsonTokenizer(path, end=0)
-    assert tokenizer.encode(f"a{END}b").tolist().count(0) == 1
-    assert tokenizer.decode(tokenizer.encode(f"a{END}b")) == f"a{END}b"
-
-
 def test_transformers_opens_the_files(path: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds
 

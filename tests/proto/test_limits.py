@@ -15,11 +15,6 @@ from thinwire_proto import limits
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(?P<name>[A-Z_]+)` \| (?P<rule>[^|]+) \| (?P<value>[\d.]+) s \|", re.MULTILINE)
 FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| \|", re.MULTILINE)
-USED_ROW = re.compile(r"^\| `(?P<name>\w+)` \|.*\|(?P<files>[^|]*)\|$", re.MULTILINE)
-PACKAGES = (
-    *("proto/thinwire_common", "coordinator/thinwire_coordinator", "node/thinwire_node"),
-    *("node/thinwire", "planner/thinwire_planner"),
-)
 FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
 NOT_LIMITS = re.compile(
     r"TICK_S|BAN_S(_MAX)?|LOGIN_S|ATTEMPTS_WITHIN_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S"
@@ -42,12 +37,6 @@ def test_the_page_lists_every_limit_derived_from_the_round() -> None:
     assert sorted(rows) == sorted(name for name, found in vars(limits).items() if isfunction(found))
 
 
-def number(file: str, pattern: str) -> float:
-    """The number that the group of the pattern matches, at its one place in a file."""
-    (found,) = re.findall(pattern, (ROOT / file).read_text())
-    return float(found.replace("_", ""))
-
-
 def own_limits(module: ast.Module) -> list[str]:
     """Limits that a module defines itself: constants with a time suffix, and literal timeouts in calls."""
     found = []
@@ -68,14 +57,6 @@ def test_no_other_module_defines_a_time_limit() -> None:
     paths = [path for package in ("proto", "coordinator", "node", "planner") for path in (ROOT / package).rglob("*.py")]
     other = [path for path in paths if path.name != "limits.py" and "_pb2" not in path.name]
     assert [f"{path.name}: {found}" for path in other for found in own_limits(ast.parse(path.read_text()))] == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["WAIT_S = 3", "WAIT_S: float = 2 * limits.R", "WAIT_MS = limits.R", "f(a, timeout=5)", "f(timeout_graceful=1)"],
-)
-def test_a_limit_outside_the_table_is_found(text: str) -> None:
-    assert len(own_limits(ast.parse(text))) == 1
 
 
 @pytest.mark.parametrize("round_s", [0.05, 1.0, 30.0, 86_400.0])

@@ -13,15 +13,12 @@ from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.exact import apply as apply_module
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.decode import VOTE_MAX, displacements
-from thinwire_proto.exact.magnitudes import OCTAVE, SCALE_MIN, TABLE, UNIT, coded, tiles_with
-from thinwire_proto.exact.mix64 import mix64
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.magnitudes import OCTAVE, TABLE, UNIT, coded, tiles_with
 from thinwire_proto.exact.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.transform import inverse
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Votes
-from thinwire_proto.wire.codec import decode_update, encode_update
 
 SIZED = shapes_contract(demo={"magnitude": "tile"})
 LAYOUT = TileLayout(SIZED.parameters)
@@ -121,43 +118,9 @@ def test_a_displacement_is_the_exact_integer_times_the_scale_rounded_once(thread
     assert np.array_equal(found.numpy(), exact.astype(np.float32))
 
 
-def test_no_change_is_subnormal_at_the_smallest_scale() -> None:
-    votes = torch.zeros(1, 64, 64, dtype=torch.int8)
-    votes[0, 3, 5] = 1
-    change = displacements(votes, torch.tensor(SCALE_MIN))
-    assert ((change == 0) | (change.abs() >= torch.finfo(torch.float32).tiny)).all()
-
-
 def test_self_test_detects_a_float_displacement(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_float(scaled: torch.Tensor, scale: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         return 1000 * inverse(scaled.float()) * scale
 
     monkeypatch.setattr(apply_module, "displacements", in_float)
     assert not run_selftest(DemoSpec(), "cpu").exact
-
-
-def test_golden_trajectory_with_magnitudes() -> None:
-    """Five updates of three nodes lead to a known fingerprint.
-
-    The scales come from integers by one product, one division and one rounding to eight bits, which only the
-    coordinator does.
-    """
-    tensors = {}
-    for number, parameter in enumerate(SIZED.parameters):
-        values = [(mix64((number << 32) + n) >> 40) / 2**24 - 0.5 for n in range(int(np.prod(parameter.shape)))]
-        tensors[parameter.name] = torch.tensor(values, dtype=torch.float32).view(parameter.shape)
-    replica = Replica(SIZED, tensors, 0, b"")
-    for step in range(5):
-        contributions = [(golden_votes(node, step), node + 1) for node in range(3)]
-        update = Update(step, 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2], merge_sized(contributions))
-        replica.apply(decode_update(encode_update(update, LAYOUT), LAYOUT, "tile"), b"")
-    assert f"{replica.fingerprint(7):016x}" == "2d7030a594f4e879"
-
-
-def golden_votes(node: int, step: int) -> Votes:
-    """About one component in 128, chosen by mix64, with codes around a thousandth."""
-    numbers = [mix64(component + (node << 40) + (step << 50)) for component in range(LAYOUT.components)]
-    components = np.array([component for component, number in enumerate(numbers) if number % 128 == 0], np.int64)
-    tiles, _ = tiles_with(components, LAYOUT)
-    codes = np.array([140 + mix64(tile + (node << 20)) % 16 for tile in tiles.tolist()], np.uint8)
-    return Votes(components, np.array([bool(numbers[component] >> 63) for component in components]), codes)

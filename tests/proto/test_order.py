@@ -1,13 +1,16 @@
-"""Tests of the order of samples: each pass has every sample once, in an order that is equal on all machines."""
+"""The order of samples: each pass has every sample once, alike on all machines, and blocks read one shard."""
 
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_proto.data.order import SAMPLES_MAX, sample_at
+from thinwire_proto.data.shard_order import BLOCKS_MIN, ShardOrder
 
 TEN = [7, 6, 9, 2, 8, 0, 1, 5, 4, 3, 5, 6, 8, 4, 3, 9, 0, 2, 1, 7]
 MILLION = [986842, 29140, 187597, 838208, 551063]
@@ -39,3 +42,79 @@ def test_the_order_needs_no_memory_per_sample() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 16
+
+
+ONE_SOURCE = [(2, 1), (2, 0), (1, 1), (1, 4), (1, 0), (1, 3), (1, 2), (0, 2), (0, 0), (0, 1)]
+MIXED = [(1, 0), (0, 1), (0, 1), (1, 0), (0, 1), (0, 1), (1, 0), (0, 1), (0, 2), (0, 2)]
+FAR = [(1, 5, 75501), (0, 28, 7360), (0, 28, 33611)]
+
+SHARDS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
+
+
+def test_the_order_never_changes() -> None:
+    """Nodes of other versions must read the same samples."""
+    order = ShardOrder([[3, 5, 2]], 1)
+    assert [tuple(order.place(position))[1:] for position in range(10)] == ONE_SOURCE
+    mixed = ShardOrder([[3, 5, 2], [4, 4]], 7, [0.7, 0.3])
+    assert [tuple(mixed.place(position))[:2] for position in range(10)] == MIXED
+    far = ShardOrder([[100_000] * 50, [90_000] * 9], 7, [0.9, 0.1])
+    assert [tuple(far.place(10**15 + step)) for step in range(3)] == FAR
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=1, max_size=4), st.integers(0, 2**63 - 1), st.integers(0, 3))
+def test_without_weights_each_pass_has_every_sample_once(samples: list[list[int]], seed: int, number: int) -> None:
+    order = ShardOrder(samples, seed)
+    total = sum(map(sum, samples))
+    found = [tuple(order.place(position)) for position in range(number * total, (number + 1) * total)]
+    due = [(s, j, i) for s, shards in enumerate(samples) for j, size in enumerate(shards) for i in range(size)]
+    assert sorted(found) == due
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=2, max_size=4), st.integers(0, 2**63 - 1), st.data())
+def test_weights_are_met_exactly_and_each_source_has_its_own_passes(
+    samples: list[list[int]], seed: int, data: st.DataObject
+) -> None:
+    weights = [data.draw(st.sampled_from([0.1, 0.25, 0.5, 1.0, 3.0])) for _ in samples]
+    order = ShardOrder(samples, seed, weights)
+    places = [order.place(position) for position in range(12 * order.cycle)]
+    drawn = Counter(place.source for place in places)
+    for source, shards in enumerate(samples):
+        assert drawn[source] * sum(weights) == pytest.approx(len(places) * weights[source], abs=1e-6)
+        mine = [(place.shard, place.sample) for place in places if place.source == source]
+        size = sum(shards)
+        for start in range(0, len(mine) - size + 1, size):
+            assert len(set(mine[start : start + size])) == size
+    for end in range(0, len(places), 7):  # nowhere is the mixture far from its weights
+        so_far = Counter(place.source for place in places[:end])
+        for source, weight in enumerate(weights):
+            assert abs(so_far[source] - end * weight / sum(weights)) <= len(weights)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=1, max_size=3), st.integers(0, 2**63 - 1), st.integers(0, 500), st.booleans())
+def test_blocks_divide_the_stream_and_read_one_shard_of_the_main_source(
+    samples: list[list[int]], seed: int, position: int, weighted: bool
+) -> None:
+    order = ShardOrder(samples, seed, [0.5, 0.3, 0.2][: len(samples)] if weighted else None)
+    block = order.block(position)
+    assert position in block
+    assert {order.block(one) for one in block} == {block}
+    assert order.block(block.stop).start == block.stop
+    main = order.ratio.index(max(order.ratio))
+    assert len({place.shard for place in map(order.place, block) if place.source == main}) == 1
+    found: dict[tuple[int, int], int] = {}
+    for first, source, shard in sorted(order.shards(block)):
+        found.setdefault((source, shard), first)
+    due: dict[tuple[int, int], int] = {}
+    for one in block:
+        due.setdefault(order.place(one)[:2], one)
+    assert found == due
+
+
+def test_few_shards_are_divided_so_that_nodes_share_a_pass() -> None:
+    for shards, blocks in (([800], 8), ([400] * 3, 9), ([100] * 20, 20)):
+        order = ShardOrder([shards], 1)
+        starts = {order.block(position).start for position in range(sum(shards))}
+        assert len(starts) == blocks >= BLOCKS_MIN

@@ -66,11 +66,3 @@ def test_batches_are_bounded_and_cover_each_value_once(found: list[tuple[int, ..
             assert part.is_padded == bool((rest == 0).any())
     assert end == {True: layout.matrix_tiles, False: layout.vector_tiles}
     assert all(bool((times == 1).all()) for times in seen.values())
-
-
-def test_a_tile_is_a_64_by_64_block_in_row_major_order() -> None:
-    layout = layout_of([(128, 192)])
-    values = torch.arange(128 * 192, dtype=torch.float32).view(128, 192)
-    flat = torch.zeros(layout.components)
-    layout.add_into(flat, layout.tensors[0], values)
-    assert torch.equal(layout.matrices(flat)[4], values[64:, 64:128])

@@ -113,19 +113,6 @@ def test_a_model_that_keeps_statistics_is_refused(name: str) -> None:
         TimmTask(TimmSpec(name=name)).manifest()
 
 
-@needs_timm
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"name": "resnet50_gm"}, r"has no model 'resnet50_gm'; did you mean .*resnet50_gn"),
-        ({"name": "convnext_atto", "options": {"depth": 3}}, "timm cannot build convnext_atto .*depth"),
-    ],
-)
-def test_a_model_that_cannot_be_built_is_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        TimmTask(TimmSpec.model_validate(keys)).manifest()
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -1,4 +1,4 @@
-"""Tests of token shards: what a new run gets from a folder, what a batch reads, and what is refused."""
+"""The data of a run: shards of tokens, what a batch reads of them and what is refused; and a corpus by its content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from support.small import MODEL
+from support.small import MODEL, small_contract, small_corpus
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_proto.blobs import BlobFolder, BlobMissing
 from thinwire_proto.contract import Contract, RunSpec
-from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.data.corpus import Corpus, CorpusFile, corpus_of, unpack_corpus, windows
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard
 from thinwire_proto.data.tokens import TokenShards, TokensKind
 from thinwire_proto.errors import ConfigError, PayloadError
@@ -40,17 +40,6 @@ def opened(folder: Path, **data: Any) -> TokenShards:
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": new.spec}
     contract = Contract(**sections, parameters=task_of(run.model).manifest())
     return TokensKind().open(new.file, contract, BlobFolder(folder / BLOBS_FOLDER))
-
-
-def test_a_new_run_names_the_manifest_and_no_folder(tmp_path: Path) -> None:
-    manifest = write_tokens(tmp_path, {"wiki": [100, 50]})
-    new = made(run_of(tmp_path))
-    assert isinstance(new.spec, TokensSpec)
-    assert (new.spec.folder, new.spec.vocabulary) == ("", VOCABULARY)
-    assert new.file == (tmp_path / MANIFEST_FILE).read_bytes()
-    assert len(new.file) == new.spec.manifest_bytes == TokensKind().file_bytes_max(new.spec)
-    shards = (*manifest.sources[0].train, *manifest.sources[0].held_out)
-    assert new.blobs == {shard.blob: tmp_path / BLOBS_FOLDER / shard.hash for shard in shards}
 
 
 def test_a_pass_reads_every_sample_once(tmp_path: Path) -> None:
@@ -101,14 +90,6 @@ def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     (batch,) = data.held_out("wiki", [2, 3])
     tokens = [np.fromfile(tmp_path / BLOBS_FOLDER / shard.hash, "<u2") for shard in (first, last)]
     assert batch.tolist() == [tokens[0][18:28].tolist(), tokens[1][:10].tolist()]
-
-
-@pytest.mark.parametrize("token", ["uint8", "uint16", "uint32"])
-def test_every_type_of_token(tmp_path: Path, token: Any) -> None:
-    write_tokens(tmp_path, {"wiki": [1000]}, token=token, vocabulary=256)
-    (batch,) = opened(tmp_path).batch(range(100))
-    assert int(batch.max()) == 255
-    assert all((row[1:] - row[:-1]).remainder(256).eq(1).all() for row in batch)
 
 
 def _without(folder: Path, manifest: Manifest) -> None:
@@ -188,20 +169,28 @@ def test_another_tokenizer_than_that_of_the_shards_is_refused(tmp_path: Path) ->
     assert tokenizer.blob in made(run_of(tmp_path)).blobs
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file:///etc",
-        "/etc",
-        "ftp://a/b",
-        "https://a/b?c=",
-        "https://user@a/b",
-        "https://a/b#c",
-        "http://",
-        "https://a b",
-    ],
-)
-def test_addresses_that_a_node_may_not_read_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must begin with https://"):
-        TokensSpec(urls=(url,))
-    TokensSpec(urls=("https://example.org:8443/data/v1", "s3://bucket/a-b", "gs://bucket", "http://[::1]:80/x"))
+def test_packed_corpus_round_trips_and_matches_the_contract() -> None:
+    corpus, data = small_corpus(), corpus_of(small_contract().data)
+    again = unpack_corpus(corpus.pack(), data)
+    assert again.files == corpus.files
+    assert again.hash == corpus.hash
+    assert again.held_out.tobytes() == corpus.files[1].content
+
+
+def test_other_corpus_or_invalid_bytes_are_refused() -> None:
+    data = corpus_of(small_contract().data)
+    other = Corpus([CorpusFile("a.py", b"other text" * 1000, False)])
+    with pytest.raises(PayloadError, match="the contract names"):
+        unpack_corpus(other.pack(), data)
+    for packed in (b"", b"junk", small_corpus().pack()[:-9]):
+        with pytest.raises(PayloadError):
+            unpack_corpus(packed, data)
+
+
+def test_windows_cover_the_text_and_share_one_byte() -> None:
+    text = np.arange(100, dtype=np.uint8)
+    found = windows(text, 33)
+    assert found.shape == (3, 34)
+    assert found[:, 0].tolist() == [0, 33, 66]
+    assert found[:, -1].tolist() == [33, 66, 99]
+    assert windows(text[:33], 33).shape == (0, 34)

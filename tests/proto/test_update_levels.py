@@ -28,11 +28,6 @@ from thinwire_proto.wire.packing import compress, pack_array, unpack_array
 LAYOUT = TileLayout(shapes_contract().parameters)
 RATE = 2.0**-9
 LEVELS = (1, 2, 3, 5, 7, 8, 127)
-BODY = (
-    "970209ce3b000000ce3f800000c4020320c41c28b52ffd60200f9500004018182d0a1803182d02001a003ec6ff075ac40f28b52ffd20063100"
-    "004e0941313131"
-)
-"""Three tiles step: components 5 and 7 of the first, one of the second, and the last of all."""
 Weighed = list[tuple[Votes, int]]
 
 
@@ -53,15 +48,6 @@ def in_levels(levels: int, contributions: Weighed) -> Levels:
     return merged
 
 
-def dense(votes: Merged) -> tuple[np.ndarray, np.ndarray]:
-    """All components, and the scale of each tile."""
-    values, scales = np.zeros(LAYOUT.components, np.int64), np.zeros(LAYOUT.tiles, np.float32)
-    values[votes.components] = votes.values
-    assert votes.scales is not None
-    scales[np.unique(LAYOUT.tile_of(votes.components))] = votes.scales
-    return values, scales
-
-
 @given(
     st.sampled_from(LEVELS),
     st.integers(1, 4096),
@@ -78,24 +64,6 @@ def test_an_update_in_levels_round_trips(levels: int, k: int, weights: list[int]
     assert np.array_equal(again.values, merged.values)
     assert again.scales.tobytes() == merged.scales.tobytes()
     assert len(data) <= update_bytes_max(LAYOUT, "tile")
-
-
-@pytest.mark.parametrize("levels", LEVELS)
-def test_a_level_is_the_nearest_to_the_merged_vote_and_halves_are_away_from_zero(levels: int) -> None:
-    """Compared with 127 levels, whose values are off by half a level at most."""
-    contributions = [(random_sized_votes(LAYOUT, 900, seed), seed + 1) for seed in range(5)]
-    found = merged_by(contract_of(levels), contributions)
-    whole = merged_by(contract_of(0), contributions)
-    assert isinstance(found, Levels)
-    assert isinstance(whole, Merged)
-    fine, scales = dense(whole)
-    error = np.abs(found.values.astype(np.float64) / levels - fine / 127)
-    assert error.max() <= 0.5 / levels + 0.5 / 127 + 1e-9
-    assert np.array_equal(np.sign(found.values[found.values != 0]), np.sign(fine[found.values != 0]))
-    tiles = found.scales > 0
-    assert np.array_equal(tiles, scales > 0)
-    ratio = found.scales[tiles] * levels * (127 // levels) / (scales[tiles] * 127)
-    assert np.abs(ratio - 1).max() < 2**-7  # both are rounded to eight bits
 
 
 def test_one_python_integer_at_a_time_gives_the_same() -> None:
@@ -172,19 +140,6 @@ def test_malformed_digits_are_refused() -> None:
 def test_settings_that_exclude_each_other_are_refused(demo: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RunSpec.model_validate({"demo": demo})
-
-
-def test_golden_body_in_levels() -> None:
-    """Later versions must read what this one has written."""
-    update = decode_update(bytes.fromhex(BODY), LAYOUT, "tile", 3)
-    assert (update.step, update.learning_rate, update.decay) == (9, RATE, 1.0)
-    assert isinstance(update.merged, Levels)
-    values = update.merged.values
-    stepped = [5, 7, MATRIX_COMPONENTS + 1, LAYOUT.components - 1]
-    assert np.flatnonzero(values).tolist() == stepped
-    assert values[stepped].tolist() == [3, -2, -3, 3]
-    scales = update.merged.scales
-    assert scales[scales > 0].view(np.uint32).tolist() == [0x314E0000, 0x31090000, 0x31410000]
 
 
 def test_golden_step_in_levels() -> None:

@@ -105,19 +105,6 @@ def resuming(rank: int) -> Any:
     return found
 
 
-def saving(rank: int) -> Any:
-    """With an exchange in each step, and in every third: whether a run that saves equals one that does not, and whether
-    one that was loaded does, to the bit. The save is between two exchanges."""
-    found = []
-    for every in (1, 3):
-        settings = {"topology": EXPONENTIAL, "every": every}
-        plain, _ = run_training(rank, settings, None, 0, 14)
-        whole, saved = run_training(rank, settings, None, 0, 14, save_at=7)
-        again, _ = run_training(rank, settings, saved, 7, 14)
-        found.append((equal(whole, plain), equal(again, plain)))
-    return found
-
-
 def averaging(rank: int) -> Any:
     """Ranks of different weights, of which one is behind, average for good, and go on with a rate of 0. Returns the
     values after averaging, the bias then and at the end, and whether a block of `averaged` restores all bits."""
@@ -214,7 +201,6 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     by_hand,
     mean_stays,
     resuming,
-    saving,
     averaging,
     skipping,
     ending_apart,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -230,38 +229,6 @@ def skipping(rank: int) -> Any:
     return gossip.steps, gossip.stats()["left_out"], gossip.stats()["iteration"]
 
 
-def skipped_and_saved(rank: int) -> Any:
-    """Rank 1 is two steps behind when all save; its peers have messages open. Returns how many are open in the state,
-    and the sum of all ranks' parameters before the break and after it, with a rate of 0."""
-
-    def start() -> tuple[Network, torch.optim.Optimizer, Gossip]:
-        model = Network(seed=0, dtype=torch.float64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        return model, optimizer, Gossip(model, optimizer, topology="ring", slack=2)
-
-    model, optimizer, gossip = start()
-    model.out.bias.data.fill_(float(rank))
-    for step in range(6):
-        optimizer.zero_grad()
-        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
-        if not (rank == 1 and step >= 4):
-            optimizer.step()
-    saved = io.BytesIO()
-    torch.save({"model": model.state_dict(), "gossip": gossip.state_dict()}, saved)
-    state = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
-    gossip.finish()
-
-    model, optimizer, gossip = start()
-    model.load_state_dict(state["model"])
-    gossip.load_state_dict(state["gossip"])
-    for step in range(6, 16):
-        optimizer.zero_grad()
-        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    gossip.finish()
-    return len(state["gossip"]["exchange"]["open"]), model.out.bias.item(), gossip.stats()["left_out"]
-
-
 def unequal_steps(rank: int) -> Any:
     """Each rank makes another number of steps; the last are those of rank 3."""
     model = Network(seed=0)
@@ -367,17 +334,6 @@ def at_odds(rank: int) -> Any:
     return dict(found)
 
 
-def quiet(rank: int) -> Any:
-    """Whether a run without a fault warns of nothing."""
-    model = Network(seed=0)
-    optimizer = adam(model)
-    with warnings.catch_warnings(record=True) as caught:
-        gossip = Gossip(model, optimizer)
-        train(model, optimizer, rank, 0, 5)
-        gossip.finish()
-    return [str(one.message) for one in caught]
-
-
 SCENES: tuple[Callable[[int], Any], ...] = (
     first_values,
     unused,
@@ -388,11 +344,9 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     resuming_behind,
     two_saves,
     skipping,
-    skipped_and_saved,
     unequal_steps,
     mean_stays,
     compressed,
     several_dtypes,
     at_odds,
-    quiet,
 )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from multiprocessing.queues import Queue
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -180,15 +179,6 @@ def after_errors(rank: int) -> Any:
     return errors, optimizer.fingerprint()
 
 
-def odd_settings(rank: int) -> Any:
-    """Steps with numbers of numpy, and with a first param group that is empty."""
-    parameters = parameters_of(SHAPES)
-    groups = [{"params": []}, {"params": parameters, "compression_topk": np.int64(8)}]
-    optimizer = DeMo(groups, lr=np.float32(RATE), compression_decay=np.float32(0.9))
-    give(parameters, gradients_of(SHAPES, 0, rank))
-    return step_error(optimizer), optimizer.fingerprint()
-
-
 def scaled(rank: int) -> Any:
     """Steps by a GradScaler, and the same steps without it. The gradients of rank 1 overflow once. Returns for both the
     fingerprint and the count of dropped gradients."""
@@ -280,7 +270,6 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (
     floats,
     at_odds,
     after_errors,
-    odd_settings,
     sizes,
     scaled,
     averaged,

@@ -57,10 +57,7 @@ class SavingNode:
 
 
 class SavingWorld:
-    """skips(node, round): whether it does not step. saves: rounds after which all nodes save, each at its own time.
-
-    holds: whether messages behind a mark wait; without it, states do not fit, which a test needs.
-    """
+    """skips(node, round): whether it does not step. saves: rounds after which all nodes save, each at its own time."""
 
     def __init__(
         self,
@@ -73,11 +70,9 @@ class SavingWorld:
         skips: Callable[[int, int], bool] = lambda node, number: False,
         saves: tuple[int, ...] = (),
         start: dict[int, SavedState] | None = None,
-        holds: bool = True,
     ) -> None:
         self.topology = topology
         self.states: list[dict[int, SavedState]] = []
-        self._holds = holds
         self._rounds, self._saves, self._skips = rounds, saves, skips
         self._compute_s, self._line_s = compute_s, line_s
         self._now = 0.0
@@ -181,7 +176,7 @@ class SavingWorld:
             self._compute(name)
 
     def _may_read(self, node: SavingNode, peer: int) -> bool:
-        return node.machine.accepts(peer) and not (self._holds and node.cut.holds(peer))
+        return node.machine.accepts(peer) and not node.cut.holds(peer)
 
     def _receive(self, name: int, turn: Turn, value: int) -> None:
         node = self.nodes[name]

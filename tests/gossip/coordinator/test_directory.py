@@ -1,4 +1,4 @@
-"""The directory of a gossip run, under virtual time."""
+"""The directory of a gossip run, under virtual time, and the addresses in it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from support.directories import BEAT_S, LOST_S, SETTINGS, assigned, begun, heard, trained
 from thinwire_coordinator.gossip.directory import Collect, Directory, Phase, Wait
 from thinwire_coordinator.gossip.formation import Plan
-from thinwire_coordinator.gossip.participants import Heard
-from thinwire_proto.errors import Damaged
+from thinwire_coordinator.gossip.judging import ADDRESS_LENGTH_MAX, address_of
+from thinwire_coordinator.gossip.participants import Heard, Participant
+from thinwire_proto.errors import Damaged, PayloadError
 from thinwire_proto.gossip.assignment import Assignment
 
 
@@ -221,3 +222,29 @@ def test_a_node_that_begins_anew_gets_another_number_and_its_old_edges_end(direc
     topology, members = msgpack.unpackb(packed)
     again = Directory.from_plain(SETTINGS, topology, members, 0.0)
     assert heard(again, "b", 0, 1.0) == new
+
+
+@pytest.mark.parametrize(
+    ("listens_at", "host", "address"),
+    [
+        ("", "192.0.2.1", ""),
+        ("node.example:7000", "192.0.2.1", "node.example:7000"),
+        ("[2001:db8::1]:7000", "192.0.2.1", "[2001:db8::1]:7000"),
+        (":7000", "192.0.2.1", "192.0.2.1:7000"),
+        (":7000", "2001:db8::1", "[2001:db8::1]:7000"),
+    ],
+)
+def test_a_port_alone_is_at_the_host_that_the_coordinator_sees(listens_at: str, host: str, address: str) -> None:
+    assert address_of(listens_at, host) == address
+
+
+@pytest.mark.parametrize("listens_at", ["x", "host:", "a b:1", "\x1b:1", "a" * ADDRESS_LENGTH_MAX + ":1", "::1:7000"])
+def test_what_is_no_address_is_refused(listens_at: str) -> None:
+    with pytest.raises(PayloadError, match="not HOST:PORT"):
+        address_of(listens_at, "192.0.2.1")
+
+
+def test_an_address_is_not_kept_in_the_ledger() -> None:
+    known = Participant("a" * 32, 0, address="192.0.2.77:7000")
+    assert "192.0.2.77" not in repr(known.plain())
+    assert Participant.from_plain(known.plain(), 0.0).address == ""

@@ -70,7 +70,7 @@ class Churn:
 def test_churn(kind: str, seed: int) -> None:
     """Each topology begins after all its running members know it, and both ends of each edge know it alike."""
     churn = Churn(kind, seed)
-    for beat in range(300):
+    for beat in range(150):
         churn.beat(beat)
     assert len(set(churn.numbers.values())) == len(churn.numbers)
     assert len(churn.topologies) > 20

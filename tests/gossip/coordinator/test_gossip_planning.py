@@ -21,7 +21,6 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.gossip.planner import advise, rule_for
 from thinwire_coordinator.planning.plan import Plan
 from thinwire_coordinator.planning.problems import check_file, read_run
-from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
 from thinwire_proto.contract import Parameter, RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.models.presets import PRESETS
@@ -84,14 +83,6 @@ def test_muon_needs_a_matrix_from_scratch(model: ModelFacts, said: str) -> None:
         rule_for(model, 8, 4, "muon")
 
 
-def test_steps_of_muon_take_their_time() -> None:
-    swarm, found = a_swarm(16), []
-    for kind in ("adamw", "muon"):
-        found.append(plan_of(chosen(swarm, rule=kind), facts(), DATA, swarm).step.computing_s)
-    adamw, muon = found
-    assert 1.2 < muon / adamw < 1 + MORE_PASSES_MAX
-
-
 @pytest.mark.parametrize("codec", ["dense", "bf16", "int8", "sign"])
 def test_the_predicted_bytes_are_those_of_the_codec(codec: str) -> None:
     layout = TileLayout([Parameter(name="w", shape=(1024, 1024))])
@@ -99,14 +90,6 @@ def test_the_predicted_bytes_are_those_of_the_codec(codec: str) -> None:
     body = make_codec(codec, layout).encode(difference)
     plan = a_plan(exchange={"codec": codec})
     assert plan.step.sent_bytes / plan.model.trained == pytest.approx(len(body) / layout.parameters, rel=0.02)
-
-
-def test_the_forecast_adds_up() -> None:
-    plan = a_plan()
-    step = plan.step
-    assert step.seconds >= max(step.computing_s, step.exchange_s)
-    assert plan.tokens == pytest.approx(20 * facts().trained, rel=0.01)
-    assert step.uplink_bits_s == pytest.approx(4 * 8 * step.sent_bytes / step.seconds)
 
 
 def test_a_sensible_run_has_no_warnings() -> None:
@@ -137,15 +120,6 @@ def test_what_does_not_fit_is_warned_of_with_figures(planned: Callable[[], Plan]
     assert any(re.search(said, text) for text in found), given
 
 
-def test_keys_of_the_star_alone_have_no_effect() -> None:
-    given = [("demo",), ("demo", "k"), ("round",), ("round", "base_age_max"), ("round", "length_ms")]
-    plan = a_plan(a_swarm(up=100e6, tokens_s=10e3))
-    assert [advice.key for advice in advise(plan, given)] == [
-        "demo",
-        "round.base_age_max",
-    ]
-
-
 def run_init(*words: str) -> None:
     init(parser().parse_args(["init", *words]))
 
@@ -171,16 +145,6 @@ def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.C
     assert f"{out}: no errors" in shown
 
 
-def test_the_optimizer_can_be_chosen(tmp_path: Path) -> None:
-    out = tmp_path / "run.toml"
-    run_init("--exchange", "gossip", "--rule", "adamw", "--out", str(out))
-    run = read_run(out)
-    assert run.rule.kind == "adamw"
-    assert isinstance(run.exchange, GossipSpec)
-    assert run.exchange.gradient_pull == 0  # with which it was measured to learn less
-    assert "init --rule adamw --exchange gossip" in out.read_text()
-
-
 def test_check_names_the_lines_of_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run.toml"
     out.write_text('[demo]\nk = 32\n[round]\nbase_age_max = 1\n[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
@@ -188,30 +152,3 @@ def test_check_names_the_lines_of_what_does_not_fit(tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert f"{out}:1: warning: demo: has no effect in gossip" in shown
     assert f"{out}:4: warning: round.base_age_max: has no effect" in shown
-
-
-def test_a_topology_that_cannot_join_so_many_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run.toml"
-    out.write_text('[exchange]\nkind = "gossip"\ntopology = "complete"\n[rule]\nkind = "adamw"\n')
-    with pytest.raises(SystemExit):
-        run_check(str(out), "--nodes", "200")
-    assert f"{out}:1: error: exchange: planner: a complete graph" in capsys.readouterr().out
-
-
-def test_more_nodes_than_a_run_can_have_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run.toml"
-    with pytest.raises(ConfigError, match="has 2 to 4,095 nodes, and there are 8,190"):
-        run_init("--exchange", "gossip", "--out", str(out), "--nodes", "8190")
-    out.write_text('[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
-    with pytest.raises(SystemExit):
-        run_check(str(out), "--nodes", "100000")
-    assert f"{out}:1: error: exchange: a run has at most 8,192 nodes" in capsys.readouterr().out
-
-
-def test_nearly_the_most_nodes_get_a_run_that_admits_them() -> None:
-    assert chosen(a_swarm(4092)).round.nodes_max == 4095
-
-
-def test_one_node_has_nobody_to_gossip_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has 2 to 4,095 nodes, and there are 1"):
-        run_init("--exchange", "gossip", "--out", str(tmp_path / "run.toml"), "--nodes", "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,13 +121,6 @@ def test_a_falsified_measurement_is_found(change: Callable[[Any, Any], None], sa
     found = measure(AT, sketched()[0])
     with pytest.raises(PayloadError, match=says):
         checked(found, change)
-
-
-def test_the_body_is_named_by_its_hash_and_a_missing_one_is_told() -> None:
-    found, check = measure(AT, sketched()[0]), SketchCheck()
-    assert hashlib.sha256(found.body).digest() == hashlib.sha256(measure(AT, found.sketches).body).digest()
-    check.check(found.plain(bytes(32), 1), None)
-    assert (check.repeated, check.without_body) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -53,33 +53,6 @@ def test_steps_are_those_of_the_formula(kind: type[AccumAdam]) -> None:
     assert parameter.tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_window_of_one_is_adam() -> None:
-    found = []
-    kinds: tuple[tuple[Any, dict[str, int]], ...] = ((AccumAdamW, {"accum_iter": 1}), (torch.optim.AdamW, {}))
-    for kind, more in kinds:
-        parameter = nn.Parameter(torch.ones(3, dtype=torch.float64))
-        optimizer = kind([parameter], lr=RATE, weight_decay=DECAY, **more)
-        for step in range(5):
-            parameter.grad = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) * (step + 1)
-            optimizer.step()
-        found.append(parameter.tolist())
-    assert found[0] == pytest.approx(found[1], rel=1e-12)
-
-
-def test_parameters_that_join_later_have_windows_of_their_own() -> None:
-    together, alone = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    other = nn.Parameter(torch.ones(2))
-    optimizer, single = AccumAdam([other, together], accum_iter=2), AccumAdam([alone], accum_iter=2)
-    for step in range(5):
-        other.grad = torch.full((2,), 0.3)
-        if step:
-            together.grad = torch.full((2,), float(step))
-            alone.grad = torch.full((2,), float(step))
-        optimizer.step()
-        single.step()
-    assert torch.equal(together, alone)
-
-
 def test_a_loaded_state_goes_on_as_without_a_break() -> None:
     def run(break_at: int | None) -> torch.Tensor:
         parameter = nn.Parameter(torch.ones(3))
@@ -107,10 +80,3 @@ def test_a_loaded_state_goes_on_as_without_a_break() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AccumAdam([nn.Parameter(torch.ones(1))], **settings)
-
-
-@pytest.mark.parametrize("kind", [AccumAdam, AccumAdamW])
-def test_complex_parameters_are_refused(kind: type[AccumAdam]) -> None:
-    """Their square is no second moment; a step differed from Adam's by more than the rate."""
-    with pytest.raises(ConfigError, match=f"{kind.__name__} takes no complex parameters"):
-        kind([nn.Parameter(torch.ones(2, dtype=torch.complex64))])

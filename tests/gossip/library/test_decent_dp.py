@@ -15,7 +15,6 @@ from support.gossip_problem import equal, loss_of, values
 from support.gossip_ranks import run_scenes
 from thinwire import AccumAdam, AccumAdamW, DecentralizedDataParallel
 from thinwire.steps.optimizer_functions import (
-    lr_scheduler_fn_cosine_with_warmup,
     optim_fn_accum_adam,
     optim_fn_accum_adamw,
     optim_fn_adam,
@@ -110,15 +109,6 @@ def test_averages_are_reverted_once() -> None:
     wrapped.gossip.finish()
 
 
-def test_an_average_that_failed_needs_no_revert() -> None:
-    wrapped = DecentralizedDataParallel(network(0), optim_fn_adamw)
-    with wrapped.gossip.averaged(), pytest.raises(ConfigError, match="cannot take `averaged`"):
-        wrapped.global_avg()
-    wrapped.global_avg()
-    wrapped.revert_global_avg()
-    wrapped.gossip.finish()
-
-
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_backward_pass_with_a_checkpoint_of_activations_steps_once(reentrant: bool) -> None:
     """Its last layers are the checkpoint, whose gradients come in a backward pass inside the script's."""
@@ -135,13 +125,6 @@ def test_a_backward_pass_with_a_checkpoint_of_activations_steps_once(reentrant: 
         found.append(values(model))
         wrapped.gossip.finish()
     assert equal(*found)
-
-
-def test_gradients_that_no_parameter_gets_are_no_step() -> None:
-    wrapped = DecentralizedDataParallel(network(0), optim_fn_adamw)
-    torch.autograd.grad(loss_of(wrapped, 0, 0), list(wrapped.parameters()))
-    assert wrapped.gossip.steps == 0
-    wrapped.gossip.finish()
 
 
 @pytest.mark.parametrize(
@@ -162,17 +145,3 @@ def test_weights_are_decayed_and_biases_are_not(make: Any, kind: Any, decay: flo
         assert found == ([0.0, decay] if inverted else [decay, 0.0])
         assert [group["params"][0] is named[at][1] for at, group in enumerate(optimizer.param_groups)] == [True, True]
         assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)
-
-
-def test_the_schedule_warms_up_and_falls() -> None:
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
-    schedule = lr_scheduler_fn_cosine_with_warmup(optimizer, t_max=20, t_warmup=5)
-    rates = []
-    for _ in range(24):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[5] == pytest.approx(1.0)
-    assert rates[:6] == sorted(rates[:6])
-    assert rates[5:] == sorted(rates[5:], reverse=True)

@@ -8,13 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support.gossip_problem import Network
 from support.gossip_ranks import run_scenes
-from thinwire import Gossip
 from thinwire.gossip.compressed import CompressedCodec
 from thinwire.gossip.consensus_control import ConsensusControl
 from thinwire.gossip.flat import FlatLayout
-from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import ERROR, MEASURE_EVERY
 
 Found = list[dict[str, Any]]
@@ -54,33 +52,6 @@ def test_the_reported_disagreement_is_that_of_all_parameters_within_its_error(ra
 def test_a_resumed_run_takes_the_same_decisions_and_has_the_same_bits(ranks: Found) -> None:
     for found in ranks:
         assert found["resuming"] == (True, "bf16", "bf16")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"consensus_target": 0.0}, "must be above 0 steps"),
-        ({"consensus_target": float("nan")}, "must be above 0 steps"),
-        (
-            {"consensus_target": 1.0, "codec": "int8", "every": 3},
-            "no level with codec 'int8' and every 3; there are sign",
-        ),
-        ({"consensus_target": 1.0, "codec": "smoke"}, "no level with codec 'smoke'"),
-    ],
-)
-def test_targets_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
-    model = Network(seed=0)
-    with pytest.raises(ConfigError, match=message):
-        Gossip(model, torch.optim.SGD(model.parameters()), **settings)
-
-
-@pytest.mark.parametrize("codec", ["sign", "dense"])
-def test_one_rank_alone_measures_nothing(codec: str) -> None:
-    model = Network(seed=0)
-    gossip = Gossip(model, torch.optim.SGD(model.parameters()), codec=codec, consensus_target=1.0)
-    assert gossip.stats()["codec"] == codec
-    assert gossip.stats()["disagreement"] is None
-    gossip.finish()
 
 
 def controls(store: Any, ranks: int, target: float) -> list[ConsensusControl]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.gossip_deaths import KILLED
-from support.gossip_problem import Network, equal, train
+from support.gossip_problem import Network, equal
 from support.gossip_ranks import RANKS, run_scenes
 from support.one_way_topologies import EXPONENTIAL
 from thinwire import Gossip
@@ -49,11 +49,6 @@ def test_a_run_resumed_with_ranks_behind_equals_an_uninterrupted_one_bit_for_bit
         assert all(end[2] for end in ends)
         assert sum(early for early, _, _ in ends) > 0
         assert sum(opened for _, opened, _ in ends) > 0
-
-
-def test_a_save_changes_no_bit_of_a_run(ranks: Found) -> None:
-    for found in ranks:
-        assert found["saving"] == [(True, True), (True, True)]
 
 
 def test_ranks_average_for_good_and_go_on(ranks: Found) -> None:
@@ -122,16 +117,6 @@ def test_a_rank_whose_parameters_were_not_finite_goes_on_with_good_ones() -> Non
     optimizer.step()
     gossip.finish()
     assert gossip.steps >= 1
-
-
-def test_an_average_for_good_in_inference_mode_leaves_tensors_that_can_be_trained() -> None:
-    model = Network(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
-    with torch.inference_mode():
-        gossip.average()
-    train(model, optimizer, 0, 0, 2)
-    gossip.finish()
 
 
 @pytest.mark.parametrize(

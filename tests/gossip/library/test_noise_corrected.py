@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -96,35 +94,6 @@ def test_its_state_resumes() -> None:
     run(optimizer, whole, range(3, 6))
     run(other, resumed, range(3, 6))
     assert torch.equal(whole, resumed)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
-def test_a_copy_steps_as_the_original(copied: Callable[[NoiseCorrectedAdamW], NoiseCorrectedAdamW]) -> None:
-    original = NoiseCorrectedAdamW([torch.nn.Parameter(torch.ones(5))], nodes=2)
-    twin = copied(original)
-    for optimizer in (original, twin):
-        torch.manual_seed(0)
-        halves_of(optimizer.param_groups[0]["params"][0], optimizer, torch.randn(5), torch.randn(5))
-        optimizer.step()
-    assert torch.equal(original.param_groups[0]["params"][0], twin.param_groups[0]["params"][0])
-    assert twin.param_groups[0]["params"][0] is not original.param_groups[0]["params"][0]
-
-
-def test_a_scaler_may_unscale_the_gradients_if_both_halves_were_kept() -> None:
-    found = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
-        parameter = torch.nn.Parameter(torch.ones(5))
-        optimizer = NoiseCorrectedAdamW([parameter], nodes=2)
-        for half in (torch.arange(5.0), torch.ones(5)):
-            loss = (half * parameter).sum() / 2
-            torch.autograd.backward(scaler.scale(loss) if scaler else loss)
-            optimizer.keep_half()
-        if scaler:
-            scaler.step(optimizer)
-        else:
-            optimizer.step()
-        found.append((parameter.detach(), optimizer.state[parameter]["corrected_sq"]))
-    torch.testing.assert_close(*found)
 
 
 def test_misuse_is_refused() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from support.cutting_proxy import cutting_proxy
@@ -193,27 +191,6 @@ async def test_a_dead_address_leads_to_the_relay_and_a_live_one_back() -> None:
         before = relayed_bytes(pair)
         await exchange(pair, 3)
         assert relayed_bytes(pair) == before
-
-
-async def test_a_silent_address_holds_a_line_up_for_a_bounded_time() -> None:
-    """A firewall that drops packets looks so: nothing is refused, and nothing answers."""
-    accepted = asyncio.Event()
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted.set()
-        try:
-            await reader.read()
-        finally:
-            writer.transport.abort()
-
-    silent = await asyncio.start_server(hold, "127.0.0.1", 0)
-    address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    async with direct_pair("two", address_of_two=address) as pair:
-        await pair.start()
-        await until_relayed(pair)
-        assert accepted.is_set()
-        await exchange(pair)
-    silent.close()
 
 
 async def test_a_peer_that_takes_nothing_is_cut_off() -> None:

@@ -39,7 +39,7 @@ def contract_with(kind: str) -> Contract:
 
 CONTRACT = contract_with("adamw")
 KILLS = (
-    *(("adamw", write, point) for write in range(1, ITERATIONS + 2) for point in POINTS),
+    *(("adamw", write, point) for write in (1, 2, ITERATIONS, ITERATIONS + 1) for point in POINTS),
     *((kind, write, "written") for kind in ("muon", PULLED) for write in (2, ITERATIONS)),
 )
 """Kind of the contract, number of the write, and the point."""

@@ -99,14 +99,3 @@ def test_sum_over_micro_batches_is_the_gradient_of_all_samples() -> None:
     total.begin()
     total.add(range(6))
     assert total.mean().loss != mean.loss
-
-
-def test_micro_batch_that_is_not_finite_is_left_out() -> None:
-    contract = small_contract()
-    layout = layout_of(contract.parameters)
-    x = torch.full((layout.parameters,), float("nan"))
-    total = GradientSum(layout, CorpusText(small_corpus(), contract), TorchCompute(task_of(contract.model), CPU), x)
-    total.add([0])
-    mean = total.mean()
-    assert (mean.samples, mean.dropped) == (0, 1)
-    assert not mean.flat.any()

@@ -93,11 +93,6 @@ def test_local_steps_divide_the_exchange() -> None:
         assert seconds(f"local steps, H = {steps}", where) == pytest.approx(0.5 + exchange_s(where) / steps)
 
 
-def test_waiting_for_sums_costs_less_than_for_single_steps() -> None:
-    where = setting(rate=1e12, rtt_s=0.0, variation=0.5)
-    assert 0.5 < seconds("local steps, H = 64", where) < seconds("local steps, H = 4", where) < where.slowest_s
-
-
 def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:
     where = setting(rate=1e12, rtt_s=0.0, variation=0.0)
     for codec in CODECS:

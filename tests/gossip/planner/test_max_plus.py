@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from thinwire_planner.gossip.max_plus import WARMUP_PART, iteration_s
-from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import Floats
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
@@ -88,29 +87,7 @@ def test_the_arcs_of_a_node_are_those_it_hears() -> None:
         assert set(arcs.receivers[heard]) <= {node}
 
 
-COMPUTE = ComputeTimes.around(1.0, 0.3)
 NODES, MESSAGE_S = 32, 0.3
-
-
-def relative_s(name: str, slack: int = 0, *, overlap: bool = True) -> float:
-    cycle = cycle_of(make_topology(name, Layout(NODES)))
-    transfers = [np.full(len(arcs.senders), MESSAGE_S) for arcs in cycle]
-    computing = COMPUTE.draw(1, 2000, (1.0,) * NODES)
-    return iteration_s(cycle, transfers, computing, slack=slack, is_overlapped=overlap)
-
-
-@pytest.mark.parametrize(
-    ("name", "slack", "expected"),
-    [("complete", 0, 1.22), ("one-peer-exponential", 0, 1.13), ("one-peer-exponential", 1, 1.06)],
-)
-def test_the_figures_of_the_design(name: str, slack: int, expected: float) -> None:
-    """32 nodes, coefficient of variation 0.3, messages of 0.3 of the mean compute time."""
-    assert relative_s(name, slack) == pytest.approx(expected, rel=0.02)
-
-
-def test_in_turn_a_complete_graph_waits_for_the_slowest_and_the_message() -> None:
-    waited = COMPUTE.slowest_s((1.0,) * NODES) + MESSAGE_S
-    assert relative_s("complete", overlap=False) == pytest.approx(waited, rel=0.02)
 
 
 def test_equal_times_take_the_longer_of_computing_and_message() -> None:

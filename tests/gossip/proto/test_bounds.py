@@ -35,7 +35,7 @@ def world_of(nodes: int, settings: MemberSettings, **given: object) -> MemberWor
     return MemberWorld(nodes, settings, parameters=PARAMETERS, step=step_of, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("nodes", [4, 16])
+@pytest.mark.parametrize("nodes", [4, 8])
 @pytest.mark.parametrize("codec", ["dense", "int8", "sign"])
 def test_honest_nodes_compute_the_same_bits_with_bounds_and_without(codec: str, nodes: int) -> None:
     worlds = [

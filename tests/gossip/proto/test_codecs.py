@@ -88,11 +88,6 @@ def test_each_message_brings_the_copy_closer(name: str) -> None:
         assert float(left.norm()) < before or before < 1e-5  # the smallest scale
 
 
-def test_dense_is_what_it_was() -> None:
-    codec, given = make_codec("dense", LAYOUT), difference()
-    assert torch.equal(codec.decode(codec.encode(given)), given)
-
-
 def test_bf16_rounds_to_the_nearest() -> None:
     codec, given = make_codec("bf16", LAYOUT), difference()
     step = codec.decode(codec.encode(given)).numpy()
@@ -147,11 +142,6 @@ def test_numbers_that_would_spoil_a_copy_are_refused(name: str, bad: float) -> N
     body = codec.encode(difference())
     with pytest.raises(PayloadError, match="not finite, or larger"):
         codec.decode(body[:1] + upper[-width:] + body[1 + width :])
-
-
-def test_subnormal_numbers_become_zero() -> None:
-    codec, given = make_codec("dense", LAYOUT), torch.full((LAYOUT.parameters,), 1e-40)
-    assert not codec.decode(codec.encode(given)).any()
 
 
 @pytest.mark.parametrize("name", NAMES)

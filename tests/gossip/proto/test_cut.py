@@ -72,24 +72,6 @@ def test_the_states_of_a_save_fit_together(name: str, slack: int, seed: int) -> 
         assert faults_of(states, name) == []
 
 
-def test_without_the_marks_they_would_not() -> None:
-    found = []
-    for seed in range(8):
-        world = SavingWorld(
-            make_topology("ring", Layout(NODES)),
-            ROUNDS,
-            drawn(seed, 0.1, 3.0),
-            drawn(seed + 100, 0.01, 6.0),
-            skips=skipping(seed),
-            saves=SAVES,
-            holds=False,
-        )
-        world.run()
-        found += [fault for states in world.states for fault in faults_of(states, "ring")]
-    assert any("has mixed it" in fault for fault in found)
-    assert any("copies" in fault for fault in found)
-
-
 @pytest.mark.parametrize("skips", [lambda node, number: False, skipping(5)], ids=["all step", "some skip"])
 @pytest.mark.parametrize("name", UNDIRECTED)
 def test_a_run_from_the_states_is_the_one_that_went_on_whatever_the_lines_do(

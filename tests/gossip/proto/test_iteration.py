@@ -1,13 +1,18 @@
-"""Iterations of nodes in a gossip run: each turn is mixed by both ends or by neither, and nobody waits for long."""
+"""Iterations of a gossip run: each turn is mixed by both ends or by neither, and nobody waits or leads for long."""
+
+from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from support.gossiping import GossipWorld
 from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Turn
+from thinwire_proto.gossip.lead import lead_of
+from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
 
 UNDIRECTED = topology_names(directed=False)
@@ -148,26 +153,6 @@ def test_a_late_message_is_mixed_in_a_later_iteration_and_its_sender_is_waited_f
     assert mix.missing == ()  # peer 2 was missing once, and is not waited for again
 
 
-def test_a_turn_that_the_peer_has_passed_is_void() -> None:
-    machine = begun(0, 1)
-    machine.received(Turn(0, 1, 1))
-    assert machine.open == (Turn(0, 0, 2), Turn(0, 1, 2))
-    machine.begin(0, 2, (1, 2))
-    machine.received(Turn(0, 3, 1))
-    machine.begin(0, 3, (1, 2))
-    assert Turn(0, 2, 1) not in machine.open
-
-
-def test_a_turn_that_this_node_has_passed_is_not_mixed() -> None:
-    machine = begun(5)
-    machine.received(Turn(0, 4, 1))
-    machine.received(Turn(0, 5, 1))
-    machine.received(Turn(0, 5, 2))
-    mix = machine.computed(1.0)
-    assert mix is not None
-    assert mix.turns == (Turn(0, 5, 1), Turn(0, 5, 2))
-
-
 def test_a_message_of_a_newer_topology_waits_for_its_announcement() -> None:
     machine = begun(7)
     machine.received(Turn(0, 7, 1))
@@ -246,3 +231,101 @@ def test_a_peer_that_is_present_again_is_waited_for() -> None:
     machine.begin(0, 1, [1])
     machine.present(1)
     assert machine.computed(0.0) is None
+
+
+LEAD_PATIENCE_S = 1.0
+
+
+class Nodes:
+    """All run as far as they can; messages take no time."""
+
+    def __init__(self, topology: Topology, slack: int) -> None:
+        lead = lead_of(topology, slack)
+        self._topology = topology
+        self.machines = [IterationMachine(slack, LEAD_PATIENCE_S, lead) for _ in range(topology.nodes)]
+        self._skipped = False
+
+    def run(self, until: int, stopped: int | None = None) -> None:
+        """Nobody goes beyond an iteration, and one node does not go on at all."""
+        going = True
+        while going:
+            going = False
+            for name, machine in enumerate(self.machines):
+                if name != stopped and machine.iteration < until:
+                    going |= self._step(name, machine)
+
+    def _step(self, name: int, machine: IterationMachine) -> bool:
+        if machine.iteration >= 0 and machine.deadline is None and machine.computed(0.0) is None:
+            return False
+        if machine.deadline is not None:
+            return False
+        assert machine.next_iteration == machine.iteration + 1, "a node skips although nobody gave it up"
+        self._begin(name, machine)
+        return True
+
+    def _begin(self, name: int, machine: IterationMachine) -> None:
+        iteration = machine.next_iteration
+        mixing = self._topology.at(iteration)
+        machine.begin(0, iteration, mixing.sources(name))
+        for target in mixing.targets(name):
+            assert self.machines[target].accepts(name)
+            if self.machines[target].received(Turn(0, iteration, name)) is not None:
+                self._begin(target, self.machines[target])
+
+
+def furthest(topology: Topology, slack: int) -> int:
+    """The largest distance by which a node is ahead of one that has stopped, whichever and whenever."""
+    found = 0
+    for at in range(len(topology.mixings)):
+        for stopped in range(topology.nodes):
+            nodes = Nodes(topology, slack)
+            nodes.run(10 + at)
+            nodes.run(200, stopped)
+            found = max(found, *(machine.iteration - 10 - at for machine in nodes.machines))
+    return found
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8])
+def test_nobody_gets_further_ahead_over_one_way_edges_and_somebody_gets_so_far(nodes: int, slack: int) -> None:
+    topology = make_topology("directed-exponential", Layout(nodes))
+    assert furthest(topology, slack) == lead_of(topology, slack)
+
+
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_over_an_edge_with_both_ends_a_peer_is_ahead_by_one_and_the_slack(name: str) -> None:
+    topology = make_topology(name, Layout(8, per_host=2))
+    assert [lead_of(topology, slack) for slack in range(SLACK_MAX + 1)] == [1, 2, 3, 4, 5]
+
+
+LATE_ITERATIONS = 600
+
+
+def spread_after(name: str, nodes: int, slack: int, factor: float) -> float:
+    """The largest distance from the mean after all messages were `slack` iterations late; 1 in the beginning."""
+    topology = make_topology(name, Layout(nodes))
+    values = [np.where(np.arange(nodes) % 2, 1.0, -1.0) + np.linspace(-0.5, 0.5, nodes)]
+    for iteration in range(LATE_ITERATIONS):
+        change = np.zeros(nodes)
+        if iteration >= slack:
+            then = iteration - slack
+            change = factor * (topology.at(then).matrix() @ values[then] - values[then])
+        values.append(values[-1] + change)
+    return float(np.abs(values[-1] - values[-1].mean()).max())
+
+
+@pytest.mark.parametrize("slack", [0, 1, 2, 4])
+@pytest.mark.parametrize("nodes", [2, 4, 7, 8])
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_nodes_come_together_however_late_all_messages_are(name: str, nodes: int, slack: int) -> None:
+    assert spread_after(name, nodes, slack, late_factor(slack)) < 1e-2
+
+
+@pytest.mark.parametrize("slack", [1, 2, 4])
+def test_without_the_factor_they_would_not(slack: int) -> None:
+    assert spread_after("complete", 4, slack, 1.0) > 0.5
+
+
+def test_without_slack_mixing_is_whole() -> None:
+    assert late_factor(0) == 1.0
+    assert late_factor(1) == pytest.approx(0.5)

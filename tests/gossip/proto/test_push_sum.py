@@ -74,7 +74,7 @@ class OneWayWorld:
 
 @pytest.mark.parametrize("codec", ["dense", "bf16", "int8"])
 @pytest.mark.parametrize("late", [0.0, 0.2])
-@pytest.mark.parametrize("nodes", [2, 5, 8])
+@pytest.mark.parametrize("nodes", [2, 5])
 def test_all_come_to_one_mean_and_no_mass_is_lost(codec: str, late: float, nodes: int) -> None:
     world = OneWayWorld(nodes, make_codec(codec, LAYOUT), seed=nodes)
     mass = sum(node.mass for node in world.nodes)

@@ -1,4 +1,4 @@
-"""Reports of a beat: their signed bytes, and the body of the row that seals them."""
+"""Reports of a beat: their signed bytes, the body of the row that seals them, and the lines that they tell of."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
+from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines
 from thinwire_proto.gossip.report_wire import report_of, sign_report
 from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports
+from thinwire_proto.gossip.seen_lines import EDGES_MAX, SeenEdge, SeenLines
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -78,3 +80,22 @@ def test_what_is_no_body_is_refused(change: object) -> None:
     change(found)  # type: ignore[operator]
     with pytest.raises(PayloadError):
         decode_reports(msgpack.packb(found))
+
+
+def test_lines_come_back_as_they_were_sent() -> None:
+    edges = (SeenEdge(1, "away", None), SeenEdge(2, "direct", 0), SeenEdge(3, "relay", 7))
+    lines = SeenLines(5, 6, edges)
+    assert lines_of(pb.LinesReport.FromString(report_of_lines(lines).SerializeToString())) == lines
+
+
+def test_a_node_reports_at_most_so_many_edges() -> None:
+    edges = tuple(SeenEdge(member, "direct", member) for member in range(EDGES_MAX + 1))
+    assert [edge.member for edge in report_of_lines(SeenLines(0, 0, edges)).edges] == list(range(EDGES_MAX))
+
+
+def test_the_reader_leaves_out_lines_of_an_unknown_kind() -> None:
+    known = pb.EdgeReport(member=2, line=pb.EdgeReport.LINE_RELAY).SerializeToString()
+    unknown = b"\x08\x01\x10\x09"  # member 1, line 9
+    report = pb.LinesReport.FromString(b"".join(b"\x1a" + bytes([len(edge)]) + edge for edge in (unknown, known)))
+    assert len(report.edges) == 2
+    assert lines_of(report).edges == (SeenEdge(2, "relay", None),)

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.new_state import make_state
 from support.small import random_replica, small_contract, small_corpus
 from support.small_trainer import small_trainer
 from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_coordinator.star.trust.audit import Subject
-from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
+from thinwire_coordinator.star.trust.auditing import Auditor, Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.transform import forward
@@ -63,18 +62,6 @@ def test_votes_that_come_from_a_lease_are_told_from_those_that_do_not(tmp_path: 
         others.append(auditor.audit(replica, copied, other, references)[0].z)
     assert statistics.mean(honest) > statistics.mean(others) + 1
     assert statistics.mean(honest) > 1
-
-
-def test_audits_keep_their_share_of_the_time(tmp_path: Path) -> None:
-    contract = small_contract()
-    state = make_state(tmp_path, contract)
-    auditor = Auditor(contract, state.data, state.blobs)
-    assert auditor.due(0.0)
-    nothing = Subject(Ballot("a", np.zeros(0, np.int64), np.zeros(0, bool)), (0,))
-    assert auditor.audit(state.load_snapshot(0), nothing, nothing, []) == ()
-    assert not auditor.due(0.0)
-    assert TIME_SHARE < 0.05
-    state.close()
 
 
 @pytest.mark.parametrize(

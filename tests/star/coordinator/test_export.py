@@ -21,7 +21,6 @@ from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -172,14 +171,6 @@ def test_a_large_model_is_written_in_several_files(
     assert all(torch.equal(found[name], tensor) for name, tensor in replica.tensors.items())
 
 
-def test_an_adapter_is_written_as_peft_has_it(tmp_path: Path) -> None:
-    tensors = {"base_model.model.q.lora_A.weight": torch.arange(6.0).view(2, 3)}
-    model = HuggingFaceModel({}, tensors, {"peft_type": "LORA", "base_model_name_or_path": "ada/base"})
-    write_model(model, None, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    assert json.loads((tmp_path / "adapter_config.json").read_text())["peft_type"] == "LORA"
-
-
 def test_the_card_has_the_figures_of_the_ledger(facts: RunFacts, run: tuple[RunState, Replica]) -> None:
     state, replica = run
     card = model_card(facts, HuggingFaceModel({}, {}), text=True)
@@ -206,13 +197,3 @@ def test_a_name_in_the_card_is_shown_as_it_is(facts: RunFacts) -> None:
     card = model_card(facts, HuggingFaceModel({}, {}), text=True)
     (line,) = [line for line in card.splitlines() if "evil" in line]
     assert line == rf"| `<b>\|'[x](http://evil.example)` ({node_key(1).public.node_id[:8]}) | 1 | 8 |"
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_decoder_survives_export_and_import_to_the_bit(tmp_path: Path, tied: bool) -> None:
-    task = task_of(DecoderSpec(width=64, heads=2, layers=2, hidden=96, context=32, tied=tied))
-    tensors = task.initial_state(1)
-    write_model(task.hugging_face(tensors), None, tmp_path)
-    found = task.load(tmp_path)
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

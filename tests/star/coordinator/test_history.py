@@ -25,7 +25,7 @@ from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.rows import Counted
 
 LOSSES = ("loss", "loss_min", "loss_max")
-ANSWER_BYTES_MAX = 64_000
+ROUNDS, ANSWER_BYTES_MAX = 8_000, 64_000
 """Maximum size of /api/history with 400 points, for any length of the run."""
 
 
@@ -102,10 +102,10 @@ class Watched:
         self.history.watch(event)
 
 
-def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
+def test_the_history_of_many_rounds_stays_small() -> None:
     watched = Watched(10**9)
     counts, history = watched.counts, watched.history
-    for step in range(100_000):
+    for step in range(ROUNDS):
         counts.traffic.received.add("contribution", 123_456_789)
         counts.traffic.sent.add("update", 987_654_321)
         watched.tell(sealed(step, loss=10 / (step + 1)))
@@ -114,10 +114,10 @@ def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
     answer = status.series(history, 400)
     encoded = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
     assert len(encoded) < ANSWER_BYTES_MAX
-    assert answer["steps"]["step"][-1] == 100_000
-    assert answer["steps"]["tokens"][-1] == 100_000 * 2 * 8 * 32
+    assert answer["steps"]["step"][-1] == ROUNDS
+    assert answer["steps"]["tokens"][-1] == ROUNDS * 2 * 8 * 32
     assert answer["steps"]["bytes_up"][-1] == counts.bytes_up
-    assert answer["steps"]["dense_bytes"][-1] == 100_000 * ring_bytes_of_all(2, 10**9)
+    assert answer["steps"]["dense_bytes"][-1] == ROUNDS * ring_bytes_of_all(2, 10**9)
     assert all(
         later >= earlier
         for earlier, later in zip(answer["steps"]["tokens"], answer["steps"]["tokens"][1:], strict=False)

@@ -148,28 +148,3 @@ def test_a_wrong_token_is_an_error_and_the_export_stays(
     assert "hf_wrong" not in error
     assert (tmp_path / "out" / "model.safetensors").exists()
     assert hub.committed == {}
-
-
-@pytest.mark.parametrize(
-    ("token", "out", "repository", "words"),
-    [
-        ("", "out", REPOSITORY, "HF_TOKEN"),
-        ("hf_secret", "out", "tiny", "OWNER/NAME"),
-        ("hf_secret", "out.safetensors", REPOSITORY, "give --out FOLDER"),
-    ],
-)
-def test_what_cannot_be_uploaded_is_refused_before_the_export(
-    token: str,
-    out: str,
-    repository: str,
-    words: str,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises(SystemExit):
-        exported(run, tmp_path / out, monkeypatch, "--push", repository)
-    assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -13,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support.real import real_swarm
 from support.sealed_run import make_run
 from support.small import MODEL
 from thinwire_coordinator.__main__ import main
@@ -66,32 +64,9 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
     assert "warning" not in told
 
 
-def test_an_imported_run_is_served_and_trained(exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path) -> None:
-    with real_swarm(tmp_path) as swarm:
-        shutil.copytree(exported[0], tmp_path / "weights")
-        done = swarm.command("import", str(tmp_path / "weights"), "--run", str(run_file(tmp_path)))
-        assert done.returncode == 0, done.stderr
-        swarm.coordinator()
-        swarm.node("node-a")
-        swarm.reached(3)
-        assert "replayed" in swarm.verify()
-
-
-def _without_a_tensor(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    del tensors["model.norm.weight"]
-    save_file(tensors, folder / WEIGHTS)
-
-
 def _with_nan(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors["model.norm.weight"][3] = torch.nan
-    save_file(tensors, folder / WEIGHTS)
-
-
-def _with_another_shape(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    tensors["model.norm.weight"] = torch.ones(65)
     save_file(tensors, folder / WEIGHTS)
 
 
@@ -99,25 +74,14 @@ def _cut(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
 
 
-def _of_another_base(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["rope_theta"] = config["rope_parameters"]["rope_theta"] = 5e5
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_without_a_tensor, r"model\.norm\.weight: is missing"),
-        (_with_another_shape, r"model\.norm\.weight: has shape \(65,\)"),
         (_with_nan, r"norm\.weight: has values that are not finite"),
         (_cut, "cannot be read as safetensors"),
-        (_of_another_base, "rope_parameters"),
         (shutil.rmtree, "is not a folder"),
-        (lambda folder: (folder / WEIGHTS).unlink(), "has neither"),
-        (lambda folder: (folder / "config.json").unlink(), "config.json: cannot be read"),
     ],
-    ids=["missing", "shape", "nan", "truncated", "rope", "no folder", "no weights", "no config"],
+    ids=["nan", "truncated", "no folder"],
 )
 def test_a_folder_that_does_not_fit_leaves_no_run(
     damage: Callable[[Path], None],

@@ -98,18 +98,17 @@ from thinwire_coordinator.hall.ledger.state_directory import open_state
 def peak(name):
     return 1024 * int(re.search(rf"^{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.M)[1])
 
-folder, how = Path(sys.argv[1]), sys.argv[2]
+folder = Path(sys.argv[1])
 state = open_state(folder)
 held_out = HeldOut(state.contract, state.data, state.blobs, 8)
 replica = state.load_snapshot(0)
 held_out.measure(replica, state.held_out_sets[0])  # whatever is made once
 Path("/proc/self/clear_refs").write_text("5")
 before = peak("VmRSS")
-copy = replica.clone() if how == "in memory" else keep(replica.freeze(), folder)
+copy = keep(replica.freeze(), folder)
 losses = [held_out.measure(found, state.held_out_sets[0]) for found in (copy, replica)]
 assert losses[0] == losses[1]
-if how != "in memory":
-    copy.become_snapshot(state.snapshot_path(1))
+copy.become_snapshot(state.snapshot_path(1))
 print((peak("VmHWM") - before) / (4 * replica.layout.parameters))
 """
 LARGE = {"width": 512, "layers": 12, "heads": 8, "hidden": 1408, "context": 16}
@@ -119,11 +118,5 @@ LARGE = {"width": 512, "layers": 12, "heads": 8, "hidden": 1408, "context": 16}
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured only on Linux")
 def test_a_copy_is_written_measured_and_saved_without_memory_for_a_second_replica(tmp_path: Path) -> None:
     make_state(tmp_path, small_contract(model=LARGE)).close()
-
-    def taken(how: str) -> float:
-        """Peak memory beyond the replica, as a share of it."""
-        command = [sys.executable, "-c", MEASURED, str(tmp_path), how]
-        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    assert taken("in a file") < 0.4
-    assert taken("in memory") > 0.9  # so the measure would find it
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 0.4  # of the replica's bytes, beside it

@@ -27,14 +27,6 @@ def test_the_bound_follows_from_the_contract() -> None:
     assert bound(16, demo={"k": 8}) < bound(16, demo={"k": 176})
 
 
-def test_the_bound_is_told_part_by_part() -> None:
-    words = memory_bound(small_contract(), Bounds(16), star_memory(small_contract())).in_words()
-    assert "contributions" in words
-    assert "connections" in words
-    assert "trust" in words
-    assert "audits" in words
-
-
 def sized(step: int) -> UpdateMessages:
     return UpdateMessages(b"", (), step + 1, size=60)
 

@@ -12,7 +12,6 @@ import pytest
 
 from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.memory import (
     DECODED_BYTES,
     DECODED_RANKED_BYTES,
@@ -29,8 +28,6 @@ from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
-from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown, because
-from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.aggregation import merger_of
@@ -90,20 +87,6 @@ def test_comparing_a_round(nodes: int, votes: int) -> None:
     with measured() as memory:
         comparer.compare(round_, lambda node: 1.0)
         assert memory.peak <= comparing_bytes(nodes, nodes * votes, nodes * components)
-
-
-def suspected(number: int) -> Standing:
-    """A node that every test suspects, with the longest words and numbers of a long run."""
-    node = f"{number:032x}"
-    found = Standing(node, f"2001:db8:{number:04x}::/56", 100_000 + number, vouched=1.5 + number, audits=1000 + number)
-    found.bans, found.pardoned, found.banned_until, found.seen = 500 + number, 900 + number, 1.79e9 + number, 1 << 20
-    audits = (Audited(node, -12.5),)
-    evidence = RoundEvidence((1 << 20) + number, (Shown(node, -12.5, node),), audits=audits)
-    for cause in Cause:
-        if cause not in (Cause.SILENCE, Cause.HELD_OUT):
-            found.evidence[cause] = 18.4 + number
-            found.suspected[cause] = because(cause, node, evidence, 12.5)
-    return found
 
 
 @pytest.mark.parametrize("context", [16, 128])

@@ -151,25 +151,6 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
     await bench.close()
 
 
-async def test_a_newcomer_weighs_less_than_those_that_have_been_counted(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, weight_max=8)
-    rounds = Rounds(bench)
-    await rounds.join(HONEST)
-    for _ in range(16):
-        await rounds.play("")
-    late = Rounds(bench)
-    await late.join("n")
-    rounds.members |= late.members
-    newcomer, weights = late.members["n"].node_id, dict[str, int]()
-    while newcomer not in weights:  # it may miss the round in which it comes
-        step = bench.swarm.view.step
-        await rounds.play("")
-        weights = {one.node: one.weight for one in bench.state.ledger.row(step).counted}
-    assert weights.pop(newcomer) <= 2  # of 8
-    assert set(weights.values()) == {8}
-    await bench.close()
-
-
 async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

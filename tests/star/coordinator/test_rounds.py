@@ -159,7 +159,7 @@ events = st.lists(
 
 
 @given(events, st.sampled_from(["barrier", "clock"]), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_under_any_events_rounds_ascend_and_steps_follow_sealed_rounds(
     happenings: list[tuple[str, str, int, float]], pace: str, minimum: int
 ) -> None:

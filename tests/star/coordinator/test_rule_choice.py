@@ -14,11 +14,9 @@ from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, 
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
-from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
-from thinwire_coordinator.planning.star.choice import LOCAL_ROUNDS_MIN, LOCAL_STEPS, ROUND_S_MAX, Amount, kind_for
+from thinwire_coordinator.planning.star.choice import LOCAL_ROUNDS_MIN, LOCAL_STEPS, Amount, kind_for
 from thinwire_coordinator.planning.star.planner import advise
 from thinwire_proto.contract import LocalMuonSpec, RunSpec
-from thinwire_proto.contract.round import LEASE_ROUNDS
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import orthogonal
 
@@ -39,31 +37,6 @@ def test_many_nodes_take_local_steps_of_muon() -> None:
     assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
 
 
-@pytest.mark.parametrize("preset", ["byte-1m", "byte-125m"])
-@pytest.mark.parametrize("nodes", [16, 256])
-@pytest.mark.parametrize("tokens_s", [1e3, 1e5])
-@pytest.mark.parametrize("gigabytes", [2, 200])
-def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gigabytes: int) -> None:
-    """Long runs over fast links: whether or not local steps are chosen, they are as many and as large as they should
-    be."""
-    facts, of, memory_bytes = facts_of_preset(preset), swarm(nodes, 1e9, 1e9, tokens_s), gigabytes * 1e9
-    run = chosen(facts, of, rule="local_muon", tokens=LONG, memory_bytes=memory_bytes)
-    plan = plan_of(run, facts, DATA, of, memory_bytes)
-    assert isinstance(run.rule, LocalMuonSpec)
-    assert run.rule.micro_batch <= plan.micro_batch
-    step_s = plan.micro_batch * facts.context / tokens_s
-    overhead = run.rule.more_passes(facts.parameters, run.rule.micro_batch * facts.context)
-    steps = plan.step.tokens / nodes / facts.context / run.rule.micro_batch
-    if kind_for(facts, of, Amount(LONG), memory_bytes) == "local_muon":
-        assert overhead <= MORE_PASSES_MAX
-        assert LOCAL_STEPS <= steps <= LEASE_ROUNDS * LOCAL_STEPS + 1
-        assert run.rule.micro_batch * facts.context * (1 + overhead) / tokens_s <= run.round.length_s / LOCAL_STEPS
-        assert chosen(facts, of, tokens=LONG, memory_bytes=memory_bytes) == run
-    else:
-        is_slow = LOCAL_STEPS * step_s > ROUND_S_MAX / 2 or plan.step.exchange_s > 0.4 * run.round.length_s
-        assert is_slow or overhead > MORE_PASSES_MAX
-
-
 @pytest.mark.parametrize(
     ("facts", "of", "tokens"),
     [
@@ -79,11 +52,6 @@ def test_local_steps_suit_the_nodes(preset: str, nodes: int, tokens_s: float, gi
 def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, tokens: float) -> None:
     assert kind_for(BYTE_1M, swarm(64), Amount(LONG), math.inf) == "local_muon"
     assert kind_for(facts, of, Amount(tokens), math.inf) == chosen(facts, of, tokens=tokens).rule.kind == "demo"
-
-
-def test_rounds_that_are_given_count_as_they_are() -> None:
-    assert chosen(BYTE_1M, swarm(16), steps=LOCAL_ROUNDS_MIN).rule.kind == "local_muon"
-    assert chosen(BYTE_1M, swarm(16), steps=LOCAL_ROUNDS_MIN - 1).rule.kind == "demo"
 
 
 @pytest.mark.parametrize(

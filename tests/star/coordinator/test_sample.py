@@ -37,22 +37,6 @@ def test_temperature_0_writes_the_most_likely_bytes(
     assert texts.pop().startswith("line")
 
 
-def test_at_other_temperatures_the_seed_determines_the_sample(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, again, other = (sampled(run, monkeypatch, capsys, "--seed", seed) for seed in ("1", "1", "2"))
-    assert one == again != other
-
-
-@pytest.mark.parametrize("temperature", ["-1", "nan", "inf", "warm"])
-def test_an_invalid_temperature_is_rejected(
-    temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        sampled(run, monkeypatch, capsys, f"--temperature={temperature}")
-    assert "--temperature" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--seed", str(1 << 64)), ("--seed", str(-(1 << 63) - 1)), ("--prompt", "\udcff"), ("--chat", "\udcff")],
@@ -76,17 +60,13 @@ def test_a_step_can_be_chosen(run: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.usefixtures("usual_signals")
-@pytest.mark.parametrize("end", ["Ctrl-C", "closed pipe"])
-def test_sample_streams_and_ends_quietly(run: Path, end: str) -> None:
+def test_sample_streams_and_ends_quietly(run: Path) -> None:
     command = [str(BIN / "thinwire-coordinator"), "sample", "--state-dir", str(run), "--length", "1000000"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(20).startswith("def ")  # it streams: the whole text would take minutes
-        if end == "Ctrl-C":
-            process.send_signal(signal.SIGINT)
-        else:
-            process.stdout.close()
+        process.send_signal(signal.SIGINT)
         assert process.stderr.read() == ""
-        assert process.wait(timeout=PATIENCE_S) == (130 if end == "Ctrl-C" else 0)
+        assert process.wait(timeout=PATIENCE_S) == 130

@@ -19,7 +19,6 @@ from thinwire_proto.wire.reasons import Reason
 
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 PATIENCE_S = 60.0
-BEAT_S = 0.5
 
 
 async def contributing(nodes: SwarmNodes) -> asyncio.Task[Receipt]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,16 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from prometheus_client import generate_latest
 from starlette.requests import Request
 
 from bench.joining import Everybody
 from support.new_state import make_state
 from support.prometheus import parsed, value
 from support.small import small_contract
-from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
-from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.exposition import Exposition
-from thinwire_coordinator.hall.observe.metrics import Counters, Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
 from thinwire_coordinator.hall.rpc.server import Server
@@ -36,17 +30,12 @@ from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.star import Star
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
-from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.identity.keys import SecretKey
-from thinwire_proto.task import HeldOutSet
 from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.negotiation import PROTOCOL
-from thinwire_proto.wire.reasons import Reason
-from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import ContributionPart, HelloRequest, JoinRequest, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
-NODE = "ab" * 16
 REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
@@ -135,68 +124,6 @@ async def test_only_a_serving_coordinator_is_ready(served: Served) -> None:
     assert await served.readyz() == (503, False)
     assert await served.told("state", state="failed") == 1
     assert isinstance(served.swarm.tasks.failed.exception(), OSError)
-
-
-def sealed(**changes: object) -> events.RoundSealed:
-    counted = tuple(Counted(letter * 32, letter.encode() * 32, 4, 4) for letter in "abc")
-    facts: dict[str, object] = {"round": 7, "step": 5, "at": 1.0, "why": "time is up", "counted": counted}
-    facts |= {"tokens": 768, "loss": 2.5, "learning_rate": 1e-3, "update_bytes": 900, "components": 800}
-    facts |= {"gather_s": 2.0, "merge_s": 0.02, "seal_s": 0.2}
-    return events.RoundSealed(**(facts | changes))  # type: ignore[arg-type]
-
-
-def test_events_update_the_metrics() -> None:
-    metrics, counts = Metrics(), Counts(1000)
-    metrics.registry.register(Counters(counts))
-    sets = [HeldOutSet("wiki", 10, 640), HeldOutSet("images", 10)]
-    metrics.begin({"wiki": 3.0, "gone": 3.0}, sets, 64)
-    told: list[events.Event] = [
-        sealed(),
-        sealed(why="nobody is left to wait for", loss=2.0),
-        events.RoundVoid(8, "time is up and 0 of 1 contributions came", 2.0),
-        events.ContributionOffered(NODE, 0, 1.0, 3),
-        events.ContributionRefused(NODE, Reason.LATE),
-        events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
-        events.FingerprintCompared(NODE, equal=False),
-        events.PhaseTook("broadcast", 0.4),
-        events.LossMeasured(5, "wiki", math.log(2)),
-        events.LossMeasured(5, "images", math.nan),
-        events.LossMeasured(5, "unknown", 1.0),
-        events.NodeCame(NODE),
-        events.NodeWent(NODE, lost=True),
-        *(events.NodeJudged(NODE, verdict, Cause.COPY, "") for verdict in (Verdict.SUSPECTED, Verdict.BANNED)),
-        events.NodeJudged(NODE, Verdict.SUSPECTED, Cause.NOISE, ""),
-        events.Sampled(5, "def ", "x"),
-        events.RoundOpened(9, 6, 3, 3.0, 5.0),
-    ]
-    for event in told:
-        counts.watch(event)
-        metrics.watch(event)
-    of = parsed(generate_latest(metrics.registry).decode())
-
-    def figure(name: str, **labels: str) -> float:
-        return value(of, f"thinwire_coordinator_{name}", **labels)
-
-    assert [figure("rounds_total", result="sealed", reason=why) for why in ("time", "everybody")] == [1, 1]
-    assert [figure("rounds_total", result="void", reason=why) for why in ("time", "everybody")] == [1, 0]
-    assert figure("contributions_total", outcome="counted") == 6
-    assert figure("contributions_total", outcome="late") == 1
-    assert (figure("components_total", direction="up"), figure("component_bytes_total", direction="up")) == (100, 110)
-    assert figure("contribution_seconds_sum", of="before_deadline") == 0  # negative values are clamped to 0
-    assert figure("phase_seconds_sum", phase="gather") == 4
-    assert figure("phase_seconds_sum", phase="broadcast") == 0.4
-    assert figure("fingerprints_compared_total", result="different") == 1
-    assert figure("samples_skipped_total") == 3
-    assert (figure("tokens_total"), figure("training_loss")) == (2 * 768, 2.0)
-    assert math.isnan(figure("held_out_loss", set="images"))
-    assert figure("held_out_loss", set="wiki") == pytest.approx(math.log(2))
-    assert figure("held_out_text_bytes_per_token", set="wiki") == 1
-    sets_shown = {label for name, labels in of if "held_out" in name for label in labels}
-    assert sets_shown == {("set", "wiki"), ("set", "images")}  # no series for sets that are not measured
-    assert (figure("node_changes_total", change="came"), figure("node_changes_total", change="lost")) == (1, 1)
-    decisions = {verdict: figure("trust_decisions_total", verdict=verdict.value) for verdict in Verdict}
-    assert decisions == {Verdict.SUSPECTED: 2, Verdict.LOWERED: 0, Verdict.CLEARED: 0, Verdict.BANNED: 1}
-    assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes_of_all(3, 1000)
 
 
 def test_the_cpu_budget_limits_expensive_measurements() -> None:

@@ -8,13 +8,11 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_node import bootstrap
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.port import (
     Admission,
@@ -50,8 +48,6 @@ from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
-LARGE = 1 << 34
-"""A file that takes longer to hash than a node may take to leave."""
 
 
 @EXCHANGES.register
@@ -306,20 +302,6 @@ async def test_a_node_whose_ping_was_not_answered_while_it_fetched_bounds_what_i
     await Node(settings_, machine).run(asyncio.Event())
     assert machine.thin_lines[-1] is thin_line
     assert not any(machine.thin_lines[:-1])
-
-
-async def test_no_snapshot_is_fetched_before_the_base_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This swarm has no base, so each session is lost, and the next one would fetch a snapshot again."""
-    monkeypatch.setattr("thinwire_node.backoff.BACKOFF_FIRST_S", 0.01)
-    monkeypatch.setattr(bootstrap, "task_of", lambda model: SimpleNamespace(blobs=lambda: (Blob("0" * 64, 1),)))
-    settings_, stop = settings(tmp_path, "alone:8"), asyncio.Event()
-    node = Node(settings_, Introduced(settings_))
-    running = asyncio.ensure_future(node.run(stop))
-    while node.record.sessions_lost < 3:
-        await asyncio.sleep(0.01)
-    assert not (settings_.state_dir / "replica.safetensors").exists()
-    stop.set()
-    await running
 
 
 async def train_once(told: NodeSettings, rounds: int = 1) -> None:

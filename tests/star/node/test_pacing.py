@@ -1,12 +1,14 @@
-"""Tests every rule of `pacing` with synthetic times."""
+"""Every rule of `pacing` with synthetic times, and when a node that cannot keep up with the swarm stops."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from thinwire_node.star.keeping_up import BAD_WINDOWS, KeepingUp
 from thinwire_node.star.pacing import (
     Drop,
     Extract,
@@ -22,6 +24,7 @@ from thinwire_node.star.pacing import (
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.speed import Tail
 from thinwire_proto.contract import RoundSpec
+from thinwire_proto.limits import KEEPING_UP_S
 
 T = 10.0
 
@@ -112,62 +115,46 @@ def test_a_machine_that_can_train_no_more_in_a_round_lets_nobody_wait() -> None:
     assert kind(spec("barrier"), rests_until=8.7, samples=0, base_step=None) is Wait
 
 
-def test_the_extraction_leaves_time_for_encoding_and_upload() -> None:
-    assert extract_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
-    assert kind(spec(), now=8.6) is Train
-    assert kind(spec(), now=8.65) is Extract
-    assert kind(spec(), now=T) is Extract  # exactly at the deadline, the contribution may still count
-    assert kind(spec(), now=T + 0.01) is Train  # after the deadline, training is for the next round
-
-
-def test_a_micro_batch_that_would_end_too_late_starts_after_the_extraction() -> None:
-    assert kind(spec(), now=6.0, sample_s=3.0) is Extract
-    assert kind(spec(), now=6.0, sample_s=3.0, samples=0, base_step=None) is Train
+NOTHING_TRAINED: dict[str, Any] = {"samples": 0, "base_step": None}
 
 
 @pytest.mark.parametrize(
-    ("age", "replica_step", "contributed", "expected"),
+    ("rules", "changes", "expected"),
     [
-        (0, 5, False, Train),
-        (0, 5, True, Wait),  # waits for the update
-        (0, 4, False, Wait),
-        (1, 5, True, Train),  # for the next round, on parameters that are one step old then
-        (1, 4, False, Train),
-        (1, 4, True, Wait),
-        (2, 4, True, Train),
-        (1, 3, False, Wait),
+        # the extraction leaves time for encoding and upload
+        (spec(), {"now": 8.6}, Train),
+        (spec(), {"now": 8.65}, Extract),
+        (spec(), {"now": T}, Extract),  # exactly at the deadline, the contribution may still count
+        (spec(), {"now": T + 0.01}, Train),  # after the deadline, training is for the next round
+        # a micro-batch that would end too late starts after the extraction
+        (spec(), {"now": 6.0, "sample_s": 3.0}, Extract),
+        (spec(), {"now": 6.0, "sample_s": 3.0} | NOTHING_TRAINED, Train),
+        # training continues while a round can accept the base
+        (spec(age=0), NOTHING_TRAINED, Train),
+        (spec(age=0), {"contributed": True} | NOTHING_TRAINED, Wait),  # waits for the update
+        (spec(age=0), {"replica_step": 4} | NOTHING_TRAINED, Wait),
+        (spec(age=1), {"contributed": True} | NOTHING_TRAINED, Train),  # for the next round, on one step older
+        (spec(age=1), {"replica_step": 4} | NOTHING_TRAINED, Train),
+        (spec(age=1), {"replica_step": 4, "contributed": True} | NOTHING_TRAINED, Wait),
+        (spec(age=2), {"replica_step": 4, "contributed": True} | NOTHING_TRAINED, Train),
+        (spec(age=1), {"replica_step": 3} | NOTHING_TRAINED, Wait),
+        # a gradient too old for any round is dropped
+        (spec(), {"base_step": 4}, Train),
+        (spec(), {"base_step": 3}, Drop),
+        (spec(age=0), {"base_step": 4}, Drop),
+        (spec(), {"base_step": 5, "replica_step": 7}, Drop),  # the next round is based on step 7
+        # only one contribution is in flight
+        (spec(), {"now": 9.0, "out": True}, Train),
+        (spec(), {"now": 9.0, "contributed": True}, Train),
+        # at pace barrier each node trains its share, and less after a round that it missed
+        (spec("barrier", age=0), {"samples": 8}, Extract),
+        (spec("barrier", age=1), {"samples": 7, "contributed": True}, Train),
+        (spec("barrier", age=1), {"samples": 8}, Extract),
+        (spec("barrier", age=0), {"samples": 1, "hurry": True}, Extract),
     ],
 )
-def test_training_continues_while_a_round_can_accept_the_base(
-    age: int, replica_step: int, contributed: bool, expected: type
-) -> None:
-    changes = {"replica_step": replica_step, "contributed": contributed, "samples": 0, "base_step": None}
-    assert kind(spec(age=age), **changes) is expected
-
-
-def test_a_gradient_too_old_for_any_round_is_dropped() -> None:
-    assert kind(spec(), base_step=4) is Train
-    assert kind(spec(), base_step=3) is Drop
-    assert kind(spec(age=0), base_step=4) is Drop
-    assert kind(spec(), base_step=5, replica_step=7) is Drop  # the next round is based on step 7
-
-
-def test_only_one_contribution_is_in_flight() -> None:
-    assert kind(spec(), now=9.0, out=True) is Train
-    assert kind(spec(), now=9.0, contributed=True) is Train
-
-
-def test_at_pace_barrier_each_node_trains_its_share() -> None:
-    rules = spec("barrier", age=0)
-    assert decide(replace(VIEW, samples=6), rules) == Train(2, "towards step 5")
-    assert kind(rules, samples=8) is Extract
-    overlapped = spec("barrier", age=1)
-    assert kind(overlapped, samples=7, contributed=True) is Train
-    assert kind(overlapped, samples=8) is Extract
-
-
-def test_a_node_that_missed_a_round_contributes_early_in_the_next() -> None:
-    assert kind(spec("barrier", age=0), hurry=True, samples=1) is Extract
+def test_what_a_node_does_in_a_round(rules: RoundSpec, changes: dict[str, Any], expected: type) -> None:
+    assert kind(rules, **changes) is expected
 
 
 @pytest.mark.parametrize(
@@ -220,3 +207,62 @@ def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
     assert kind(spec(), ready=0, now=due, leased=0) is Extract
     after = decide(replace(waiting, now=due, contributed=True), spec())
     assert after == Wait("the data of the next samples have not arrived", phase="data")
+
+
+HICCUP_S = 12.0
+"""Longer than a window, and shorter than the time after which gRPC gives a connection up."""
+
+
+def catch_up(
+    fetch_s: float,
+    replay_s: float,
+    round_s: float,
+    behind: int,
+    *,
+    hiccups: Container[int] = (),
+    saves_s: Mapping[int, float] | None = None,
+) -> tuple[str | None, int]:
+    """Simulate a catch-up. Returns the error message or None, and the number of updates applied.
+
+    hiccups: steps before whose update the line is silent. saves_s: how long the node saves after these steps."""
+    now, step, head = 0.0, 0, float(behind)
+    keeping_up = KeepingUp(0, behind, now)
+    while step < int(head):
+        step += 1
+        fetched_s, saved_s = fetch_s + HICCUP_S * (step in hiccups), (saves_s or {}).get(step, 0.0)
+        now += fetched_s + replay_s + saved_s
+        head = behind + now / round_s
+        words = keeping_up.applied(40_000, fetched_s, replay_s, saved_s, step, int(head), now)
+        if words:
+            return words, step
+    return None, step
+
+
+def test_a_link_that_is_too_slow_gets_an_error_with_figures_soon() -> None:
+    words, steps = catch_up(fetch_s=3.0, replay_s=0.5, round_s=2.0, behind=500)
+    assert words is not None
+    assert "an update takes 3.00 s to fetch (40,000 bytes, 13.3 kB/s) and 0.50 s to replay" in words
+    assert steps * 3.5 < BAD_WINDOWS * (KEEPING_UP_S + 3.5)
+
+
+SAVES = {start: dict.fromkeys(range(100 - start, 600, 100), 60.0) for start in (0, 45, 99)}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"fetch_s": 3.0, "replay_s": 0.5, "round_s": 2.0, "behind": 500}, "It needs a faster link"),
+        ({"fetch_s": 0.1, "replay_s": 3.0, "round_s": 2.0, "behind": 500}, "It needs a faster machine"),
+        ({"fetch_s": 1.5, "replay_s": 0.4, "round_s": 2.0, "behind": 50}, None),  # it gains slowly
+        *(({"hiccups": {at}}, None) for at in (250, 299, 348)),
+        ({"hiccups": range(0, 1000, 5)}, ""),
+        *(
+            ({"fetch_s": 0.3, "replay_s": 1.2, "round_s": 10.0, "behind": 400, "saves_s": s}, None)
+            for s in SAVES.values()
+        ),
+    ],
+)
+def test_a_node_stops_only_if_it_falls_behind_for_good(line: dict[str, Any], said: str | None) -> None:
+    given: dict[str, Any] = {"fetch_s": 0.2, "replay_s": 0.01, "round_s": 1.0, "behind": 1000} | line
+    words, _ = catch_up(**given)
+    assert words is None if said is None else said in str(words) and words is not None

@@ -232,9 +232,3 @@ def test_an_update_between_two_micro_batches_keeps_the_offset() -> None:
     now = trainer.rule.offset
     assert now is not None
     assert any(not torch.equal(now[name], offset[name]) for name in offset)
-
-
-def test_the_contract_bounds_an_inner_step() -> None:
-    local = shapes_contract(rule={"kind": "local_adamw", "micro_batch": 4}).rule
-    assert [local.micro_batch_max(allowed) for allowed in (2, 4, 64)] == [2, 4, 4]
-    assert shapes_contract().rule.micro_batch_max(64) == 64

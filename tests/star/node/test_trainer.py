@@ -43,13 +43,6 @@ def test_micro_batches_add_up_to_the_mean_gradient_of_all_samples() -> None:
     assert momenta[0].abs().max() > 0
 
 
-def test_training_does_not_change_the_replica(trainer: Trainer) -> None:
-    before = trainer.replica.state_hash()
-    trainer.micro_batch(range(4))
-    trainer.extract(32)
-    assert trainer.replica.state_hash() == before
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_gradient_that_is_not_finite_is_dropped_and_counted(trainer: Trainer, poison: float, place: int) -> None:
@@ -74,18 +67,6 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(trainer: Trainer, 
     _, samples, _ = trainer.extract(32)
     assert samples == 4
     assert trainer.rule.momentum.buffer.isfinite().all()
-
-
-def test_a_loss_that_is_not_finite_is_dropped(trainer: Trainer) -> None:
-    trainer.micro_batch(range(2))
-    sums = trainer.rule.sums
-    assert sums is not None
-    kept = {name: total.clone() for name, total in sums.items()}
-    with torch.no_grad():
-        trainer.replica.tensors["embedding.weight"].fill_(float("nan"))
-    trainer.micro_batch(range(2, 4))
-    assert (trainer.samples, trainer.dropped) == (2, 1)
-    assert all(torch.equal(total, kept[name]) for name, total in sums.items())
 
 
 def test_a_micro_batch_interrupted_in_its_backward_pass_leaves_no_part_of_a_gradient(trainer: Trainer) -> None:
@@ -114,25 +95,6 @@ def test_gradients_are_added_with_the_bits_of_those_taken_whole(trainer: Trainer
         for name, total in expected.items():
             total.add_(found[name], alpha=samples)
     assert all(torch.equal(sums[name], expected[name]) for name in expected)
-
-
-def test_gradients_are_those_of_autograd_in_memory_that_is_used_again(trainer: Trainer) -> None:
-    compute = TorchCompute(task_of(trainer.replica.contract.model), torch.device("cpu"))
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in trainer.replica.tensors.items()}
-    compute.use(trainer.replica.tensors)
-    addresses = []
-    for seed in (1, 2):
-        tokens = torch.randint(0, 256, (2, 17), generator=torch.Generator().manual_seed(seed))
-        loss, found = compute.gradients((tokens,))
-        expected_loss = compute._model.loss(leaves, (tokens,))
-        expected = dict(zip(leaves, torch.autograd.grad(expected_loss, list(leaves.values())), strict=True))
-        assert torch.equal(loss, expected_loss)
-        assert list(found) == list(expected)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-        addresses.append({name: tensor.data_ptr() for name, tensor in found.items()})
-        compute.use({name: tensor.detach() for name, tensor in leaves.items()})  # as after each update
-    assert addresses[0] == addresses[1]
-    assert all(parameter.grad is None for parameter in compute.parameters.values())
 
 
 def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
@@ -209,21 +171,6 @@ def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parame
     assert not looks_ahead(trainer, sent)
     trainer.refresh([sent])
     assert looks_ahead(trainer, sent)
-
-
-def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_replicas_again() -> None:
-    contract = small_contract()
-    trainer = small_trainer(contract, random_replica(contract))
-    trainer.micro_batch(range(2))
-    sent, _, _ = trainer.extract(8)
-    name = "embedding.weight"
-    pointers = []
-    for _ in range(2):
-        assert trainer._compute.parameters[name].data_ptr() == trainer.replica.tensors[name].data_ptr()
-        trainer.look_ahead([sent])
-        pointers.append(trainer._compute.parameters[name].data_ptr())
-        trainer.refresh()
-    assert pointers[0] == pointers[1] != trainer._compute.parameters[name].data_ptr()
 
 
 def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
