@@ -29,7 +29,6 @@ FIELDS = {
     "cause": "what the node is suspected of; docs/trust.md has the list",
     "contract": "the contract's hash, in hex",
     "counted": "contributions that were counted",
-    "device": "the device's name, as PyTorch writes it",
     "distance": "root mean square distance of the nodes from their mean",
     "dropped": "micro-batches that were dropped",
     "ends": "the last day on which a certificate is valid, as an ISO 8601 time, or null",
@@ -52,6 +51,7 @@ FIELDS = {
     "nodes": "number of nodes",
     "not_counted": "contributions that were not counted",
     "page": "URL of the page, or null without one",
+    "paused": "whether the run is paused",
     "pause_s": "seconds until the next attempt",
     "peers": "number of peers in a topology",
     "place": "file, or folder or address of files",
@@ -74,11 +74,11 @@ FIELDS = {
     "start": "the first iteration in which a topology holds",
     "step": "the step, which is the number of updates before it",
     "term": "the number of the coordinator's term (one life of its process)",
-    "threads": "CPU threads",
     "times": "how often it happened since the last line",
     "tokens": "tokens in counted contributions",
     "topology": "number of a topology, in a gossip run",
     "total_bytes": "disk space that the whole run will need, in bytes",
+    "until": "Unix time in seconds, or null",
     "verdict": "suspected, lowered, cleared or banned",
     "waited_s": "how long it waited, in seconds",
 }
@@ -158,6 +158,10 @@ COORDINATOR = {
         "The coordinator refused a node that wanted to join; at most one line for each `refusal` every 10 seconds.",
         ("node_id", "refusal", "reason", "times"),
     ),
+    "coordinator.pause": EventType(
+        "The organizer has paused the run, or let it go on. until: Unix time; null: until the organizer says so.",
+        ("paused", "until"),
+    ),
     "coordinator.session_ended": EventType(
         "The coordinator has ended a node's session, because the node is banned.", ("node_id", "name", "reason")
     ),
@@ -190,7 +194,6 @@ NODE = {
     ),
     "node.fetching_snapshot": EventType("The node fetches a snapshot.", ("here_bytes",)),
     "node.snapshot_fetched": EventType("A snapshot was fetched.", ("step",)),
-    "node.training": EventType("The node is ready to train.", ("device", "threads")),
     "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),

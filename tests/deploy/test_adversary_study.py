@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.adversary.__main__ import read, write
+from bench.adversary.__main__ import RESULTS, results_in
 from bench.adversary.attacks import ATTACKS, Knowledge
 from bench.adversary.report import page, relative, write_report
 from bench.adversary.run import NodeRecord, SceneResult, play
 from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene, Study
+from bench.studies import append
 from support.small import random_votes, shapes_contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import decode_votes, encode_votes
@@ -48,50 +49,23 @@ def test_a_coordinator_accepts_what_an_attack_sends(attack: str, turn: int) -> N
     assert len(votes) == 1 or len(votes) > LAYOUT.tiles
 
 
-def test_colluders_agree_on_half_of_their_votes_and_opponents_contradict_the_majority() -> None:
-    first, second = (ATTACKS["collude"](known(number, 3)) for number in range(2))
-    shared = np.intersect1d(2 * first.components + first.positive, 2 * second.components + second.positive)
-    assert len(shared) >= LAYOUT.tiles * K // 2
-    total = np.zeros(LAYOUT.components, int)
-    for votes in known(0, 3).others:
-        total[votes.components] += np.where(votes.positive, 1, -1)
-    sent = ATTACKS["oppose"](known(0, 3))
-    against = total[sent.components] * np.where(sent.positive, 1, -1)
-    strong = np.abs(total[sent.components]) >= 2
-    assert strong.sum() > 5
-    assert (against[strong] < 0).mean() > 0.9
-
-
 @pytest.mark.parametrize(
     "scene",
     [
-        Scene("vote", True, "flip", 2, 1, TINY),
-        Scene("vote", True, "collude", 2, 1, TINY),
-        Scene("vote", False, NOBODY, 2, 1, TINY),
-        Scene("mean", False, "random", 2, 1, TINY),
+        Scene(True, "flip", 2, 1, TINY),
+        Scene(True, "collude", 2, 1, TINY),
+        Scene(False, NOBODY, 2, 1, TINY),
     ],
     ids=lambda scene: scene.name,
 )
 def test_a_scene_plays_and_its_result_is_read_back(scene: Scene, tmp_path: Path) -> None:
-    study = Study(TINY)
     result = play(scene)
     assert len(result.nodes) == (6 if scene.alone else 8)
     assert [node.hostile for node in result.nodes] == [False] * 6 + [True] * (len(result.nodes) - 6)
     assert result.curve[-1][0] == 3 * 6 * 16
     assert replace(play(scene), seconds=result.seconds) == result
-    if scene in study.scenes():
-        write(tmp_path / "results.json", study, {scene.name: result})
-        assert read(tmp_path / "results.json", study) == {scene.name: result}
-        assert read(tmp_path / "results.json", Study(replace(TINY, rounds=4))) == {}
-
-
-def test_without_a_judge_a_node_that_shouts_moves_the_mean_and_not_the_vote() -> None:
-    size = replace(TINY, rounds=20, samples=2, held_out=32)
-    lost = {}
-    for rule in ("vote", "mean"):
-        scene = Scene(rule, False, "flip", 1, 1, size)
-        lost[rule] = play(scene).loss / play(scene.baseline()).loss - 1
-    assert lost["mean"] > 0.05 > lost["vote"]
+    append(tmp_path / RESULTS, result)
+    assert results_in(tmp_path) == {scene: result}
 
 
 def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
@@ -102,16 +76,16 @@ def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
         if scene.trusting and scene.hostile:
             nodes[12:] = [NodeRecord(True, 60, 40, 1, {})] * 4
         loss = 2.0 if scene.alone else 2.1
-        results[scene.name] = SceneResult(scene, [(1000, 3.0), (2000, loss)], loss, nodes, 1.0)
-    flip = results[Scene("vote", True, "flip", 4, 1).name]
+        results[scene] = SceneResult(scene, [(1000, 3.0), (2000, loss)], loss, nodes, 1.0)
+    flip = results[Scene(True, "flip", 4, 1)]
     assert relative(flip, results) == pytest.approx(0.05)
     text = page(study, results)
     assert "| `vote` + trust | +5.0% (flip); missed by 3.0 points | 60 (stale); missed by 10 rounds | 0 | 0 |" in text
-    del results[flip.scene.name]
+    del results[flip.scene]
     write_report(study, results, tmp_path)
     assert "**1 scenes are still to be played.**" in (tmp_path / "README.md").read_text()
 
 
 def test_the_page_follows_from_the_recorded_results() -> None:
     folder = DOCS / "adversary"
-    assert (folder / "README.md").read_text(encoding="utf-8") == page(FULL, read(folder / "results.json", FULL))
+    assert (folder / "README.md").read_text(encoding="utf-8") == page(FULL, results_in(folder))

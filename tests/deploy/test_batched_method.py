@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from torch import Tensor
 from bench.convergence.arms import ARMS, Arm
 from bench.convergence.batched import BatchedVotingMethod, DeviceMerge
 from bench.convergence.batched_local import BatchedMuonMethod
-from bench.convergence.checkpoint import Checkpoint, RunState
-from bench.convergence.compressed import LocalStepsMethod, VotingMethod
+from bench.convergence.compressed import SwarmMethod
 from bench.convergence.method import Method, SwarmSize, mean
 from bench.convergence.problem import Problem
-from bench.convergence.run import Run, Size, make_method
 from bench.convergence.stacked import StackedLayout
 from bench.convergence.text import Text
 from thinwire_proto.contract import DecoderSpec, DemoSpec, Parameter, ScheduleSpec
@@ -64,9 +61,9 @@ def losses_of(method: Method, rounds: int, local_steps: int = 1) -> list[float]:
     return [method.round(step, step * SWARM.samples)[0] for step in steps]
 
 
-def both(demo: DemoSpec) -> tuple[VotingMethod, BatchedVotingMethod]:
+def both(demo: DemoSpec) -> tuple[SwarmMethod, BatchedVotingMethod]:
     return (
-        VotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
+        SwarmMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
         BatchedVotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
     )
 
@@ -130,7 +127,7 @@ def test_equal_gradients_lead_to_equal_updates(
 
 def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(updates: list[Any]) -> None:
     rounds, schedule = 10, SCHEDULE.model_copy(update={"learning_rate": 2e-2})
-    one_by_one = LocalStepsMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
+    one_by_one = SwarmMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     at_once = BatchedMuonMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
     expected, found = losses_of(one_by_one, rounds, 4), losses_of(at_once, rounds, 4)
     assert found[:6] == pytest.approx(expected[:6], rel=1e-3)
@@ -224,47 +221,3 @@ def in_tiles(layout: TileLayout, tensors: dict[str, Tensor]) -> Tensor:
     for tensor in layout.tensors:
         layout.add_into(flat, tensor, tensors[tensor.name])
     return flat
-
-
-def test_the_bytes_of_one_node_in_turn_stand_for_those_of_all() -> None:
-    one_by_one, at_once = both(DEMO)
-    for step in range(6):
-        expected, found = (method.round(step, step * SWARM.samples)[1] for method in (one_by_one, at_once))
-        assert found.up == pytest.approx(expected.up, rel=0.1)
-        assert found.down == pytest.approx(expected.down, rel=0.1)
-
-
-def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    run = Run("thinwire", 2e-3, 1, SWARM.nodes, 1, Size(samples=SWARM.samples))
-    checkpoint = Checkpoint(tmp_path, run.name, {}, "c" * 64, 0.0)
-    problem = a_problem()
-    method = BatchedVotingMethod(problem, an_arm(), SCHEDULE, SWARM)
-    losses_of(method, 3)
-    checkpoint.save_if_due(RunState(problem, method))
-    state = checkpoint.load()
-    assert state is not None
-    state.problem.read(some_text())
-    assert losses_of(state.method, 3) == losses_of(method, 3)
-    assert state.problem.held_out_loss(8) == problem.held_out_loss(8)
-
-
-def test_votes_with_magnitudes_are_refused() -> None:
-    with pytest.raises(ValueError, match="magnitudes"):
-        BatchedVotingMethod(a_problem(), an_arm(DemoSpec(magnitude="tile")), SCHEDULE, SWARM)
-
-
-def test_only_nodes_that_send_all_components_take_local_steps_at_once() -> None:
-    for arm in (ARMS["local-4"], replace(ARMS["muon-4"], demo=DemoSpec(k=96, magnitude="tile"))):
-        with pytest.raises(ValueError, match="send all components"):
-            BatchedMuonMethod(a_problem(), arm, SCHEDULE, SWARM)
-
-
-def test_on_a_card_the_nodes_are_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    for name in ("BatchedMuonMethod", "BatchedVotingMethod"):
-        monkeypatch.setattr(f"bench.convergence.run.{name}", lambda *_, name=name: made.append(name))
-    problem = a_problem()
-    problem.device = torch.device("cuda")
-    for arm in ("muon-4", "thinwire"):
-        make_method(problem, ARMS[arm], Run(arm, 0.01, 1, 4, 1 << 20), 64)
-    assert made == ["BatchedMuonMethod", "BatchedVotingMethod"]

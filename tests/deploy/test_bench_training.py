@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.speed import gpu, report
+from bench.speed import gpu
 from bench.speed.training import MICRO_BATCHES, PlainTraining, Timed, measure
-from bench.speed.training_rows import MEMORY_RUN, training_rows
-from thinwire_coordinator.cli.run_file import read_run
+from bench.speed.training_rows import training_rows
 from thinwire_node.star.work import Work
 from thinwire_proto.contract.models.llama import LlamaSpec
 
@@ -68,20 +67,3 @@ def test_a_card_is_measured_in_the_same_way() -> None:
     assert len(found) == 4
     assert all(min(row.ours, row.baseline) > 0 for row in found)
     assert found[0].baseline_name == "AdamW"
-
-
-def test_the_run_for_the_memory_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(MEMORY_RUN.format(model="llama-124m", context=16, steps=3))
-    run = read_run(tmp_path / "run.toml")
-    assert (run.model.context, run.schedule.steps) == (16, 3)
-
-
-def test_the_tables_have_markers_of_their_own(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"a\n{report.BEGIN}\nsmall\n{report.END}\nb\n{report.BEGIN_124M}\nold\n{report.END}\nc\n")
-    report.write_page(list(training_rows(TIMED, "training", 60.0)), report.machine(), page, large=True)
-    text = page.read_text()
-    assert f"{report.BEGIN}\nsmall\n{report.END}\nb\n" in text
-    assert "old" not in text
-    assert "tokens a second" in text
-    assert text.endswith(f"{report.END}\nc\n")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from thinwire_proto.contract import RunSpec, Section, parse_run
-from tools.run_reference import PAGE, keys, kinds, values
+from thinwire_proto.contract import RunSpec, Section
+from tools.generated import DOCS
+from tools.run_reference import keys, kinds, values
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +23,7 @@ TABLES = list(kinds())
 def shown(section: str, kind: str) -> dict[str, Any]:
     """The defaults in the page's table of a section, of the keys that a kind has; without those that are required."""
     heading = f"## [{section}]"
-    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    _, found, rest = (DOCS / "run-file.md").read_text(encoding="utf-8").partition(f"\n{heading}\n")
     assert found, heading
     _, found, table = re.split(r"^##", rest, maxsplit=1, flags=re.MULTILINE)[0].partition("\n| key |")
     assert found or not any(keys(spec) for name, _, spec in TABLES if name == section), heading
@@ -64,5 +65,5 @@ def test_a_run_file_of_all_shown_defaults_is_the_default_run() -> None:
     for section, kind, _ in TABLES:
         if not kind or default_kinds[section].kind == kind:
             document[section] = shown(section, kind)
-    assert parse_run(document, "run.toml") == RunSpec()
+    assert RunSpec.model_validate(document) == RunSpec()
     assert set(document) == set(RunSpec.model_fields)

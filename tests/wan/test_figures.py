@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 
 import pytest
 
-from bench.wide_area import __main__ as wide_area
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec, netem_arguments
-from bench.wide_area.needs import EmulationSupport
-from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells, write_page
+from bench.wide_area.report import page
 from bench.wide_area.watch import sample_of
 from bench.wide_area.workload import MICRO_BATCH, round_samples, run_toml
 from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
@@ -54,7 +50,6 @@ def test_gain_is_a_share_of_the_largest_possible_gain() -> None:
     assert one.gain == pytest.approx(190 / 17)
     assert one.gain_share == pytest.approx(190 / 17 / 12)
     assert one.swarm_compute_share == pytest.approx(0.94)
-    assert one.ddp_compute_share == pytest.approx(0.085)
     assert one.swarm.bytes_each() == pytest.approx((4_000_000 / 760, 8_000_000 / 760))
     assert one.decides
     assert one.reached
@@ -78,31 +73,17 @@ def test_what_is_kept_for_the_coordinator_is_made_up_for_by_dilation() -> None:
 
 def test_windows_of_one_system_count_as_one() -> None:
     before, after = figures(1000, 10.0, exchanges=0), figures(3000, 50.0, exchanges=0)
-    both = SystemFigures.total([before, after])
+    both = before + after
     assert (both.nodes, both.tokens, both.wall_s) == (4, 4000, 200.0)
     assert both.tokens_s == (before.tokens_s + after.tokens_s) / 2
     assert both.compute_share == pytest.approx((before.compute_share + after.compute_share) / 2)
 
 
-def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_path: Path) -> None:
-    skipped = [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")]
-    write_cells([cell_result()], skipped, "some machine.", tmp_path)
-    read = read_cells(tmp_path / "cells.json")
-    assert read == ([cell_result()], skipped, "some machine.")
-    text = page(*read)
+def test_page_has_measured_and_skipped_cells() -> None:
+    text = page([cell_result()], [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")], "some machine.")
     assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core per node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
     assert "| 11.0 | 93% | 94% | met |" in text
     assert "* 1000 Mbit/s, 20 ms, 0%: skipped: for a reason" in text
-    assert json.loads((tmp_path / "cells.json").read_text())["cells"][0]["derived"]["gain_share"] == pytest.approx(
-        cell_result().gain_share
-    )
-
-
-def test_a_page_and_its_plot_may_have_another_name(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    write_page([cell_result()], [], "some machine.", tmp_path, "long-rounds")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["long-rounds.md", "long-rounds.png"]
-    assert "](long-rounds.png)" in (tmp_path / "long-rounds.md").read_text()
 
 
 @pytest.mark.parametrize(("samples", "dilation", "wanted"), [(9, 1.25, 12), (24, 1.25, 30), (24, 5, 120), (0.1, 1, 3)])
@@ -132,41 +113,3 @@ def test_sample_sums_over_nodes() -> None:
     nodes = [NodeStatus(counted=3, compute_s=1.5, active=True), NodeStatus(counted=4, compute_s=2.0)]
     sample = sample_of(StatusReply(step=4, tokens=1000, nodes=nodes), 7.0)
     assert (sample.step, sample.tokens, sample.counted, sample.compute_s, sample.active) == (4, 1000, 7, 3.5, 1)
-
-
-def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"holds no finished cells: .*give the folder of an earlier run"):
-        earlier_cells(tmp_path, "some machine.")
-    write_cells([cell_result()], [], "some machine.", tmp_path)
-    assert earlier_cells(tmp_path, "some machine.") == [cell_result()]
-    with pytest.raises(ReportError, match="measured otherwise"):
-        earlier_cells(tmp_path, "another machine.")
-    (tmp_path / "cells.json").write_text('{"cells": [{}], "skipped": [], "how": ""}')
-    with pytest.raises(ReportError, match="holds no finished cells"):
-        earlier_cells(tmp_path, "")
-
-
-def test_a_resumed_run_that_is_stopped_again_keeps_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three cells is measured anew, and stopped, while the first and the third are there already."""
-    monkeypatch.chdir(tmp_path)
-    machine = EmulationSupport(missing="", netem=True)
-    monkeypatch.setattr(wide_area, "check_emulation", lambda: machine)
-    monkeypatch.setattr(wide_area, "ENDING", ())  # the signals of the tests' own process
-    losses = ["--rates", "10", "--round-trips", "100", "--losses", "0", "1", "2", "--dilations", "1"]
-    monkeypatch.setattr("sys.argv", ["bench-wan", *losses])
-    earlier = [dataclasses.replace(cell_result(), link=LinkSpec(10, 100, loss)) for loss in (0.0, 0.02)]
-    how = wide_area._how(machine, wide_area._arguments())
-    write_cells(earlier, [], how, tmp_path)
-    monkeypatch.setattr("sys.argv", ["bench-wan", *losses, "--resume", str(tmp_path)])
-    measured: list[LinkSpec] = []
-
-    def stopped(link: LinkSpec, *_: object) -> CellResult:
-        measured.append(link)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(wide_area, "_cell", stopped)
-    with pytest.raises(SystemExit, match="130"):
-        wide_area.main()
-    assert measured == [LinkSpec(10, 100, 0.01)]
-    (kept,) = (tmp_path / "runs").glob("*/cells.json")
-    assert read_cells(kept)[0] == earlier

@@ -39,19 +39,6 @@ def test_a_line_without_a_rate_only_delays() -> None:
     assert {arrival_s for arrival_s, _ in line.due(2.0)} == {1.05}
 
 
-def test_jitter_delays_packets_and_keeps_their_order() -> None:
-    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=1 << 20, jitter_ms=20), seed=1)
-    sizes = range(40, 540)
-    for size in sizes:
-        line.offer(bytes(size), 0.0)
-    found = line.due(99.0)
-    assert [len(packet) for _, packet in found] == list(sizes)
-    sent_s = [sum(sizes[: number + 1]) / 1_000_000 for number in range(len(sizes))]
-    extra_s = [arrival_s - out_s - 0.05 for (arrival_s, _), out_s in zip(found, sent_s, strict=True)]
-    assert min(extra_s) > -1e-9
-    assert 0.015 < max(extra_s) < 0.02 + 1e-9
-
-
 def test_a_star_may_have_another_line_up_than_down() -> None:
     slow, fast = LineQuality(0.8, 0, 0, 10_000), LineQuality(None, 0, 0, 0)
     star = StarTopology([slow, fast], [fast, fast], seed=1)

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric
 
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
 
-Stage = Literal["waiting", "training", "complete"]
+Stage = Literal["waiting", "paused", "training", "complete"]
 Plain = dict[str, Any]
 
 
@@ -42,6 +43,11 @@ class RunView(ABC):
     @abstractmethod
     def condition(self) -> str:
         """The stage, in words."""
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that holds now."""
+        return self._hall.pause
 
     @property
     @abstractmethod

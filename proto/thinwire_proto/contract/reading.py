@@ -1,4 +1,4 @@
-"""Reads contracts and run files, and compares contracts."""
+"""Reads and compares contracts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from thinwire_proto.contract.contract import FORMAT, Contract
-from thinwire_proto.contract.run import UNIONS, RunSpec
+from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.sections import CONTRACT_BYTES_MAX, canonical_json
 from thinwire_proto.contract.unions import UNKNOWN_KIND
-from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.errors import ContractError
 from thinwire_proto.version import VERSION
 
 UNKNOWN = ("extra_forbidden", UNKNOWN_KIND)
@@ -33,40 +33,16 @@ def parse_contract(data: bytes) -> Contract:
     return contract.as_read_from(data)
 
 
-def parse_run(document: dict[str, Any], source: str) -> RunSpec:
-    """Validate the contents of a run file. Raises ConfigError, which names the file as `source`."""
-    try:
-        return RunSpec.model_validate(document)
-    except ValidationError as error:
-        because = f"; this is thinwire {VERSION}" if _is_unknown(error) else ""
-        raise ConfigError(f"{source}: {_plain(error)}{because}") from None
-
-
-def contract_like(held: Contract, run: RunSpec) -> Contract:
-    """The contract that a run file asks for, completed from `held` with the manifest and the derived keys of the data.
-
-    Raises ValidationError if the two make no contract: if the file has another kind of data or model, `held` has no
-    derived keys for it.
-    """
-    return Contract.model_validate(_asked(held, run) | {"parameters": held.parameters})
-
-
-def _asked(held: Contract, run: RunSpec) -> dict[str, Any]:
-    """The sections of `contract_like`, unchecked."""
-    asked = run.model_dump()
-    for section, ours, theirs in (("data", held.data, run.data), ("model", held.model, run.model)):
-        if type(ours) is type(theirs):
-            asked[section] |= {key: getattr(ours, key) for key in (*ours.DERIVED, *ours.LOCAL)}
-    asked["model"] |= run.model.completed_like(held.model)
-    return asked
-
-
 def run_differences(held: Contract, run: RunSpec) -> list[str]:
-    """The fields in which a run file differs from a run's contract, in words. See `differences`."""
-    try:
-        return differences(held, contract_like(held, run))
-    except ValidationError:
-        here, there = held.model_dump(mode="json"), from_json(canonical_json(_asked(held, run)))
+    """The fields in which a run file differs from a run's contract, in words. See `differences`.
+
+    What a run file leaves out, because the coordinator computes it, is as in the contract.
+    """
+    here, there = held.model_dump(mode="json"), run.model_dump(mode="json")
+    for section, spec, asked in (("data", held.data, run.data), ("model", held.model, run.model)):
+        if type(spec) is type(asked):
+            there[section] |= {key: here[section][key] for key in (*spec.DERIVED, *spec.LOCAL)}
+    there["model"] |= run.model.completed_like(held.model)
     found: list[str] = []
     for section in RunSpec.model_fields:
         ours, theirs = here[section], there[section]
@@ -118,11 +94,8 @@ def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
 
 def _hint(error: ValidationError) -> str:
     """The end of an error text, where a key or a kind is unknown."""
-    return "; it needs another thinwire, or a package that extends it" if _is_unknown(error) else ""
-
-
-def _is_unknown(error: ValidationError) -> bool:
-    return any(entry["type"] in UNKNOWN for entry in error.errors())
+    is_unknown = any(entry["type"] in UNKNOWN for entry in error.errors())
+    return "; it needs another thinwire, or a package that extends it" if is_unknown else ""
 
 
 def _plain(error: ValidationError) -> str:
@@ -132,18 +105,9 @@ def _plain(error: ValidationError) -> str:
         field = ".".join(str(part) for part in entry["loc"])
         given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r:.80})"
         if entry["type"] == "extra_forbidden":
-            found.append(f"{field}: there is no such key{_other_kinds(entry['loc'])}")
+            found.append(f"{field}: there is no such key")
         elif entry["type"] == "value_error":
             found.append(f"{field + ': ' if field else ''}{entry['ctx']['error']}")
         else:
             found.append(f"{field}: {entry['msg'][0].lower()}{entry['msg'][1:]}{given}")
     return "; ".join(found)
-
-
-def _other_kinds(path: tuple[int | str, ...]) -> str:
-    """Name the kinds of the section that do have an unknown key, if any."""
-    for union in UNIONS:
-        if path[0] == union.section and len(path) == 2:
-            kinds = [kind.name for kind in union if path[1] in kind.spec.model_fields]
-            return f"; it is for {union.section}.kind = {', '.join(kinds)}" if kinds else ""
-    return ""

@@ -131,7 +131,7 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
     votes = {letter: bench.payload(ord(letter), K) for letter in HONEST}
     others = [asyncio.ensure_future(rounds.contribute(letter, votes[letter])) for letter in HONEST if letter != "e"]
     async with Within(PATIENCE_S):
-        while not bench.swarm.driver.sealing:
+        while not bench.swarm.driver.machine.sealing:
             await asyncio.sleep(0.01)
     assert (await rounds.contribute("e", votes["e"])).reason is Reason.LATE
     go_on.set()

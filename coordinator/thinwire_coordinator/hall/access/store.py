@@ -13,6 +13,7 @@ from thinwire_coordinator.hall.access.addresses import network_of
 from thinwire_coordinator.hall.access.database import FILE, Database
 from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
+from thinwire_coordinator.hall.access.pauses import Pauses
 
 NODES_MAX = 1 << 16
 """Enrolled nodes that are kept, about 31 MB."""
@@ -280,6 +281,7 @@ class AccessStore:
         self.nodes = NodeTable(self._db)
         self.bans = BanTable(self._db)
         self.settings = SettingsTable(self._db)
+        self.pauses = Pauses(self.settings)
         self.standings = StandingTable(self._db)
 
     def close(self) -> None:

@@ -140,7 +140,6 @@ class Counters(Collector):
         yield one(definitions.SAMPLES_SKIPPED, counts.samples_skipped)
         yield family(definitions.COMPONENTS, {"up": counts.votes, "down": counts.update_components})
         yield family(definitions.COMPONENT_BYTES, {"up": counts.votes_bytes, "down": counts.update_bytes})
-        yield family(definitions.UPDATES, counts.updates)
         yield one(definitions.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
         yield family(definitions.CHANGES, {"came": counts.came, "left": counts.left, "lost": counts.lost})
         refusals = {(what, why.value): counts.refused[what, why] for what in ("call", "join") for why in DoorReason}
@@ -160,7 +159,7 @@ class Counters(Collector):
             yield family(definitions.WIRE_BYTES, {"sent": wire.sent, "received": wire.received})
 
 
-STATES = ("starting", "waiting", "training", "complete", "failed")
+STATES = ("starting", "waiting", "paused", "training", "complete", "failed")
 PLACES = ("state", "bodies")
 """Labels of the disks, in the order in which `capacity.measure` returns them."""
 CONTRACT_DIGITS = 16

@@ -119,6 +119,7 @@ class RoundMachine:
         self._beat: float | None = None  # deadline of the previous round
         self._not_before = float("-inf")
         self._stopped = False
+        self._held = False
         self.step = step
         self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
 
@@ -134,7 +135,17 @@ class RoundMachine:
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
 
     @property
+    def sealing(self) -> bool:
+        return self.phase is Phase.SEALING
+
+    @property
+    def complete(self) -> bool:
+        """Whether all updates of the run are sealed."""
+        return self.phase is Phase.COMPLETE
+
+    @property
     def next_round(self) -> int:
+        """The number of the next round to open."""
         return self._next_round
 
     @property
@@ -250,6 +261,11 @@ class RoundMachine:
         assert current is not None
         return [self._void(current, why), *self._advance(now)]
 
+    def hold(self, now: float, *, held: bool) -> list[Action]:
+        """Open no round while held. An open one ends as it would."""
+        self._held = held
+        return self._advance(now)
+
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""
         self._stopped = True
@@ -265,6 +281,8 @@ class RoundMachine:
         return actions
 
     def _enough(self) -> bool:
+        if self._held:
+            return False
         on_the_clock = self._spec.pace == "clock" and self._wait_for <= len(self._active)
         return on_the_clock or self.missing_nodes == 0
 
