@@ -5,12 +5,12 @@ from __future__ import annotations
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.kinds import KINDS, kind
-from thinwire_node.observe import metrics as node_metrics
+from thinwire_node.observe.definitions import METRICS as NODE_METRICS
 from tools.generated import write_or_check
 
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
 COORDINATOR = (*definitions.METRICS, *OF_KINDS)
-NODE = node_metrics.ALL
+NODE = tuple(NODE_METRICS)
 TABLES = (
     ("The coordinator", COORDINATOR),
     ("A node", NODE),

@@ -37,8 +37,8 @@ from bench.speed.synthetic import uniform_votes
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
-from thinwire_node.options import NodeOptions
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Extraction, Work
 from thinwire_node.training.precision import compute_dtype

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost
+from thinwire_common.logs import tell
+from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Entrance, LinkLost, Refused
 from thinwire_node.kinds import Machine, PartSettings, name_of
 from thinwire_node.part import Part
 from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
-from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
-from thinwire_node.storage.state import NodeState
+from thinwire_node.storage.state import DATA_FILE, NodeState
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, task_of
+from thinwire_proto.task import DataSource, data_kind_of, task_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -74,13 +75,23 @@ class Bootstrap:
         return machine.kind(name_of(contract)).make_part(about)
 
     async def join(self, exchange: Entrance, name: str) -> Admission:
-        """Join with what this node has. Raises what `session.join.join` does."""
-        held = self._held()
+        """Join with what this node has, and store the run's contract. Raises LinkLost, Refused or ContractError, or a
+        ThinwireError if this machine cannot take part in the run."""
+        kept, held = self.contract, self._held()
         replica_step = held.step if held else None
         claim = self.part.claim() if self.part is not None else None
-        applicant = Applicant(self._state.key, name, self.contract, self._state.head, replica_step, claim)
-        admission = await join(exchange, self._state, applicant, self._check)
-        self.contract = admission.contract
+        admission = await exchange.join(Applicant(self._state.key, name, kept, self._state.head, replica_step, claim))
+        theirs = admission.contract
+        if kept is not None and theirs.hash != kept.hash:
+            raise Refused(
+                "the coordinator accepted this node's contract and then sent a different one; to take part in the "
+                "coordinator's run, give another --state-dir"
+            )
+        # a stored contract is checked again, because the node may have been upgraded
+        await asyncio.to_thread(self._check, theirs)
+        if kept is None:
+            self._state.write("contract.json", theirs.written)
+        self.contract = theirs
         return admission
 
     async def take_up(self, exchange: Entrance, admission: Admission) -> Ready:
@@ -146,3 +157,43 @@ class Bootstrap:
             raise LocalError(f"the weights of the base: {error}; {MEND_DISK}") from None
         except BlobUnavailable as error:
             raise LinkLost(str(error)) from None
+
+
+async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -> DataSource:
+    """Load the data from the state directory, or fetch it from the swarm."""
+    data = await asyncio.to_thread(state.data, contract)
+    if data is None:
+        kind = data_kind_of(contract.data)
+        size_max = kind.file_bytes_max(contract.data)
+        text = f"fetching the data's file (at most {size_max:,} bytes); shards that it lists come as they are needed"
+        log.info("%s", text)
+        file = await exchange.corpus(contract)
+        data = await asyncio.to_thread(kind.open, file, contract, state.blobs)
+        state.write(DATA_FILE, file)
+    return data
+
+
+async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contract) -> Replica:
+    """Fetch the newest snapshot. Resumes a partial download where it broke off."""
+    begun = state.partial_snapshot()
+    held_bytes = begun.size if begun else 0
+    text = "fetching a snapshot" + (f"; {held_bytes:,} bytes are already here" if begun else "")
+    tell(log, logging.INFO, "node.fetching_snapshot", text, here_bytes=held_bytes)
+    try:
+        passing = await exchange.snapshot(state.path(""), contract, begun)
+    except BeyondTheEnd as error:
+        if begun is None:
+            raise
+        # the partial file would be too long at the next attempt as well
+        log.warning("%s", str(error))
+        begun.path.unlink()
+        passing = await exchange.snapshot(state.path(""), contract, None)
+    try:
+        replica = await asyncio.to_thread(load_replica, contract, passing)
+    except Exception:
+        passing.unlink()  # the file is damaged; the next attempt starts from the beginning
+        raise
+    state.rename(passing, "replica.safetensors")
+    text = f"snapshot of step {replica.step}, {replica.layout.parameters:,} parameters"
+    tell(log, logging.INFO, "node.snapshot_fetched", text, step=replica.step)
+    return replica

@@ -15,9 +15,9 @@ from thinwire_common.units import human_seconds
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
-from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced
+from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced, Surroundings
 from thinwire_node.exchange.short_names import short_name
-from thinwire_node.kinds import Machine, Surroundings, name_of
+from thinwire_node.kinds import Machine, name_of
 from thinwire_node.machine import RealMachine
 from thinwire_node.part import ParametersDiffer, Part, Session
 from thinwire_node.session.record import Record, tell_totals
@@ -255,11 +255,11 @@ class Node:
         surroundings = Surroundings(
             settings.address, machine.clocks, self.record.traffic, settings.invite, thin_line=thin_line
         )
-        exchange = machine.kind(name_of(self.contract)).open_exchange(surroundings)
         self._joined = False
         self.doing = "connecting"
+        self._is_fetching = True
+        exchange = await machine.kind(name_of(self.contract)).open_exchange(surroundings)
         try:
-            self._is_fetching = True
             ready, head_step = await self._join(exchange)
             self._is_fetching = False
             self.session = session = ready.part.session(exchange, head_step, ready.data, ready.fetcher)

@@ -8,34 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.port import Entrance
-from thinwire_node.options import NodeOptions
+from thinwire_node.exchange.port import Entrance, Surroundings
 from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.threads import Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.identity.invite import Invite
 from thinwire_proto.kinds import Kinds
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The arguments that open an exchange.
-
-    address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
-    that answers there; None: any is taken. thin_line: whether to bound what is on its way to this node, as
-    `exchange.coordinator.link` explains."""
-
-    address: str
-    clocks: Clocks
-    traffic: Traffic
-    invite: Invite | None = None
-    thin_line: bool = False
 
 
 class Machine(Protocol):
@@ -80,8 +63,8 @@ class Kind(Protocol):
     """A kind of exchange, as a node needs it."""
 
     @staticmethod
-    def open_exchange(surroundings: Surroundings) -> Entrance:
-        """Raises ConfigError."""
+    async def open_exchange(surroundings: Surroundings) -> Entrance:
+        """Raises ConfigError or LinkLost."""
 
     @staticmethod
     def make_part(settings: PartSettings) -> Part:

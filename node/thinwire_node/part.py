@@ -7,11 +7,10 @@ disk.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from thinwire_node.exchange.port import MomentumClaim
-from thinwire_node.peers import Peers
+from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
 from thinwire_proto.errors import ReplicaError
@@ -36,24 +35,6 @@ class Session(Protocol):
     @property
     def trained_through(self) -> int | None:
         """The last sample position in what the node keeps."""
-
-
-@dataclass(frozen=True)
-class PartView:
-    """What a part shows to observers. words: what it does; goes_on: whether it does so without a session too. step: how
-    far its replica is. Times are in seconds. None: not known yet, or no round is open to the node."""
-
-    words: str
-    goes_on: bool = False
-    step: int | None = None
-    head_step: int | None = None
-    round: int | None = None
-    round_left_s: float | None = None
-    k: int | None = None
-    clock_offset_s: float | None = None
-    clock_error_s: float | None = None
-    to_deliver: int = 0
-    peers: Peers | None = None
 
 
 class Part(ABC):

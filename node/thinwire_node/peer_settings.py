@@ -20,10 +20,8 @@ class PeerSettings:
     dials: bool = True
 
 
-def read_peers(text: str | None) -> PeerSettings:
+def read_peers(text: str) -> PeerSettings:
     """Read the option `--peers`: [HOST:]PORT, or `relay`. Raises ValueError."""
-    if text is None:
-        return PeerSettings()
     if text == RELAY:
         return PeerSettings(dials=False)
     host, colon, port = text.rpartition(":")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -118,13 +118,9 @@ def machine_memory_bytes() -> int:
     try:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
-        whole = _windows_memory_bytes()
+        whole = 1 << 40  # not known here: only --memory-max bounds it
     limit = memory_limit_bytes()
     return whole if limit is None else min(whole, limit)
-
-
-def _windows_memory_bytes() -> int:
-    return 1 << 40  # not known here: only --memory-max bounds it
 
 
 def declared_needs(contract: Contract) -> Needs:
@@ -153,15 +149,10 @@ def measured_needs(contract: Contract) -> Needs:
     tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
     frozen = sum(tensor.numel() for tensor in tensors.values() if not tensor.requires_grad)
     buffers = sum(tensor.nbytes for module in model.modules() for tensor in module.buffers(recurse=False))
-    return Needs(
-        trained=declared.trained,
+    return replace(
+        declared,
         frozen=max(declared.frozen, FROZEN_BYTES_A_PARAMETER * frozen) + buffers,
-        data=declared.data,
         activations=activation_bytes(task, contract.model),
-        state_disk=declared.state_disk,
-        base_disk=declared.base_disk,
-        data_disk=declared.data_disk,
-        cache_disk=declared.cache_disk,
     )
 
 

@@ -14,7 +14,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from thinwire_planner.cli.parser import parser  # noqa: PLC0415 - takes long enough for a Ctrl-C
+    from thinwire_planner.cli.run import parser  # noqa: PLC0415 - takes long enough for a Ctrl-C
 
     arguments = parser().parse_args()
     arguments.command(arguments)

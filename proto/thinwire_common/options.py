@@ -125,8 +125,8 @@ def add_options(parser: argparse._ActionsContainer, options: type[Options], *nam
         add_option(parser, options, name)
 
 
-def add_option(parser: argparse._ActionsContainer, options: type[Options], name: str, *aliases: str) -> None:
-    """Add one option. aliases: other spellings of it."""
+def add_option(parser: argparse._ActionsContainer, options: type[Options], name: str) -> None:
+    """Add one option."""
     field = options.model_fields[name]
     positional = _extra(field)["positional"]
     default = default_of(field)
@@ -137,7 +137,7 @@ def add_option(parser: argparse._ActionsContainer, options: type[Options], name:
     else:
         given["choices" if _choices(field) else "metavar"] = _choices(field) or metavar_of(field)
     text = (f"{field.description} ({'; '.join(notes)})" if notes else f"{field.description}").replace("%", "%%")
-    flags = [name] if positional else [flag(options, name), *aliases]
+    flags = [name] if positional else [flag(options, name)]
     parser.add_argument(*flags, default=argparse.SUPPRESS, help=text, **given)
 
 

@@ -70,7 +70,7 @@ def chosen(arguments: list[str]) -> tuple[Path, Path | None]:
 def test_state_slots_and_a_state_directory_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     home = DEFAULT_STATE_DIR.expanduser()
     assert chosen([]) == (home, None)
-    assert chosen(["--state-slots", "s"]) == chosen(["--places", "s"]) == (home, Path("s"))
+    assert chosen(["--state-slots", "s"]) == (home, Path("s"))
     with pytest.raises(SystemExit):
         chosen(["--state-slots", "s", "--state-dir", "d"])
     monkeypatch.setenv("THINWIRE_NODE_STATE_SLOTS", "e")

@@ -124,14 +124,14 @@ def test_results_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     packed = read(tmp_path / "text")
     assert packed.as_tokens().train.max() < 300
     texts, results, items = Texts(tmp_path / "text"), tmp_path / "card.jsonl", [Item("quick", "adamw", 1, 512 * 6)]
-    work(items, texts, CPU, results, time.monotonic() + 60)
+    work(items, texts, CPU, results, math.inf)
     lines = read_results(results, Line)
     assert len(lines) >= 4
     assert lines[-1].run.tokens == 512 * 6
     results.unlink()
     for line in lines[:-1]:
         append(results, line)
-    work(items, texts, CPU, results, time.monotonic() + 60)
+    work(items, texts, CPU, results, math.inf)
     again = read_results(results, Line)
     assert [line.run for line in again] == [line.run for line in lines]
     assert again[-1].loss == pytest.approx(lines[-1].loss, abs=1e-4)

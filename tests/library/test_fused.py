@@ -27,8 +27,8 @@ from thinwire.compression.sent import Sent
 from thinwire.compression.trial import decide, disagreement, hard_tiles, reference_topk
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
-from thinwire_node.options import NodeOptions
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star import part as star_part
 from thinwire_node.star.part import StarPart
 from thinwire_proto.contract import DemoSpec, Parameter

@@ -30,7 +30,7 @@ def test_the_best_of_the_last_probes_is_used() -> None:
         assert clock.add(probe(5.0, delay_s, 0.0), 1) is None
     assert clock
     assert clock.error(100.1) == pytest.approx(0.005, abs=1e-4)
-    assert clock.here(110.0, 100.1) == pytest.approx(105.0, abs=0.006)
+    assert 110.0 - clock.offset(100.1) == pytest.approx(105.0, abs=0.006)
 
 
 @pytest.mark.parametrize("jump", [-7200.0, -0.5, 0.5, 7200.0])

@@ -17,9 +17,8 @@ import zstandard
 from support.hostile_coordinator import HostileCoordinator, serving
 from support.small import small_contract
 from thinwire_node.daemon import Node
-from thinwire_node.options import NodeOptions
 from thinwire_node.resources import ResourceLimits
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire import service_pb2 as pb

@@ -20,13 +20,11 @@ from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.report import TAKES_PART
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
-from thinwire_node.options import NodeOptions
-from thinwire_node.peers import Edge, Peers
+from thinwire_node.report import TAKES_PART, Edge, Peers
 from thinwire_node.session.record import Record, tell_totals
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 
@@ -88,7 +86,7 @@ def test_the_view_shows_every_figure() -> None:
     assert "wire: TCP of the connections to the coordinator" in bytes_told
     unread = replace(REPORT, bytes=replace(REPORT.bytes, wire_sent=None, wire_received=None))
     assert not any("wire" in line.plain for line in byte_lines(unread, 80))
-    troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
+    troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, dropped=3, too_old=4))
     text = _plain(lines(troubled, 100))
     assert "not counted  1, most recently: the round is over" in text
     assert [line.split()[0] for line in text.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
@@ -103,8 +101,8 @@ def test_a_narrow_terminal_shows_every_figure_whole(
     columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edges = [Edge(member, "relay", 3_456_789) for member in (1, 2)]
-    peers = Peers(5, 3, 1, 0, 0, 34.5, 0, {"relay": 1_234_567}, {"relay": 7_654_321}, edges)
-    for folder, report in (("star", REPORT), ("gossip", replace(REPORT, peers=peers))):
+    peers = Peers(5, 3, 1, 34.5, 0, {"relay": 1_234_567}, {"relay": 7_654_321}, edges)
+    for folder, report in (("star", REPORT), ("gossip", replace(REPORT, part=replace(REPORT.part, peers=peers)))):
         (tmp_path / folder).mkdir()
         status.write(tmp_path / folder, report)
         shown = {}

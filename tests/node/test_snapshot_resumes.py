@@ -12,11 +12,12 @@ import grpc
 import pytest
 from grpc.aio import ServicerContext as Context
 
+from support.clocks import CLOCKS
 from support.small import random_replica, small_contract
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.coordinator.link import connect
-from thinwire_node.exchange.port import Exchange, LinkLost
-from thinwire_node.session.join import fetch_snapshot
+from thinwire_node.bootstrap import fetch_snapshot
+from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.exchange.port import Exchange, LinkLost, Surroundings
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
@@ -69,7 +70,7 @@ async def served(store: Store) -> AsyncIterator[Exchange]:
     add_SwarmServicer_to_server(store, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    link = await connect(f"127.0.0.1:{port}", None, Traffic())
+    link = await Link.open(Surroundings(f"127.0.0.1:{port}", CLOCKS, Traffic()))
     try:
         yield cast(Exchange, link)  # of an exchange, only `snapshot` is called
     finally:

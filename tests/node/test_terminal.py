@@ -48,7 +48,7 @@ def test_log_lines_scroll_above_the_live_view(screen: Screen, terminal: Terminal
     assert view(first) == first  # no log lines yet
     for number in range(100):  # more than the screen has rows
         say(terminal, f"line {number}")
-    terminal.show(replace(REPORT, place=replace(REPORT.place, step=118)))
+    terminal.show(replace(REPORT, part=replace(REPORT.part, step=118)))
     found = screen.shows(lambda lines: "step 118 of 200" in "".join(lines) and "line 99" in lines)
     assert len(found) == 23  # the cursor is in the last row
     assert found[: len(found) - len(first)] == [f"line {number}" for number in range(100 - 23 + len(first), 100)]
@@ -78,7 +78,7 @@ def test_a_blocked_terminal_does_not_block_the_node(screen: Screen, terminal: Te
     def node() -> None:
         for number in range(5000):
             say(terminal, f"line {number} of a log without a reader")
-            terminal.show(replace(REPORT, place=replace(REPORT.place, step=number)))
+            terminal.show(replace(REPORT, part=replace(REPORT.part, step=number)))
         done.set()
 
     threading.Thread(target=node, daemon=True).start()

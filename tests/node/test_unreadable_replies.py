@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from support.clocks import CLOCKS
 from support.http2_client import ACK, END_HEADERS, END_STREAM, HEAD_BYTES, HEADERS, PREFACE, SETTINGS, frame
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.link import Link
@@ -31,7 +32,7 @@ class Junk(grpc.GenericRpcHandler):
 def link_to(port: int) -> Link:
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     stub: Any = SwarmStub(CountedChannel(channel, Traffic()))  # type: ignore[call-overload]
-    return Link(stub, channel.close)
+    return Link(stub, channel.close, CLOCKS)
 
 
 @pytest.fixture

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from thinwire_planner.choosing.choice import Predicted, predict, take, tokens_to, with_times
+from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.plan import (
     NO_CHANGE,
-    NOT_LOOKED_FOR,
-    Goal,
     change_in_words,
     gain_of,
     make_plan,
     three_digits,
 )
 from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes
-from thinwire_planner.cli.curves import read_curves
-from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
+from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 
 PARAMETERS = 885_888
-RUNS = Path(__file__).parents[2] / "docs" / "convergence" / "runs.jsonl"
 
 
 def setting(nodes: int, mbit: float, rtt_ms: float, variation: float = 0.1, compute_s: float = 0.42) -> Setting:
@@ -37,7 +29,7 @@ def setting(nodes: int, mbit: float, rtt_ms: float, variation: float = 0.1, comp
 
 def made(name: str, seconds: float, looseness: float = 0.0, caution: str = "") -> Predicted:
     forecast = Forecast(seconds, 1.0, ())
-    return Predicted(FormulaVariant(name, name, lambda _: forecast, False, looseness, caution=caution), forecast)
+    return Predicted(Variant(name, name, lambda _: forecast, False, looseness, caution=caution), forecast)
 
 
 def test_the_fastest_is_taken_and_of_equals_the_plainest() -> None:
@@ -167,94 +159,6 @@ def test_what_is_faster_and_not_recommended_is_named_with_the_reason(rate: float
     assert all("one bit" in reason and "; it ends 3.2% above AdamW's loss" in reason for reason in said)
 
 
-def test_of_several_optimizers_the_one_that_is_there_first_counts() -> None:
-    where = setting(4, 1000, 1)
-    curves = {"gossip-dense": [(3000.0, 2.0)], "gossip-dense-muon": [(1000.0, 2.0)], "gossip-dense-noise": [(9.0, 3.0)]}
-    found = {one.name: one for one in with_times(make_plan(where).by_time, curves, 2.0, 10.0)}
-    one = found["gossip, one-peer-exponential, dense"]
-    assert one.arm == "gossip-dense-muon"
-    assert one.to_loss_s == pytest.approx(100 * one.seconds)
-    assert found["gossip, ring, dense"].to_loss_s is None
-
-
 def test_changes_are_sentences() -> None:
     assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
     assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"
-
-
-def test_tokens_to_a_loss_are_interpolated() -> None:
-    curve = [(100.0, 4.0), (200.0, 3.0), (400.0, 2.0)]
-    assert tokens_to(curve, 3.0) == pytest.approx(200)
-    assert tokens_to(curve, 2.5) == pytest.approx((200 * 400) ** 0.5)
-    assert tokens_to(curve, 5.0) == 100
-    assert tokens_to(curve, 1.0) is None
-
-
-def test_with_curves_the_time_to_the_loss_decides() -> None:
-    """All-reduce needs half of the tokens here, and takes 30% longer for a step."""
-    where = setting(4, 1e6, 0.001, variation=0.3)
-    curves = {"adamw": [(1000.0, 2.0)], "thinwire": [(2000.0, 2.0)]}
-    plan = make_plan(where, Goal(2.0, 10.0, curves))
-    assert plan.taken.name == "all-reduce, DDP"
-    assert plan.taken.to_loss_s == pytest.approx(100 * plan.taken.seconds)
-    assert NOT_LOOKED_FOR in plan.reasons
-    assert not plan.changes
-    assert make_plan(where).taken.variant.family != "all-reduce"
-
-
-def test_without_a_curve_of_a_recommended_method_the_time_of_a_step_decides() -> None:
-    where = setting(4, 10, 20)
-    plan = make_plan(where, Goal(2.0, 10.0, {"gossip-sign": [(1000.0, 2.0)]}))
-    assert plan.taken.name == make_plan(where).taken.name
-    assert plan.reasons[0].startswith("only curves of methods that are not recommended reach a loss of 2")
-    assert make_plan(where, Goal(2.0, 10.0, {})).reasons[0].startswith("no curve reaches a loss of 2")
-
-
-def test_the_least_time_is_that_of_the_recommended_methods_where_others_have_curves() -> None:
-    plan = make_plan(setting(4, 10, 20), Goal(2.0, 10.0, {"adamw": [(1000.0, 2.0)], "diloco-64": [(1000.0, 2.0)]}))
-    assert plan.taken.name == "all-reduce, DDP"
-    assert "the least of all recommended methods with a curve" in plan.reasons[0]
-
-
-def written(folder: Path, runs: list[dict[str, Any]]) -> Path:
-    path = folder / "runs.jsonl"
-    path.write_text("".join(json.dumps(run) + "\n" for run in runs), encoding="utf-8")
-    return path
-
-
-def test_a_loss_before_training_and_a_run_that_diverged_are_no_curve(tmp_path: Path) -> None:
-    lines = []
-    for loss in (math.nan, 1.5):
-        run = {"run": {"arm": "adamw", "tokens": 100, "nodes": 4}, "loss": loss, "curve": [(0, 5.0), (50, 3.0)]}
-        lines.append(run)
-    curve = read_curves(written(tmp_path, lines), 4)["adamw"]
-    assert curve == [(50, 3.0), (100, 1.5)]
-    assert tokens_to(curve, 4.0) == 50
-
-
-def test_runs_with_another_batch_are_no_curves_beside_these(tmp_path: Path) -> None:
-    """A larger batch needs more tokens for the same loss, with any method."""
-    runs = [("adamw", 16, 100, 2.0), ("thinwire", 16, 100, 2.1), ("adamw", 64, 400, 1.0)]
-    lines = []
-    for arm, samples, tokens, loss in runs:
-        described = {"arm": arm, "tokens": tokens, "nodes": 4, "size": {"samples": samples}}
-        lines.append({"run": described, "loss": loss, "curve": []})
-    assert read_curves(written(tmp_path, lines), 4) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
-
-
-@pytest.mark.parametrize(("nodes", "loss"), [(1, 1.3), (4, 1.3), (9, 1.4), (64, 1.4)])
-def test_the_curve_is_that_of_the_nearest_number_of_nodes(nodes: int, loss: float, tmp_path: Path) -> None:
-    lines = [
-        {"run": {"arm": "gossip-dense", "tokens": 100, "nodes": measured}, "loss": reached, "curve": []}
-        for measured, reached in ((4, 1.3), (16, 1.4))
-    ]
-    assert read_curves(written(tmp_path, lines), nodes) == {"gossip-dense": [(100, loss)]}
-
-
-def test_the_runs_of_make_science_are_curves() -> None:
-    curves = read_curves(RUNS, 4)
-    runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-    assert {"adamw", "thinwire", "diloco-16"} <= curves.keys()
-    run = next(run for run in runs if run["run"]["arm"] == "adamw" and run["run"]["tokens"] == 4_194_304)
-    assert curves["adamw"][-1][0] == run["run"]["tokens"]
-    assert curves["adamw"][-1][1] <= run["loss"]

@@ -13,8 +13,8 @@ from simulator.network import Network
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
-from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.kinds import Kind, PartSettings, Surroundings
+from thinwire_node.exchange.port import Surroundings
+from thinwire_node.kinds import Kind, PartSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.star.exchange import Star
 from thinwire_node.star.part import StarPart
@@ -104,7 +104,7 @@ class SimulatedMachine:
 
         class SimulatedStar:
             @staticmethod
-            def open_exchange(surroundings: Surroundings) -> Star:
+            async def open_exchange(surroundings: Surroundings) -> Star:
                 return machine.open_exchange()
 
             @staticmethod
@@ -124,10 +124,7 @@ class SimulatedMachine:
             header.round += self._network.rounds_ahead.get(self._name, 0)
             return self._name not in self._network.uploads_fail
 
-        async def connected() -> Link:
-            return Link(Calls(connection, self._service, upload), close)
-
-        return Star(connected, self.clocks)
+        return Star(Calls(connection, self._service, upload), close, self.clocks)
 
     def make_work(self, contract: Contract, replica: Replica, kept: KeptMomentum | None) -> Work:
         self.trainer = SyntheticTrainer(self.place(replica), self._random)

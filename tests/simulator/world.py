@@ -28,8 +28,7 @@ from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
-from thinwire_node.options import NodeOptions
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError

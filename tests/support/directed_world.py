@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from support.directories import assigned
 from support.member_world import ANNOUNCE_S, MemberWorld, SimulatedNode
-from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace
+from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.calls import beat_reply
-from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings
+from thinwire_coordinator.gossip.directory import Collect, Directory
 from thinwire_coordinator.gossip.formation import Plan, form
-from thinwire_coordinator.gossip.participants import Heard
-from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
+from thinwire_coordinator.gossip.participants import Heard, Participant
+from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, GossipSettings
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
@@ -82,7 +83,7 @@ class DirectedWorld(MemberWorld):
         self._offsets = random.Random(given.get("seed", 0))
         super().__init__(nodes, settings, **given)
         kind, steps = self._kind, self._iterations
-        self.directory = Directory(DirectorySettings(kind, nodes, nodes_max, beat_s, steps))
+        self.directory = Directory(GossipSettings(kind, nodes, nodes_max, beat_s, steps, 4, 1.0, 60.0, "sign"))
         self.at(0.0, self._decide)
 
     def come(self) -> int:
@@ -149,9 +150,9 @@ class DirectedWorld(MemberWorld):
     def _answer(self, node: DirectedNode) -> None:
         directory = self.directory
         known = directory.by_node[str(node.number)]
-        assignment = directory.assignment(known) if node.member.topology != directory.number else None
+        assignment = assigned(directory, known.node) if node.member.topology != directory.number else None
         unknown = directory.unknown_places(assignment, node.member.topology) if assignment else ()
-        peers = [PeerPlace(peer, KEY, ADDRESS) for peer in unknown]
+        peers = [Participant("", peer, address=ADDRESS, public_key=KEY) for peer in unknown]
         seed = (1 << 64) - 1
         reply = beat_reply(BeatAnswer("training", "", self._beat_s, LONGEST_LEASE, assignment, peers, seed))
         (self.assigning if assignment else self.answers).append(reply.ByteSize())

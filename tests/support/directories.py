@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
+from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
 from thinwire_coordinator.gossip.participants import Heard
+from thinwire_coordinator.gossip.settings import GossipSettings
+from thinwire_proto.gossip.assignment import Assignment
 
 BEAT_S = 10.0
-SETTINGS = DirectorySettings("ring", nodes_least=3, nodes_max=64, beat_s=BEAT_S, steps=10_000)
+SETTINGS = GossipSettings("ring", 3, 64, BEAT_S, steps=10_000, samples=4, patience_s=1.0, absent_s=60.0, codec="sign")
 LOST_S = SETTINGS.lost_after_s
 
 
@@ -15,6 +17,12 @@ def heard(directory: Directory, node: str, iteration: int, now: float, missed: t
     report = Heard(node, directory.number, iteration, missed)
     assert directory.why_refuse(report) == ""
     return directory.hear(report, now).member
+
+
+def assigned(directory: Directory, node: str) -> Assignment | None:
+    """The part of a node in the newest topology; None if it is no member."""
+    known = directory.by_node[node]
+    return directory.topology.assignment(known.member) if directory.topology and directory.runs(known) else None
 
 
 def begun(directory: Directory, now: float) -> FormedTopology:

@@ -16,7 +16,7 @@ from typing import Any
 from thinwire_common import files
 from thinwire_coordinator import __main__
 from thinwire_coordinator.gossip import rows
-from thinwire_coordinator.gossip.unsealed import REPORT
+from thinwire_coordinator.gossip.store import REPORT
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 
 BEAT_POINTS: dict[str, tuple[Any, str, bool]] = {

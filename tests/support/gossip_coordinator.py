@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from support.new_state import make_state
-from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
+from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.gossip import Gossip
+from thinwire_coordinator.gossip.ledger_rows import Deposited
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Workers
@@ -63,10 +64,10 @@ class ReportingNode:
         seed = int.from_bytes(self.key.public.fingerprint[:4], "big")
         return torch.randn(parameters, generator=torch.Generator().manual_seed(seed)).numpy().tobytes()
 
-    def claim(self, contract: Contract, body: bytes) -> DepositClaim:
+    def claim(self, contract: Contract, body: bytes) -> Deposited:
         found = hashlib.sha256(body).digest()
         signature = self.key.sign(statements.deposit(contract.hash, self.iteration, self.head, found))
-        return DepositClaim(self.iteration, self.head, len(body), found, signature)
+        return Deposited(self.node_id, self.iteration, self.head, found, signature)
 
 
 @dataclass
@@ -101,7 +102,7 @@ class GossipCoordinator:
     async def deposit(self, node: ReportingNode, parts: AsyncIterator[bytes] | None = None) -> str:
         body = node.body(self.run.view.layout.parameters)
         claim = node.claim(self.run.view.contract, body)
-        return await self.run.deposits.take(node.member, claim, parts or _whole(body))
+        return await self.run.deposits.take(node.member, claim, len(body), parts or _whole(body))
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from thinwire_node.gossip.journal import GossipJournal
 from thinwire_node.gossip.opening import open_training
 from thinwire_node.gossip.port import BeatAnswer, PeerPlace, Phase
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.threads import Threads, WorkerThread
@@ -106,7 +106,7 @@ class GossipNodes:
 
     async def close(self, member: int, training: GossipTraining) -> None:
         await training.stop()
-        training.close()
+        training.work.close()
         self.states.pop(member).close()
 
 

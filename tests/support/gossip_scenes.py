@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from support.gossip_problem import Network, distance, equal, loss_of, scaled_step, train, values
 from support.gossip_ranks import RANKS
 from thinwire import Gossip
-from thinwire.gossip.saved_form import STATE_VERSION
+from thinwire.gossip.saved_form import STATE_VERSION, with_form
 from thinwire_proto.errors import ConfigError, ThinwireError
 
 CODECS = ("bf16", "int8", "sign")
@@ -143,7 +143,7 @@ def resuming(rank: int) -> Any:
         torn = torch.load(io.BytesIO(saved), weights_only=True)
         torn["gossip"]["exchange"]["delta"] = None
         other = io.BytesIO()
-        torch.save(torn, other)
+        torch.save(torn | {"gossip": with_form(torn["gossip"])}, other)
         forgetful, _ = run_training(rank, settings, other.getvalue(), 7, 12)
         plain, _ = run_training(rank, settings, None, 0, 12)
         found.append((equal(whole, plain), equal(whole, again), equal(whole, forgetful)))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from thinwire_node.kinds import KINDS
-from thinwire_planner.methods.method import register_method
+from thinwire_planner.methods.method import METHODS
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.codec import Codec, register_codec
@@ -28,7 +28,7 @@ def mine(*_: object) -> object:
 TRIES: tuple[Callable[[], object], ...] = (
     lambda: register_topology("ring")(mine),  # type: ignore[arg-type]
     lambda: register_codec("sign")(Codec),
-    lambda: register_method("star")(mine),
+    lambda: METHODS.register("star")(mine),
     lambda: EXCHANGES.register(MySpec),
     lambda: TASKS.register("decoder")(mine),
     lambda: KINDS.register("star")(mine),

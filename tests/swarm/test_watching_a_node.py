@@ -157,7 +157,6 @@ def _check_the_end(swarm: RealSwarm, log: str) -> None:
     assert (sent["contribution"], received["update"]) == (node.bytes_up, node.bytes_down)
     assert received["corpus"] + received["snapshot"] == node.bytes_fetched
     assert (report["given"]["counted"], report["given"]["tokens"]) == (node.counted, node.tokens)
-    assert report["bytes"]["received_messages"]["update"] == STEPS
     # bytes on the wire also include acknowledgements and headers
     assert sum(sent.values()) < report["bytes"]["wire_sent"]
     down = sum(received.values())

@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
 from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
 from thinwire_coordinator.gossip.formation import Plan, form
@@ -25,15 +23,17 @@ from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
 from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, GossipSettings
 from thinwire_coordinator.gossip.sketches import Sketches
-from thinwire_coordinator.gossip.store import Store
-from thinwire_coordinator.gossip.unsealed import SealedReport
+from thinwire_coordinator.gossip.store import SealedReport, Store
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import Locked
+from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.gossip.seen_lines import SeenLines
 
@@ -41,24 +41,36 @@ log = logging.getLogger("thinwire.coordinator")
 
 MEASURES_AFTER = 16
 """Iterations whose samples a node must have reported before it is asked for held-out losses."""
-STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
-    Phase.TRAINING: "training",
-    Phase.COLLECTING: "deposit",
-    Phase.COMPLETE: "complete",
-}
+
+
+class ReportRefused(Exception):
+    """A report or a deposit changes nothing, for this reason."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.text)
+        self.denied = denied
 
 
 @dataclass(frozen=True)
-class _Answered:
-    """The newest report of a node's session."""
+class BeatAnswer:
+    """stage: waiting, paused, training, deposit or complete. text: in words. peers: those of the assignment whose
+    places are new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of
+    held-out sets to measure, on the parameters with which the part's iteration begins. resumes_in_s: of a pause; None:
+    nobody has said when it ends."""
 
-    session: bytes
-    number: int
-    hash: bytes
+    stage: str
+    text: str
+    next_s: float
+    lease: tuple[SampleRange, ...] = ()
+    assignment: Assignment | None = None
+    peers: Sequence[Participant] = ()
+    measure_at: int = 0
+    evaluate: Sequence[Part] = ()
+    resumes_in_s: float | None = None
 
 
 class Beats:
-    """deposited: the nodes whose parameters have come. sketches: those that nodes have sent."""
+    """sketches: those that nodes have sent."""
 
     def __init__(
         self, hall: Hall, settings: GossipSettings, sealer: RowSealer, sketches: Sketches, held_out: HeldOutLosses
@@ -68,17 +80,15 @@ class Beats:
         self._sealer = sealer
         self.sketches = sketches
         self._held_out = held_out
-        self._store = Store(hall, settings.directory)
+        self._store = Store(hall, settings)
         self.directory = self._store.directory
         if sealer.is_complete:
             self.directory.phase = Phase.COMPLETE
-        self.deposited: set[str] = set()
         self.is_closed = self._sealer.is_complete
         """Whether rows of beats are over: the next row is that of the mean."""
-        self._answered: dict[str, _Answered] = {}
+        self._answered: dict[str, SignedReport] = {}  # by node, the newest of its session
         self._forming = asyncio.Lock()
-        self.figures = GossipFigures(codec=settings.codec, beats=sealer.step)
-        self.show()
+        self.figures = GossipFigures(self.directory, settings.codec, sealer.step)
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """Handle an orderly departure: what is left of the node's lease becomes free."""
@@ -111,7 +121,7 @@ class Beats:
                 raise ReportRefused(Denied(DoorReason.MALFORMED, text))
         else:
             self._take(member, signed, sketch, address)
-            self._answered[node] = _Answered(signed.session, signed.number, signed.hash)
+            self._answered[node] = signed
         if lines is not None:
             self._see(node, lines, was_there=was_there)
         await self.decide()
@@ -146,24 +156,21 @@ class Beats:
         if says:
             self._store.unsealed.add(SealedReport(signed, member.public_key, samples))
             self.sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
-            hall = self._hall
-            elapsed_s = self._hall.now() - hall.began
-            compute_s = hall.counts.believed_s(node, report.compute_ms, elapsed_s)
+            elapsed_s = self._hall.now() - self._hall.began
+            compute_s = self._hall.counts.believed_s(node, report.compute_ms, elapsed_s)
             self._hall.events.tell(ContributionOffered(node, 0, compute_s))
 
     def _see(self, node: str, lines: SeenLines, *, was_there: bool) -> None:
         """Take the lines of a node, and show them with the ids of its peers. was_there: before this coordinator began,
         and it has not reported since."""
-        hall, sent, received = self._hall, lines.direct_sent, lines.direct_received
-        elapsed_s = self._hall.now() - hall.began
-        hall.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
+        sent, received, elapsed_s = lines.direct_sent, lines.direct_received, self._hall.now() - self._hall.began
+        self._hall.counts.direct_is(node, sent, received, elapsed_s, is_older=was_there)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
-        edges = tuple(
+        self.figures.edges[node] = tuple(
             SeenPeer(known.node, edge.line, None if (edge.iteration or 0) > self._settings.steps else edge.iteration)
             for known, edge in named
             if known is not None
         )
-        self.figures.edges[node] = edges
 
     async def decide(self) -> None:
         """Form the topology that is due, or begin to collect parameters."""
@@ -180,7 +187,6 @@ class Beats:
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
                 log.info("%s", decision.reason)
-        self.show()
 
     def _tell(self, plan: Plan) -> None:
         text = f"topology {plan.number} from iteration {plan.start}, {len(plan.members)} members: {plan.reason}"
@@ -206,7 +212,11 @@ class Beats:
             text = directory.why_left_out(known, self._hall.now())
             return BeatAnswer("waiting", f"not a member now: {text}", soon_s)
         if directory.phase is Phase.COLLECTING:
-            text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
+            text = (
+                "waiting for the parameters of others"
+                if known.node in self.figures.deposited
+                else "send the parameters"
+            )
             return BeatAnswer("deposit", text, soon_s)
         return self._training(known, topology, soon_s)
 
@@ -237,11 +247,9 @@ class Beats:
         first_s = max(soon_s, self._settings.beat_s / LEASE_FIRST) + soon_s
         return known.computing_s is None and self._hall.now() - known.since < first_s
 
-    def _place(self, member: int) -> PeerPlace:
-        known = self.directory.of_member(member)
-        if known is None:  # it was forgotten
-            return PeerPlace(member, bytes(32), "")
-        return PeerPlace(member, known.public_key, known.address)
+    def _place(self, member: int) -> Participant:
+        """A peer and its place, which nobody knows of a node that was forgotten."""
+        return self.directory.of_member(member) or Participant("", member, public_key=bytes(32))
 
     async def seal(self) -> None:
         """Seal the reports of a beat, if there are any. Raises OSError or LedgerError."""
@@ -257,7 +265,6 @@ class Beats:
         await self.decide()
         await self.seal_reports()
         self._ask()
-        self.show()
 
     @property
     def all_sealed(self) -> bool:
@@ -276,7 +283,6 @@ class Beats:
                 self._store.unsealed.put_back(pending)
                 return
             self._show_measured(measured)
-            self.show()
             event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.contract)
             self.figures.beats = self._sealer.step
             if not math.isnan(event.loss):
@@ -335,18 +341,3 @@ class Beats:
         if member is not None and member.reports:
             member.reports = False
             self._hall.events.tell(NodeWent(node, lost=lost))
-
-    def show(self) -> None:
-        """Bring the figures up to date."""
-        directory, figures = self.directory, self.figures
-        running = directory.running
-        members = running or [known for known in directory.by_node.values() if directory.runs(known)]  # all may be away
-        done = [known.iteration for known in members] or [0]
-        begun = directory.number > 0 or directory.phase is not Phase.TRAINING
-        figures.stage = STAGES[directory.phase] if begun else "waiting"
-        figures.missing = 0 if begun else max(0, directory.settings.nodes_least - len(directory.present))
-        figures.topology = directory.number
-        figures.members = len(directory.topology.plan.members) if directory.topology else 0
-        figures.present = len(running)
-        figures.iterations = min(done), int(statistics.median_low(done)), max(done)
-        figures.deposits = len(self.deposited)

@@ -7,10 +7,11 @@ from typing import Any
 
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim, ReportRefused
+from thinwire_coordinator.gossip.beats import BeatAnswer, ReportRefused
 from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.judging import address_of
+from thinwire_coordinator.gossip.ledger_rows import Deposited
 from thinwire_coordinator.gossip.relay import Relay, relay_parcels
 from thinwire_coordinator.hall.access.door import Denied, Door, DoorReason
 from thinwire_coordinator.hall.counts import Counts
@@ -61,9 +62,9 @@ class GossipService(Service):
         first = await anext(parts, pb.DepositPart())
         member = await self.member(context)
         header = first.header
-        claim = DepositClaim(header.iteration, header.head, header.body_bytes, header.hash, header.signature)
+        claim = Deposited(member.node_id, header.iteration, header.head, header.hash, header.signature)
         try:
-            refused = await self.run.deposits.take(member, claim, _bytes(first, parts))
+            refused = await self.run.deposits.take(member, claim, header.body_bytes, _bytes(first, parts))
         except ReportRefused as error:
             raise CallRefused(error.denied) from None
         return pb.DepositReply(refused=refused)
@@ -100,7 +101,7 @@ def _figures(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:
         disagreement=figures.disagreement,
         disagreement_error=figures.error,
         disagreement_in_steps=figures.in_steps,
-        deposits=figures.deposits,
+        deposits=len(figures.deposited),
         beats=figures.beats,
         codec=figures.codec,
         all_reduce_bytes=2 * counts.dense_bytes,

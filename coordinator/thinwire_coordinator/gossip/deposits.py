@@ -24,8 +24,7 @@ from torch import Tensor
 
 from thinwire_common.logs import tell
 from thinwire_common.within import Within
-from thinwire_coordinator.gossip.answers import DepositClaim, ReportRefused
-from thinwire_coordinator.gossip.beats import Beats
+from thinwire_coordinator.gossip.beats import Beats, ReportRefused
 from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.gossip.ledger_rows import Deposited, encode_deposits
 from thinwire_coordinator.gossip.rows import RowSealer
@@ -41,7 +40,6 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.final_mean import READ_NUMBERS, BoundedMean, Read, bounded_mean, in_integers
-from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 
 log = logging.getLogger("thinwire.coordinator")
@@ -83,16 +81,20 @@ class Deposits:
         self._waiting: set[str] = set()  # nodes whose calls wait for their turn
         self._failed: set[str] = set()  # nodes whose newest turn gave nothing
 
-    async def take(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
-        """Take a node's parameters. Returns why they are refused, or nothing. Raises ReportRefused."""
+    async def take(self, member: Member, claim: Deposited, body_bytes: int, parts: AsyncIterator[bytes]) -> str:
+        """Take a node's parameters. Returns why they are refused, or nothing. Raises ReportRefused.
+
+        claim, body_bytes: what the node announces, whose bytes the parts are."""
         taken = self._taken.get(member.node_id)
         if taken is not None and taken[0].hash == claim.hash:
             return ""  # they are in the mean, and the answer did not arrive
-        if refusal := self._why_refuse(member, claim):
+        if refusal := self._why_refuse(claim, body_bytes):
             return refusal
-        self._check_signed(member, claim)
+        if not member.public_key.verifies(claim.signature, claim.statement(self._hall.contract.hash)):
+            text = "the parameters are not signed by the key of the node"
+            raise ReportRefused(Denied(DoorReason.BAD_SIGNATURE, text))
         async with self._turn_of(member.node_id):
-            if refusal := self._why_refuse(member, claim):
+            if refusal := self._why_refuse(claim, body_bytes):
                 return refusal  # the same node's other call was first, or the mean is sealed
             try:
                 return await self._receive(member, claim, parts)
@@ -119,14 +121,13 @@ class Deposits:
             self._failed.discard(node)
         else:
             self._failed.add(node)
-        self._beats.deposited.update(self._taken)
-        self._beats.show()
+        self._beats.figures.deposited.update(self._taken)
 
-    async def _receive(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
+    async def _receive(self, member: Member, claim: Deposited, parts: AsyncIterator[bytes]) -> str:
         """Read a body, and add it. Returns why it is refused, or nothing."""
         try:
-            async with Within(limits.CALL_S + claim.body_bytes / SLOWEST_BYTES_A_SECOND):
-                body = await self._read(claim, parts)
+            async with Within(limits.CALL_S + 4 * self._parameters / SLOWEST_BYTES_A_SECOND):
+                body = await self._read(parts)
         except asyncio.TimeoutError:
             return "the parameters arrive too slowly; send them again"
         if isinstance(body, str):
@@ -138,31 +139,24 @@ class Deposits:
             await asyncio.wait([adding])
             raise
 
-    def _why_refuse(self, member: Member, claim: DepositClaim) -> str:
+    def _why_refuse(self, claim: Deposited, body_bytes: int) -> str:
         directory = self._beats.directory
-        known = directory.by_node.get(member.node_id)
+        known = directory.by_node.get(claim.node)
         if directory.phase is not Phase.COLLECTING:
             return "no parameters are asked for now"
-        if known is None or not directory.runs(known) or member.node_id in self._taken:
+        if known is None or not directory.runs(known) or claim.node in self._taken:
             return "this node is no member of the newest topology, or its parameters are in the mean already"
         if claim.iteration != known.iteration or claim.iteration < self._settings.steps:
             return f"the parameters are of iteration {claim.iteration}; the node's report names {known.iteration}"
-        if claim.body_bytes != 4 * self._parameters:
-            return f"the parameters have {4 * self._parameters} bytes; {claim.body_bytes} are announced"
+        if body_bytes != 4 * self._parameters:
+            return f"the parameters have {4 * self._parameters} bytes; {body_bytes} are announced"
         if len(claim.head) != HASH_BYTES or len(claim.hash) != HASH_BYTES:
             return f"head and hash must have {HASH_BYTES} bytes"
         return ""
 
-    def _check_signed(self, member: Member, claim: DepositClaim) -> None:
-        contract = self._hall.contract.hash
-        statement = statements.deposit(contract, claim.iteration, claim.head, claim.hash)
-        if not member.public_key.verifies(claim.signature, statement):
-            text = "the parameters are not signed by the key of the node"
-            raise ReportRefused(Denied(DoorReason.BAD_SIGNATURE, text))
-
-    async def _read(self, claim: DepositClaim, parts: AsyncIterator[bytes]) -> npt.NDArray[np.uint8] | str:
+    async def _read(self, parts: AsyncIterator[bytes]) -> npt.NDArray[np.uint8] | str:
         """The body, or why it is refused."""
-        body, filled = np.empty(claim.body_bytes, np.uint8), 0
+        body, filled = np.empty(4 * self._parameters, np.uint8), 0
         async for part in parts:
             if filled + len(part) > len(body) or (not part and filled):
                 return "more bytes came than were announced, or an empty part"
@@ -170,7 +164,7 @@ class Deposits:
             filled += len(part)
         return body if filled == len(body) else f"the parameters end after {filled} of {len(body)} bytes"
 
-    def _add(self, member: Member, claim: DepositClaim, body: npt.NDArray[np.uint8]) -> str:
+    def _add(self, member: Member, claim: Deposited, body: npt.NDArray[np.uint8]) -> str:
         """Keep a body, and its node among those in the mean: both or neither, whether or not the call still holds."""
         if hashlib.sha256(body.data).digest() != claim.hash:
             return "the parameters do not match their hash"
@@ -186,8 +180,7 @@ class Deposits:
             return misfit
         self._folder.mkdir(exist_ok=True)
         body.tofile(self._path(member.node_id))
-        deposited = Deposited(member.node_id, claim.iteration, claim.head, claim.hash, claim.signature)
-        self._taken[member.node_id] = deposited, member.public_key
+        self._taken[member.node_id] = claim, member.public_key
         return ""
 
     def _path(self, node: str) -> Path:
@@ -210,7 +203,6 @@ class Deposits:
             mean = await self._hall.workers.once_unlocked(Job.WRITE_BEAT, self._seal)
             await self._hall.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
             self._beats.directory.phase = Phase.COMPLETE
-            self._beats.show()
             text = (
                 f"the run is complete: the mean of {len(self._taken) - len(self._far)} nodes is sealed{self._without()}"
             )
@@ -241,7 +233,7 @@ class Deposits:
         if not self._taken or self._waiting - self._failed:
             return False
         awaited = [one for one in self._beats.directory.entered if one.node not in self._taken]
-        patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
+        patience_s = max(self._settings.patience_s, self._settings.lost_after_s)
         if not awaited:
             return True
         return self._hall.now() - self._progress > patience_s

@@ -26,16 +26,14 @@ from typing import Any
 
 from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form_at
 from thinwire_coordinator.gossip.participants import Heard, Participant
+from thinwire_coordinator.gossip.settings import GossipSettings
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.limits import LOST_AFTER_S
 
 LEAD_BEATS = 3
 """One since the furthest node reported, one until the others report, and one if a report is late."""
 LEAD_LEAST = 2
 """Iterations of the lead beside what is measured."""
-LOST_BEATS = 3
-"""A node that is silent for so long, and for LOST_AFTER_S, is lost."""
 UNMEASURED_BEATS = 4
 """Nodes that have done no iteration within so many beats are slow enough for the least lead."""
 MISSES = 2
@@ -52,21 +50,6 @@ class Phase(Enum):
     TRAINING = "training"
     COLLECTING = "collecting"
     COMPLETE = "complete"
-
-
-@dataclass(frozen=True)
-class DirectorySettings:
-    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node."""
-
-    topology: str
-    nodes_least: int
-    nodes_max: int
-    beat_s: float
-    steps: int
-
-    @property
-    def lost_after_s(self) -> float:
-        return max(LOST_BEATS * self.beat_s, LOST_AFTER_S)
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ Decision = Wait | Collect | Plan
 class Directory:
     """All that the coordinator knows of the members, and the newest topology."""
 
-    def __init__(self, settings: DirectorySettings) -> None:
+    def __init__(self, settings: GossipSettings) -> None:
         self.settings = settings
         self.phase = Phase.TRAINING
         self.topology: FormedTopology | None = None
@@ -295,10 +278,6 @@ class Directory:
         """Nodes that the first topology waits for; 0 once it is there."""
         return max(0, self.settings.nodes_least - len(self.present)) if self.topology is None else 0
 
-    def assignment(self, one: Participant) -> Assignment | None:
-        """The part of a node in the newest topology; None if it is no member."""
-        return self.topology.assignment(one.member) if self.topology is not None and self.runs(one) else None
-
     def unknown_places(self, assignment: Assignment, topology: int) -> list[int]:
         """The peers of an assignment, ascending, whose places a node does not know that has this older topology; 0 for
         none."""
@@ -332,7 +311,7 @@ class Directory:
         return [self._next_member, self.phase.value, [one.plain() for one in self.by_node.values()]]
 
     @classmethod
-    def from_plain(cls, settings: DirectorySettings, topology: Any, members: Any, now: float) -> Directory:
+    def from_plain(cls, settings: GossipSettings, topology: Any, members: Any, now: float) -> Directory:
         """Restore a directory; those that were present have the time of a lost node to report. Raises Damaged."""
         directory = cls(settings)
         try:

@@ -1,19 +1,24 @@
 """Forms a topology from a plan: who stands where, who mixes with whom, since when, and with which weights. Pure.
 
 It takes up to seconds with a thousand members, so it runs on a worker, and the directory waits for it.
+
+An edge that is new costs a snapshot in each direction, as many bytes as 32 iterations of one bit a parameter. So
+members stay where they are when others come and go: a place whose member has gone stays a gap, until a newcomer takes
+it or the gaps are closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thinwire_coordinator.gossip.places import Places, gaps, with_gaps, without_gaps
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.assignment import Assignment, Turns
 from thinwire_proto.gossip.topology import DENSE_NODES_MAX, Layout, Topology, make_topology
 
+Places = tuple[int | None, ...]
+"""The member number at each place of the graph; None where there is a gap."""
 GAPS_SHARE_MAX = 1 / 8
 """Of all places. Beyond it, gaps are closed: at each of them, the peers of who was there pause in one iteration."""
 GAPS_CONTRACTION_MAX = 0.87
@@ -112,6 +117,32 @@ def _formed(topology: Topology, plan: Plan, places: Places, older: Edges) -> For
         for peer in peers
     }
     return FormedTopology(plan, places, cycle, edges)
+
+
+def with_gaps(places: Places, members: Sequence[int]) -> Places:
+    """The members, each at its place if it has one. Newcomers take the first gaps, and then new places at the end."""
+    staying, placed = set(members), set(places)
+    newcomers = [member for member in members if member not in placed]
+    kept: list[int | None] = [member if member in staying else None for member in places]
+    for place, member in enumerate(kept):
+        if member is None and newcomers:
+            kept[place] = newcomers.pop(0)
+    return (*kept, *newcomers)
+
+
+def without_gaps(places: Places) -> Places:
+    """The members of the last places move into the gaps."""
+    closed = list(places)
+    for place in range(len(closed)):
+        while place < len(closed) and closed[place] is None:
+            closed[place] = closed[-1]
+            closed.pop()
+    return tuple(closed)
+
+
+def gaps(places: Places) -> list[int]:
+    """The places where nobody stands, ascending."""
+    return [place for place, member in enumerate(places) if member is None]
 
 
 def present(places: Places) -> list[int]:

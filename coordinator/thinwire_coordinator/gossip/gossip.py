@@ -10,8 +10,8 @@ import asyncio
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.deposits import Deposits
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
-from thinwire_coordinator.gossip.past_beats import PastBeats
 from thinwire_coordinator.gossip.rows import RowSealer
+from thinwire_coordinator.gossip.sealed_beat import PastBeats
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.upkeep import Upkeep

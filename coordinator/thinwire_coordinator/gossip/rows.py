@@ -1,6 +1,6 @@
 """Seals the rows of a gossip run: one a beat with its reports, and the last one with the final mean.
 
-If the process dies before a row is in the ledger, its reports are in the next one (`unsealed`).
+If the process dies before a row is in the ledger, its reports are in the next one (`store`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from thinwire_common.files import rename_synced
 from thinwire_coordinator.gossip.ledger_rows import BEAT, FINAL_FILE, KIND, MEAN
 from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
-from thinwire_coordinator.gossip.unsealed import SealedReport
+from thinwire_coordinator.gossip.store import SealedReport
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.workers import Job

@@ -81,7 +81,7 @@ class GossipView(RunView):
             "in_steps": shortened(figures.in_steps),
             "measured_at": figures.measured_at,
             "codec": figures.codec,
-            "deposits": figures.deposits,
+            "deposits": len(figures.deposited),
         }
 
     def own_fields(self, node: str, counts: NodeCounts) -> Plain:

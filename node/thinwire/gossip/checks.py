@@ -1,11 +1,12 @@
-"""Checks the arguments that a script gives to `Gossip`, before the ranks meet."""
+"""Checks the arguments that a script gives to `Gossip`, before the ranks meet, and finds what is mixed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from numbers import Real
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,11 +21,46 @@ PATIENCE_MAX = timedelta(days=30)
 """gloo and threads count a wait in 64 bits of nanoseconds."""
 
 
-def check_names(**given: object) -> None:
-    """Raises ConfigError for one that is no string."""
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} must be a name, such as those in docs/decentralized.md; it is {value!r}")
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value can be, and in words what it must be."""
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(least: int, most: float = math.inf) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and least <= value <= most
+
+
+A_NAME: Check = _name, "a name, such as those in docs/decentralized.md"
+PATIENCE_MAX_S = PATIENCE_MAX.total_seconds()
+CHECKS: dict[str, Check] = {
+    "topology": A_NAME,
+    "codec": A_NAME,
+    "gamma": (lambda value: isinstance(value, Real) and 0 < float(value) <= 1, "above 0, and at most 1"),
+    "gradient_pull": (lambda value: isinstance(value, Real) and 0 <= float(value) <= 1, "0 to 1"),
+    "every": (_whole(1), "a whole number, 1 or more"),
+    "slack": (_whole(0, SLACK_MAX), f"a whole number, 0 to {SLACK_MAX}"),
+    "patience_s": (
+        lambda value: isinstance(value, Real) and 0 < float(value) <= PATIENCE_MAX_S,
+        f"above 0, and at most {PATIENCE_MAX_S:.0f}",
+    ),
+    "per_host": (lambda value: value is None or _whole(1)(value), "a whole number, 1 or more"),
+    "seed": (lambda value: isinstance(value, int), "a whole number"),
+    "consensus_target": (
+        lambda value: value is None or (isinstance(value, Real) and 0 < float(value) < math.inf),
+        "above 0 steps",
+    ),
+}
+"""Of the arguments of `Gossip`."""
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an argument of `Gossip` that cannot be."""
+    for name, (can_be, words) in CHECKS.items():
+        if not can_be(given[name]):
+            raise ConfigError(f"{name} must be {words}; it is {given[name]!r}")
 
 
 def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tensor] = ()) -> None:
@@ -58,39 +94,6 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tens
         )
 
 
-def check_settings(
-    *,
-    gamma: float,
-    gradient_pull: float,
-    every: int,
-    slack: int,
-    patience_s: float,
-    per_host: int | None,
-    seed: int,
-    consensus_target: float | None,
-) -> None:
-    """Raises ConfigError for an argument of `Gossip` that cannot be."""
-    if not (isinstance(gamma, Real) and 0 < gamma <= 1):
-        raise ConfigError(f"gamma must be above 0, and at most 1; it is {gamma!r}")
-    if not (isinstance(gradient_pull, Real) and 0 <= gradient_pull <= 1):
-        raise ConfigError(f"gradient_pull must be 0 to 1; it is {gradient_pull!r}")
-    if not (isinstance(every, int) and every >= 1):
-        raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
-    if not (isinstance(slack, int) and 0 <= slack <= SLACK_MAX):
-        raise ConfigError(f"slack must be a whole number, 0 to {SLACK_MAX}; it is {slack!r}")
-    if not (isinstance(patience_s, Real) and 0 < patience_s <= PATIENCE_MAX.total_seconds()):
-        raise ConfigError(
-            f"patience_s must be above 0, and at most {PATIENCE_MAX.total_seconds():.0f}; it is {patience_s!r}"
-        )
-    if not (per_host is None or (isinstance(per_host, int) and per_host >= 1)):
-        raise ConfigError(f"per_host must be a whole number, 1 or more; it is {per_host!r}")
-    if not isinstance(seed, int):
-        raise ConfigError(f"seed must be a whole number; it is {seed!r}")
-    target = consensus_target
-    if not (target is None or (isinstance(target, Real) and 0 < target < math.inf)):
-        raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
-
-
 def check_one_way(topology: str, *, codec: str, gamma: float, consensus_target: float | None) -> None:
     """Raises ConfigError for an argument that a topology with one-way edges does not take."""
     if codec not in CODECS:
@@ -102,3 +105,27 @@ def check_one_way(topology: str, *, codec: str, gamma: float, consensus_target: 
         raise ConfigError(f"topology {topology!r} has one-way edges, where gamma must be 1; it is {gamma:g}")
     if consensus_target is not None:
         raise ConfigError(f"topology {topology!r} has one-way edges, for which there is no consensus_target yet")
+
+
+def trained(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+    """The parameters to mix, by name; tied ones once. Raises ConfigError for one that is not the model's."""
+    named = {id(parameter): (name, parameter) for name, parameter in reversed(list(model.named_parameters()))}
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(id(parameter) not in named for parameter in stepped):
+        raise ConfigError(
+            "the optimizer has parameters that are not the model's; give Gossip one module that has all of them"
+        )
+    chosen = {id(parameter) for parameter in stepped if parameter.requires_grad and parameter.numel()}
+    if not chosen:
+        raise ConfigError("the optimizer has no parameter to train")
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in chosen]
+
+
+def described(model: nn.Module, parameters: Sequence[tuple[str, Tensor]]) -> dict[str, str]:
+    """The settings that all ranks must share, with names for errors."""
+    mixed = {name for name, _ in parameters}
+    found = {
+        f"parameter {name}": f"{list(tensor.shape)} {tensor.dtype}{'' if name in mixed else ', frozen'}"
+        for name, tensor in model.named_parameters()
+    }
+    return found | {f"buffer {name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in model.named_buffers()}

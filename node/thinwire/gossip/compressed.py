@@ -21,11 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.gossip.consensus_control import ConsensusControl
+from thinwire.gossip.edge_codec import DENSE, DenseCodec, EdgeCodec
 from thinwire.gossip.flat import FlatLayout
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import ConfigError, PayloadError, RemoteError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.consensus import LEVELS
 from thinwire_proto.gossip.public_copy import PublicCopy
 
 HEAD = struct.Struct("<BQ")
@@ -123,3 +126,12 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     if tensor.dim() > 2:
         return tensor.shape[0], tensor[0].numel()
     return tuple(tensor.shape) or (1,)
+
+
+def codec_of(name: str, layout: FlatLayout, control: ConsensusControl | None) -> EdgeCodec:
+    """The codec of edges with both ends. control: chooses among several."""
+    if control is not None:
+        codec = CompressedCodec(layout, *dict.fromkeys(level.codec for level in LEVELS))
+        codec.used = control.level.codec
+        return codec
+    return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)

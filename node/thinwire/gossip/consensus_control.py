@@ -13,13 +13,12 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import (
     BUCKETS,
     ERROR,
@@ -40,31 +39,14 @@ SKETCH_SEED = 0
 UNDECIDED = ""
 
 
-class Store(Protocol):
-    """The methods of torch.distributed's stores that are called."""
-
-    def set(self, key: str, value: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self, keys: list[str]) -> bool: ...
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
-
-    def delete_key(self, key: str) -> bool: ...
-
-
 class ConsensusControl:
-    """store: None for a rank alone, which measures nothing. name: of the run, in the store.
+    """store: torch's, by which the ranks met; None for a rank alone, which measures nothing. name: of the run, in the
+    store.
 
-    Raises ConfigError if the target is not above 0, or if codec and every are no level.
+    Raises ConfigError if codec and every are no level.
     """
 
-    def __init__(
-        self, target: float, codec: str, every: int, store: Store | None, name: str, rank: int, ranks: int
-    ) -> None:
-        if not 0 < target < math.inf:
-            raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
+    def __init__(self, target: float, codec: str, every: int, store: Any, name: str, rank: int, ranks: int) -> None:
         self._target = target
         self._store = store
         self._name = f"{name}.consensus"
@@ -165,7 +147,7 @@ class ConsensusControl:
             apart = disagreement(sketches)
             step = math.sqrt(sum(squares) / len(squares))
             measured = {"disagreement": apart.distance, "disagreement_in_steps": apart.in_steps(step)}
-            decision = decide(decision, measured["disagreement_in_steps"], self._target, LEVELS)
+            decision = decide(decision, measured["disagreement_in_steps"], self._target)
         return self._decided(decision, measured)
 
     def _decided(self, decision: Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from thinwire.gossip.flat import FlatLayout
 
+DENSE = "dense"
+
 
 class EdgeCodec(Protocol):
     """Turns parameters into messages, and messages into what mixing needs.

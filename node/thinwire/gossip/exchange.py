@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from thinwire.gossip.flat import FlatLayout
-from thinwire.gossip.launched import HostCopies, Launched, Traffic
 from thinwire.gossip.lines import LineGroups
 from thinwire.gossip.peers import Peers
-from thinwire.gossip.turns import Turns
+from thinwire.gossip.turns import HostCopies, Launched, Traffic, Turns
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.topology import Topology

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire.gossip.checks import check_names, check_one_way, check_settings, check_unwrapped
-from thinwire.gossip.compressed import CompressedCodec
+from thinwire.gossip.checks import check_one_way, check_settings, check_unwrapped, described, trained
+from thinwire.gossip.compressed import CompressedCodec, codec_of
 from thinwire.gossip.consensus_control import ConsensusControl
-from thinwire.gossip.contents import checksum, described, trained
-from thinwire.gossip.edge_kinds import DENSE, codec_of, one_way_turns, pulled_of
+from thinwire.gossip.edge_codec import DENSE
 from thinwire.gossip.exchange import Exchange
 from thinwire.gossip.flat import FlatLayout, overwrite
 from thinwire.gossip.pending import PendingTurns
+from thinwire.gossip.pulled import pulled_of
+from thinwire.gossip.pushed import PushedTurns
 from thinwire.gossip.ranks import Averaged, Ranks, ranks_per_host
-from thinwire.gossip.saved_form import STATE_VERSION, why_damaged, why_unreadable
+from thinwire.gossip.saved_form import STATE_VERSION, checksum, why_unreadable, with_form
 from thinwire.gossip.turns import Turns
 from thinwire.script import only_asks_for_state, warn_script
 from thinwire_proto.errors import ConfigError
@@ -93,17 +94,18 @@ class Gossip:
         consensus_target: float | None = None,
     ) -> None:
         check_unwrapped(model, optimizer)
-        check_names(topology=topology, codec=codec)
-        check_settings(
-            gamma=gamma,
-            gradient_pull=gradient_pull,
-            every=every,
-            slack=slack,
-            patience_s=patience_s,
-            per_host=per_host,
-            seed=seed,
-            consensus_target=consensus_target,
-        )
+        given = {
+            "topology": topology,
+            "codec": codec,
+            "gamma": gamma,
+            "gradient_pull": gradient_pull,
+            "every": every,
+            "slack": slack,
+            "per_host": per_host,
+            "seed": seed,
+            "consensus_target": consensus_target,
+        }
+        check_settings(given | {"patience_s": patience_s})
         self._model = model
         self._optimizer = optimizer
         self._parameters = trained(model, optimizer)
@@ -115,16 +117,12 @@ class Gossip:
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
             check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
-        self._settings = {
+        self._settings: dict[str, Any] = given | {
             "topology": self.topology.name,
             "ranks": self._ranks.count,
             "per_host": per_host,
-            "codec": codec,
             "gamma": float(gamma),  # of any real type, and JSON knows few
             "gradient_pull": float(gradient_pull),
-            "every": every,
-            "slack": slack,
-            "seed": seed,
             "consensus_target": None if consensus_target is None else float(consensus_target),
         }
         self._ranks.check_equal(self._settings | described(model, self._parameters))
@@ -135,7 +133,7 @@ class Gossip:
         self._codec = None if self.topology.is_directed else codec_of(codec, self._layout, self._control)
         turns: Turns
         if self._codec is None:
-            turns = one_way_turns(self.topology, self._ranks.rank, codec, self._layout)
+            turns = PushedTurns(self.topology, self._ranks.rank, codec, self._layout)
         else:
             turns = PendingTurns(self._layout, self._codec)
         self._pulled = pulled_of(float(gradient_pull), self._codec, self._layout)
@@ -232,7 +230,7 @@ class Gossip:
         if exchange["without"] and not self._has_told_useless:
             self._has_told_useless = True
             warn_script(f"rank {exchange['without'][0]} is gone, so no run can load this state; {WITHOUT_STATE}")
-        return {
+        state = {
             "version": STATE_VERSION,
             "settings": dict(self._settings),
             "rank": self._ranks.rank,
@@ -245,6 +243,7 @@ class Gossip:
             "own": None if self._pulled.own is None else self._pulled.own.clone(),
             "exchange": exchange,
         }
+        return with_form(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
@@ -313,7 +312,7 @@ class Gossip:
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
             )
-        return why_damaged(state, self._layout, has_copies=isinstance(self._codec, CompressedCodec))
+        return None
 
     def _trained(self) -> list[Tensor]:
         return [parameter for _, parameter in self._parameters]

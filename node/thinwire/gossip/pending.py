@@ -9,8 +9,7 @@ from torch import Tensor
 
 from thinwire.gossip.edge_codec import EdgeCodec
 from thinwire.gossip.flat import Buffers, FlatLayout
-from thinwire.gossip.launched import Launched
-from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Key, Mixed
+from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Key, Launched, Mixed
 from thinwire_proto.gossip.iteration import Turn
 
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from thinwire.gossip.compressed import CompressedCodec
+from thinwire.gossip.edge_codec import EdgeCodec
 from thinwire.gossip.flat import FlatLayout
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.pull import pull
 
 
@@ -52,3 +54,15 @@ class Pulled:
     def load(self, own: Tensor | None) -> None:
         """Go on from `own` of a saved rank, whose pulled parameters the model has."""
         self.own = None if own is None else own.to(self._layout.device).clone()
+
+
+def pulled_of(part: float, codec: EdgeCodec | None, layout: FlatLayout) -> Pulled:
+    """part: `gradient_pull`. codec: None over one-way edges. Raises ConfigError without copies of the peers."""
+    if isinstance(codec, CompressedCodec):
+        return Pulled(layout, codec, part)
+    if part:
+        raise ConfigError(
+            "gradient_pull needs copies of the peers, which a codec of differences keeps: take bf16, int8 or "
+            "sign, and edges with both ends"
+        )
+    return Pulled(layout, None, 0.0)

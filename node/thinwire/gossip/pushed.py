@@ -20,12 +20,12 @@ from torch import Tensor
 
 from thinwire.gossip.compressed import tiles_of
 from thinwire.gossip.flat import Buffers, FlatLayout
-from thinwire.gossip.launched import Launched
-from thinwire.gossip.turns import Arrived, Key, Mixed
+from thinwire.gossip.turns import Arrived, Key, Launched, Mixed
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.push_sum import WEIGHT_MIN, WEIGHT_ONE, Incoming, Outgoing, Push, PushSumNode
+from thinwire_proto.gossip.topology import Topology
 
 HEAD = struct.Struct("<Q16s")
 """Before each body: the message's number on its arc, and the running sum of the weight."""
@@ -34,14 +34,13 @@ HEAD = struct.Struct("<Q16s")
 class PushedTurns:
     """Turns of one-way edges, as `turns.Turns` describes them.
 
-    layout: of float32 parameters, alike on all ranks. codec: alike on all ranks, one of `push_sum.CODECS`. targets,
-    sources: the peers of all iterations, whose parameters are now equal to those of this rank. Raises ConfigError for
-    parameters that are not float32.
+    layout: of float32 parameters, alike on all ranks, with equal values now. codec: alike on all ranks, one of
+    `push_sum.CODECS`. Raises ConfigError for parameters that are not float32.
     """
 
-    def __init__(
-        self, layout: FlatLayout, codec: str, *, targets: Collection[int] = (), sources: Collection[int] = ()
-    ) -> None:
+    def __init__(self, topology: Topology, rank: int, codec: str, layout: FlatLayout) -> None:
+        targets = {peer for mixing in topology.mixings for peer in mixing.targets(rank)}
+        sources = {peer for mixing in topology.mixings for peer in mixing.sources(rank)}
         self._layout = layout
         self._codec = make_codec(codec, tiles_of(layout, "a topology with one-way edges"))
         self.message_bytes_max = HEAD.size + self._codec.bytes_max

@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any, overload
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
-from thinwire.script import only_asks_for_state
-from thinwire.steps.steps_of_torch import check_first_step, check_newest_group, evaluated, refuse_sparse
+from thinwire.steps.steps_of_torch import WholeParameterOptimizer, refuse_sparse
 from thinwire_proto.errors import ConfigError
 
 STATE = ("exp_avg", "exp_avg_sq", "accum_grad")
 
 
-class AccumAdam(Optimizer):
+class AccumAdam(WholeParameterOptimizer):
     """Adam with windows; see the module. Weight decay adds to the gradient, as in Adam.
 
     accum_iter: s, iterations of a window. A parameter without a gradient is left out of an iteration. Raises
@@ -57,38 +56,17 @@ class AccumAdam(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "accum_iter": accum_iter}
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for parameters that are complex or sharded."""
-        super().add_param_group(param_group)
-        check_newest_group(self)
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step. closure: recomputes the loss and returns it."""
-        if only_asks_for_state(self):
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    self._state_of(parameter)
-            return None
-        loss = evaluated(closure)
-        check_first_step(self)
-        for group in self.param_groups:
-            for step, parameters in self._alike(group):
-                self._step(group, step, parameters)
-        return loss
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+    def _state_of(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.int64)
             state |= {name: torch.zeros_like(parameter) for name in STATE}
         return state
+
+    def _step(self) -> None:
+        for group in self.param_groups:
+            for step, parameters in self._alike(group):
+                self._step_alike(group, step, parameters)
 
     def _alike(self, group: dict[str, Any]) -> Iterator[tuple[int, list[Tensor]]]:
         """The parameters of a group that have a gradient, by the number of this step, dtype and device."""
@@ -97,13 +75,13 @@ class AccumAdam(Optimizer):
             if parameter.grad is None:
                 continue
             refuse_sparse(self, parameter.grad)
-            state = self._state_of(parameter)
+            state = self._state_of(parameter, group)
             state["step"] += 1
             found[int(state["step"]), parameter.dtype, parameter.device].append(parameter)
         for (step, _, _), parameters in found.items():
             yield step, parameters
 
-    def _step(self, group: dict[str, Any], step: int, parameters: list[Tensor]) -> None:
+    def _step_alike(self, group: dict[str, Any], step: int, parameters: list[Tensor]) -> None:
         rate, eps, decay, window = float(group["lr"]), group["eps"], group["weight_decay"], group["accum_iter"]
         beta1, beta2 = group["betas"]
         first, second, mean = ([self.state[parameter][name] for parameter in parameters] for name in STATE)

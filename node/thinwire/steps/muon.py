@@ -6,22 +6,20 @@ follows the steps of one. `thinwire_proto.muon` has the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from thinwire.script import only_asks_for_state
 from thinwire.steps.param_groups import ParamGroup
-from thinwire.steps.steps_of_torch import check_first_step, check_newest_group, evaluated, refuse_sparse
+from thinwire.steps.steps_of_torch import WholeParameterOptimizer, refuse_sparse
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import muon_step
 
 
-class Muon(Optimizer):
+class Muon(WholeParameterOptimizer):
     """Muon for training by gossip.
 
         optimizer = Muon(muon_groups(model), lr=0.015)
@@ -51,15 +49,9 @@ class Muon(Optimizer):
         more = {"momentum": momentum, "betas": betas, "eps": eps, "is_matrices": is_matrices}
         super().__init__(params, numbers | more)
 
-    def add_param_group(self, param_group: ParamGroup) -> None:
-        """As in torch. Raises ConfigError for parameters that are complex or sharded, and for a group of matrices with
-        others in it."""
-        super().add_param_group(param_group)
-        check_newest_group(self)
-        group = self.param_groups[-1]
+    def _check_group(self, group: ParamGroup) -> None:
         wrong = [tuple(one.shape) for one in group["params"] if group["is_matrices"] and one.dim() != 2]
         if wrong:
-            self.param_groups.pop()
             raise ConfigError(
                 f"Muon takes matrices, and a parameter has the shape {wrong[0]}: put it into a group of its own with "
                 "is_matrices=False, as muon_groups does"
@@ -76,21 +68,12 @@ class Muon(Optimizer):
                 )
         super().load_state_dict(state_dict)
         # torch has rounded the momentum to the type of its parameter
-        here = [parameter for group in self.param_groups for parameter in group["params"]]
-        for number, parameter in zip((at for group in saved for at in group["params"]), here, strict=True):
+        numbers = (at for group in saved for at in group["params"])
+        for number, parameter in zip(numbers, self._parameters(), strict=True):
             if "momentum" in (kept := state_dict["state"].get(number, {})):
                 self.state[parameter]["momentum"] = kept["momentum"].to(parameter.device, copy=True)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step. closure: recomputes the loss and returns it."""
-        if only_asks_for_state(self):
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    self._state_of(parameter, group)
-            return None
-        loss = evaluated(closure)
-        check_first_step(self)
+    def _step(self) -> None:
         for group in self.param_groups:
             step = self._muon if group["is_matrices"] else self._adamw
             for parameter in group["params"]:
@@ -98,7 +81,6 @@ class Muon(Optimizer):
                     refuse_sparse(self, parameter.grad)
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     step(parameter, parameter.grad, group)
-        return loss
 
     def _state_of(self, parameter: Tensor, group: ParamGroup) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]

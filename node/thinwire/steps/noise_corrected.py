@@ -16,19 +16,17 @@ moving averages are corrected for their start as in Adam. The first moment, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from thinwire.script import only_asks_for_state
-from thinwire.steps.steps_of_torch import check_first_step, check_newest_group, evaluated
+from thinwire.steps.steps_of_torch import WholeParameterOptimizer
 from thinwire_proto.errors import ConfigError, LocalError
 
 
-class NoiseCorrectedAdamW(Optimizer):
+class NoiseCorrectedAdamW(WholeParameterOptimizer):
     """AdamW for training by gossip. nodes: n.
 
         (loss_of(first_half) / 2).backward()
@@ -37,8 +35,8 @@ class NoiseCorrectedAdamW(Optimizer):
         optimizer.step()
 
     The gradients of both halves add up in `.grad`, as in gradient accumulation; they may be clipped before `step` by a
-    factor that is the same for all parameters, if `keep_half` is called after the second half too. Without `keep_half`,
-    `step` raises LocalError. Raises ConfigError for settings out of range.
+    factor that is the same for all parameters, if `keep_half` is called after the second half too. A closure may call
+    `keep_half` itself. Without it, `step` raises LocalError. Raises ConfigError for settings out of range.
     """
 
     def __init__(
@@ -63,11 +61,6 @@ class NoiseCorrectedAdamW(Optimizer):
         super().__setstate__(state)
         self._halves = []
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for parameters that are complex or sharded."""
-        super().add_param_group(param_group)
-        check_newest_group(self)
-
     @torch.no_grad()
     def keep_half(self) -> None:
         """Remember the gradients of the half that was just computed."""
@@ -82,15 +75,7 @@ class NoiseCorrectedAdamW(Optimizer):
                 whole[parameter] -= gradient
         self._halves.append(whole)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. A closure may call `keep_half` itself."""
-        if only_asks_for_state(self):
-            for parameter in self._parameters():
-                self._state_of(parameter)
-            return None
-        loss = evaluated(closure)
-        check_first_step(self)
+    def _step(self) -> None:
         if not self._halves:
             raise LocalError("call keep_half() between the backward passes of the two halves of the batch")
         factor = self._clipped_by() if len(self._halves) == 2 else 1.0
@@ -99,18 +84,14 @@ class NoiseCorrectedAdamW(Optimizer):
                 if parameter.grad is not None:
                     first = self._halves[0].get(parameter)
                     first = torch.zeros_like(parameter) if first is None else first * factor
-                    self._step(parameter, parameter.grad, first, group)
+                    self._step_one(parameter, parameter.grad, first, group)
         self._halves.clear()
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
         self._halves.clear()
 
-    def _parameters(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
+    def _state_of(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = 0
@@ -128,9 +109,9 @@ class NoiseCorrectedAdamW(Optimizer):
             after += float(parameter.grad.double().square().sum())
         return (after / before) ** 0.5 if before else 1.0
 
-    def _step(self, parameter: Tensor, gradient: Tensor, first: Tensor, group: dict[str, Any]) -> None:
+    def _step_one(self, parameter: Tensor, gradient: Tensor, first: Tensor, group: dict[str, Any]) -> None:
         """gradient: the mean g of both halves. first: g₁/2, since each loss was divided by 2."""
-        state = self._state_of(parameter)
+        state = self._state_of(parameter, group)
         state["step"] += 1
         (beta1, beta2), nodes = group["betas"], group["nodes"]
         one, other = 2 * first, 2 * (gradient - first)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from thinwire_common.options import (
     LogFormat,
@@ -17,8 +17,8 @@ from thinwire_common.options import (
     threads_option,
 )
 from thinwire_common.units import read_bytes_size
-from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
-from thinwire_node.peer_settings import read_peers
+from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, IpNetwork, read_networks
+from thinwire_node.peer_settings import PeerSettings, read_peers
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path("~/.thinwire/node")
@@ -53,36 +53,25 @@ def _device(text: str) -> str:
     return text
 
 
-def _metrics(text: str) -> str:
-    host_and_port(text, METRICS_HOST)
-    return text
+def _metrics(text: str) -> tuple[str, int]:
+    return host_and_port(text, METRICS_HOST)
 
 
-def _size(text: str) -> str:
-    read_bytes_size(text)
-    return text
-
-
-def _schemes(text: str) -> str:
-    for scheme in names(text):
+def _schemes(text: str) -> frozenset[str]:
+    found = names(text)
+    for scheme in found:
         if scheme not in SCHEMES:
             raise ValueError(f"{scheme!r} is none of {', '.join(SCHEMES)}")
-    return text
+    return frozenset(found)
 
 
-def _networks(text: str) -> str:
-    read_networks(names(text))
-    return text
+def _networks(text: str) -> tuple[IpNetwork, ...]:
+    return read_networks(names(text))
 
 
-def _peers(text: str) -> str:
-    read_peers(text)
-    return text
-
-
-def names(text: str | None) -> list[str]:
+def names(text: str) -> list[str]:
     """The entries of a list with commas."""
-    return [name for entry in (text or "").split(",") if (name := entry.strip())]
+    return [name for entry in text.split(",") if (name := entry.strip())]
 
 
 class NodeStateOptions(Options):
@@ -129,32 +118,32 @@ class StartOptions(NodeStateOptions):
         shown="4294967296 (4 GiB)",
         ge=0,
     )
-    data_schemes: Annotated[str, AfterValidator(_schemes)] = option(
+    data_schemes: Annotated[frozenset[str], BeforeValidator(_schemes)] = option(
         f"schemes of addresses in a contract that the node reads data from, of {', '.join(SCHEMES)}",
         ",".join(DEFAULT_SCHEMES),
         metavar="SCHEME,…",
     )
-    data_networks: Annotated[str, AfterValidator(_networks)] | None = option(
+    data_networks: Annotated[tuple[IpNetwork, ...], BeforeValidator(_networks)] | None = option(
         "networks beside the public internet that these addresses may lead to: loopback, private, or such as "
         "192.168.1.0/24",
         None,
         metavar="NETWORK,…",
         shown="none",
     )
-    peers: Annotated[str, AfterValidator(_peers)] | None = option(
+    peers: Annotated[PeerSettings, BeforeValidator(read_peers)] | None = option(
         "in a gossip run, listen on this port for other nodes, who reach it at HOST, so that the coordinator "
         "does not hand on the messages; or relay: have no direct line to any node",
         None,
         metavar="[HOST:]PORT",
         shown="listen on no port, and connect to nodes that do",
     )
-    memory_max: Annotated[str, AfterValidator(_size)] | None = option(
+    memory_max: Annotated[int, BeforeValidator(read_bytes_size)] | None = option(
         "memory that a run may need, such as 8G; a run that needs more is refused",
         None,
         metavar="SIZE",
         shown="nine tenths of the machine's",
     )
-    disk_max: Annotated[str, AfterValidator(_size)] | None = option(
+    disk_max: Annotated[int, BeforeValidator(read_bytes_size)] | None = option(
         "disk space that a run may need, such as 20G, with the data that the node keeps",
         None,
         metavar="SIZE",
@@ -169,7 +158,7 @@ class StartOptions(NodeStateOptions):
         ge=0,
         allow_inf_nan=False,
     )
-    metrics: Annotated[str, AfterValidator(_metrics)] | None = option(
+    metrics: Annotated[tuple[str, int], BeforeValidator(_metrics)] | None = option(
         f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default, and beyond this machine "
         "needs --metrics-tls",
         None,

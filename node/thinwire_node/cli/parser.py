@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from thinwire_common.options import add_option, add_options, add_version, read_options
+from thinwire_common.options import add_options, add_version, read_options
 from thinwire_node.cli.options import StartOptions, StatusOptions, home_problem
 from thinwire_proto.errors import UsageError
 
@@ -19,8 +19,7 @@ def parser() -> argparse.ArgumentParser:
     homes = ("state_dir", "state_slots")
     add_options(start, StartOptions, *(name for name in StartOptions.model_fields if name not in homes))
     home = start.add_mutually_exclusive_group()
-    add_options(home, StartOptions, "state_dir")
-    add_option(home, StartOptions, "state_slots", "--places")
+    add_options(home, StartOptions, *homes)
     start.set_defaults(command=_start)
     status = commands.add_parser("status", help="show the status of a node on this machine")
     status.add_argument("--json", action="store_true", help="print the whole report as JSON")

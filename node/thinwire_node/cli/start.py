@@ -11,19 +11,16 @@ import torch
 
 from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.open_files import check_open_files
-from thinwire_common.options import host_and_port
-from thinwire_common.units import read_bytes_size
 from thinwire_node import runtime
 from thinwire_node.bind_host import check_free
-from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
+from thinwire_node.cli.options import StartOptions
 from thinwire_node.daemon import Node
-from thinwire_node.data_addresses import DataAddresses, read_networks
+from thinwire_node.data_addresses import DataAddresses
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
-from thinwire_node.options import NodeOptions
-from thinwire_node.peer_settings import read_peers
+from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import ResourceLimits
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 
@@ -34,10 +31,9 @@ FILES_LEAST = 64
 def start(options: StartOptions) -> None:
     """Run a node until it leaves. Raises ThinwireError."""
     check_open_files(FILES_LEAST)
-    metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    peers = read_peers(options.peers)
+    peers = options.peers or PeerSettings()
     if peers.port is not None:
         check_free(peers.host, peers.port)
     given = read_destination(options.invite) if options.invite is not None else None
@@ -54,18 +50,14 @@ def start(options: StartOptions) -> None:
                 options.micro_batch,
                 options.rounds,
                 options.cache_bytes,
-                DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
+                DataAddresses(options.data_schemes, options.data_networks or ()),
                 peers,
                 options.compute_max / 100,
             ),
             give_up_after_s=options.give_up_after,
-            limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),
+            limits=ResourceLimits(options.memory_max, options.disk_max),
         )
-        runtime.run(Monitor(Node(settings), terminal, metrics, options.metrics_tls).run)
-
-
-def _bytes(text: str | None) -> int | None:
-    return None if text is None else read_bytes_size(text)
+        runtime.run(Monitor(Node(settings), terminal, options.metrics, options.metrics_tls).run)
 
 
 @contextmanager

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from thinwire_common.traffic import Traffic
+from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Row
@@ -46,6 +49,21 @@ class BeyondTheEnd(Refused):
 
 
 # joining
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The arguments that open an exchange.
+
+    address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
+    that answers there; None: any is taken. thin_line: whether to bound what is on its way to this node, as
+    `coordinator.link` explains."""
+
+    address: str
+    clocks: Clocks
+    traffic: Traffic
+    invite: Invite | None = None
+    thin_line: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,18 @@
-"""The exchange `gossip` over gRPC: the star's entrance, and beats, relay and deposit."""
+"""The exchange `gossip` over gRPC: a link, and beats, relay and deposit."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from thinwire_node.exchange.coordinator.entrance import Entrance
-from thinwire_node.exchange.coordinator.link import connect
+from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.port import Admission, Applicant
 from thinwire_node.gossip import messages
 from thinwire_node.gossip.port import BeatAnswer, BeatReport, Parcels
-from thinwire_node.kinds import Surroundings
 from thinwire_proto.contract import Contract
 
 
-class Gossip(Entrance):
+class Gossip(Link):
     """The implementation of `thinwire_node.gossip.port.GossipExchange`."""
 
     _beats = 0
@@ -26,22 +24,16 @@ class Gossip(Entrance):
         return admission
 
     async def beat(self, report: BeatReport) -> BeatAnswer:
-        key, session = self._link.joined_as()
+        key, session = self.joined_as()
         self._beats += 1
         request = messages.beat_request(report, self._beats, key, session)
-        return messages.beat_answer(await self._link.beat(request))
+        return messages.beat_answer(await self.send_beat(request))
 
     def relay(self, parcels: Parcels) -> AsyncGenerator[Any, None]:
-        return self._link.relay(parcels)
+        return self.open_relay(parcels)
 
     async def deposit(self, iteration: int, head: bytes, x: bytes) -> str:
         assert self._contract is not None, "join first"
-        key, _ = self._link.joined_as()
+        key, _ = self.joined_as()
         header = messages.deposit_header(self._contract.hash, iteration, head, x, key)
-        return await self._link.deposit(header, x)
-
-
-def open_gossip(surroundings: Surroundings) -> Gossip:
-    address, invite = surroundings.address, surroundings.invite
-    traffic, thin_line = surroundings.traffic, surroundings.thin_line
-    return Gossip(lambda: connect(address, invite, traffic, thin_line=thin_line), surroundings.clocks, invite)
+        return await self.send_deposit(header, x)

@@ -11,7 +11,7 @@ from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.lines_wire import report_of_lines
-from thinwire_proto.gossip.report_wire import sign_report
+from thinwire_proto.gossip.report_wire import request_of, sign_report
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
@@ -31,23 +31,11 @@ PHASES = {
 }
 
 
-def beat_request(report: BeatReport, number: int, key: SecretKey, session: bytes) -> pb.BeatRequest:
+def beat_request(beat: BeatReport, number: int, key: SecretKey, session: bytes) -> pb.BeatRequest:
     """A signed report. number: of the reports of this session, from 1."""
-    request = pb.BeatRequest(
-        topology=report.topology,
-        iteration=report.iteration,
-        head=report.head,
-        samples=report.samples,
-        loss=report.loss,
-        compute_ms=report.compute_ms,
-        trained_through=report.trained_through,
-        sketch=report.sketch,
-        sketch_iteration=report.sketch_iteration,
-        missed=report.missed,
-        listens_at=report.listens_at,
-        step_norm=report.step_norm,
-        lines=report_of_lines(report.lines),
-    )
+    request = request_of(beat.report)
+    request.sketch, request.listens_at = beat.sketch, beat.listens_at
+    request.lines.CopyFrom(report_of_lines(beat.lines))
     sign_report(request, number, key, session)
     return request
 

@@ -19,7 +19,7 @@ from thinwire_node.gossip.errands import Errands
 from thinwire_node.gossip.lines_port import Lines, MakeLines
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_node.gossip.work import GossipWork, Sending
-from thinwire_node.peers import Edge
+from thinwire_node.report import Edge
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.message import Message
@@ -133,7 +133,7 @@ class Neighbours:
             raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
         of.untaken += 1
         of.heard = max(message.iteration, of.heard or 0)
-        self._errands.begin(self._received(peer, of, self._work.received(peer, message)))
+        self._errands.begin(self._received(peer, of, self._work.event(self._work.member.received, peer, message)))
 
     async def _received(self, peer: int, of: Peer, taking: asyncio.Future[Mix | None]) -> None:
         try:
@@ -156,7 +156,7 @@ class Neighbours:
         try:
             while of.confirmed is not None and of.confirmed > taken:
                 newest = of.confirmed
-                await self._work.acknowledged(peer, newest)
+                await self._work.event(self._work.member.acknowledged, peer, newest)
                 taken = newest
         except PayloadError as error:
             self.leave_out(peer, str(error))
@@ -180,7 +180,9 @@ class Neighbours:
             self._errands.begin(self._moved(peer, of, self._queue(peer, is_present=is_present)))
 
     def _queue(self, peer: int, *, is_present: bool) -> Awaitable[list[Message] | Mix | None]:
-        return self._work.present(peer) if is_present else self._work.absent(peer)
+        if is_present:
+            return self._work.event(self._work.present, peer)
+        return self._work.event(self._work.member.absent, peer)
 
     async def _moved(self, peer: int, of: Peer, taking: Awaitable[list[Message] | Mix | None]) -> None:
         """Follow a change, and the newest of those that come meanwhile."""

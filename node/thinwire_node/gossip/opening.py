@@ -11,9 +11,9 @@ from thinwire_node.gossip.lines_port import MakeLines
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.gossip.work import GossipWork
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.threads import Threads
 from thinwire_proto.contract import Contract

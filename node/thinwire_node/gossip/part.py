@@ -14,8 +14,8 @@ from thinwire_node.gossip.port import GossipExchange
 from thinwire_node.gossip.session import GossipSession
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.kinds import PartSettings
-from thinwire_node.part import Part, PartView
-from thinwire_node.peers import Peers
+from thinwire_node.part import Part
+from thinwire_node.report import PartView, Peers
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -47,11 +47,11 @@ class GossipPart(Part):
 
     @property
     def lease(self) -> Lease:
-        return self.training.lease if self.training is not None else Lease()
+        return self.training.work.lease if self.training is not None else Lease()
 
     @property
     def jobs(self) -> int:
-        return self.training.jobs if self.training is not None else 0
+        return self.training.work.jobs if self.training is not None else 0
 
     def claim(self) -> MomentumClaim | None:
         if self.training is not None:
@@ -97,7 +97,7 @@ class GossipPart(Part):
     async def failure(self) -> None:
         """The iterations go on while no session runs, and may fail then."""
         if self.training is not None:
-            await self.training.failure()
+            await self.training.errands.failure()
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
@@ -106,7 +106,7 @@ class GossipPart(Part):
 
     def close(self) -> None:
         if self.training is not None:
-            self.training.close()
+            self.training.work.close()
 
     def done_in_words(self) -> str:
         return f"{self._settings.record.counted} iterations"
@@ -122,12 +122,11 @@ class GossipPart(Part):
         """Also before the first session and after the last one."""
         record, training = self._settings.record, self.training
         traffic, waited_s = record.traffic, record.phases["peers"].sum_s
-        sent_bytes, received_bytes = traffic.sent.bytes["parcel"], traffic.received.bytes["parcel"]
         by_line = dict(traffic.peers_sent), dict(traffic.peers_received)
         if training is None:
-            return Peers(0, 0, 0, sent_bytes, received_bytes, waited_s, 0, *by_line)
+            return Peers(0, 0, 0, waited_s, 0, *by_line)
         view, neighbours = training.work.view, training.neighbours
         lines, edges = neighbours.lines, neighbours.edges()
         present = len(lines.present)
         absent, direct = len(view.peers) - present, len(lines.direct)
-        return Peers(view.topology, present, absent, sent_bytes, received_bytes, waited_s, direct, *by_line, edges)
+        return Peers(view.topology, present, absent, waited_s, direct, *by_line, edges)

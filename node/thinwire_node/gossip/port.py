@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from thinwire_node.exchange.port import Entrance, EvaluationPart
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.reports import Report
 from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.identity.keys import PublicKey
 
@@ -28,26 +29,15 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class BeatReport:
-    """A node's report in a beat. Everything but the topology is as of the newest state that is on disk.
+    """A node's report in a beat, and what goes beside it. Everything but the topology is as of the newest state that is
+    on disk. samples, loss, compute_ms and missed are since the last report.
 
-    topology: the newest that the node has; 0: none. iteration: how many are finished. head: of the chain of what the
-    node has mixed. samples, loss, compute_ms: since the last report; nats per token. trained_through: the last position
-    of the lease in the parameters. missed: members that the node has waited for in vain since the last report.
-    listens_at: HOST:PORT, or empty. step_norm: of the newest step. sketch: of the parameters with which
-    sketch_iteration begins, packed; empty without one, and then 0. lines: for those who watch."""
+    sketch: whose hash the report names, packed; empty without one. listens_at: HOST:PORT, or empty. lines: for those
+    who watch."""
 
-    topology: int
-    iteration: int
-    head: bytes
-    samples: int = 0
-    loss: float = 0.0
-    compute_ms: int = 0
-    trained_through: int | None = None
-    missed: tuple[int, ...] = ()
-    listens_at: str = ""
-    step_norm: float = 0.0
+    report: Report
     sketch: bytes = b""
-    sketch_iteration: int = 0
+    listens_at: str = ""
     lines: SeenLines = field(default_factory=SeenLines)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections import deque
+from dataclasses import dataclass, field
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
@@ -17,23 +18,58 @@ from thinwire_node.gossip.errands import Errands
 from thinwire_node.gossip.lines_port import MakeLines
 from thinwire_node.gossip.neighbours import Neighbours
 from thinwire_node.gossip.port import BeatAnswer, BeatReport
-from thinwire_node.gossip.unreported import Unreported
 from thinwire_node.gossip.work import Finished, GossipWork, Sketched
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.training.compute import Interrupted
-from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.iteration import Mix
-from thinwire_proto.gossip.reports import MISSED_MAX
+from thinwire_proto.gossip.reports import MISSED_MAX, Report, sketch_hash
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
+
+
+@dataclass
+class Unreported:
+    """The work since the newest report that the coordinator has answered.
+
+    compute_s: with the rests of the machine, because the coordinator predicts by it how long an iteration takes.
+    missed: peers for which the node has waited in vain, or whose messages it could not read."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    compute_s: float = 0.0
+    missed: set[int] = field(default_factory=set)
+    sketched: Sketched | None = None
+
+    @property
+    def counted(self) -> tuple[int, float]:
+        """Samples, and the sum of their losses."""
+        return self.samples, self.loss_sum
+
+    def took(self, finished: Finished, share: float) -> None:
+        """An iteration is finished. share: of the time, in which the machine computes."""
+        gradient = finished.gradient
+        self.samples += gradient.samples
+        self.loss_sum += gradient.loss * gradient.samples
+        self.compute_s += gradient.compute_s / share
+        self.missed.update(finished.missing)
+        self.sketched = finished.sketched or self.sketched
+
+    def reported(self, report: Report) -> None:
+        """The coordinator has answered a report."""
+        self.loss_sum -= report.loss * report.samples
+        self.samples -= report.samples
+        self.compute_s = max(0.0, self.compute_s - report.compute_ms / 1000)
+        self.missed -= set(report.missed)
+        if self.sketched is not None and self.sketched.iteration <= report.sketch_iteration:
+            self.sketched = None
 
 
 class GossipTraining:
@@ -70,15 +106,6 @@ class GossipTraining:
         self.errands = Errands(self._stop_iterations)
         self.neighbours = Neighbours(work, make_lines, self.errands, self._note, self._unreported.missed.add)
 
-    @property
-    def lease(self) -> Lease:
-        return self.work.lease
-
-    @property
-    def jobs(self) -> int:
-        """Jobs of the compute thread that wait or run."""
-        return self.work.jobs
-
     # sessions
 
     def start(self) -> asyncio.Task[None]:
@@ -92,10 +119,6 @@ class GossipTraining:
     def is_under_way(self) -> bool:
         """Whether iterations run, with or without a session."""
         return self._running is not None and not self._running.done()
-
-    async def failure(self) -> None:
-        """Raise what has ended the iterations, once something has."""
-        await self.errands.failure()
 
     def use(self, prefetch: Prefetch, evaluation: Evaluation) -> None:
         """Take data from this prefetch, and parts to measure from this evaluation, from now on."""
@@ -111,7 +134,7 @@ class GossipTraining:
         """The report of the next beat."""
         saved, new = self._saved, self._unreported
         sketched = new.sketched or Sketched(0, b"", saved.step_norm)
-        return BeatReport(
+        report = Report(
             topology=self.neighbours.topology,
             iteration=saved.iteration,
             head=saved.head,
@@ -119,22 +142,23 @@ class GossipTraining:
             loss=new.loss_sum / new.samples if new.samples else 0.0,
             compute_ms=round(new.compute_s * 1000),
             trained_through=saved.trained_through,
-            missed=tuple(sorted(self._missed())),
-            listens_at=self.neighbours.lines.listens_at,
-            step_norm=sketched.step_norm,
-            sketch=sketched.sketch,
+            sketch_hash=sketch_hash(sketched.sketch),
             sketch_iteration=sketched.iteration,
-            lines=self.neighbours.seen_lines(self._record.traffic),
+            missed=tuple(sorted(self._missed())),
+            step_norm=sketched.step_norm,
         )
+        neighbours = self.neighbours
+        lines = neighbours.seen_lines(self._record.traffic)
+        return BeatReport(report, sketched.sketch, neighbours.lines.listens_at, lines)
 
     def _missed(self) -> list[int]:
         """Those for which the node has waited before those without a line: these are named again in the next report."""
         waited_for = self._unreported.missed
         return [*sorted(waited_for), *sorted(self.neighbours.lost - waited_for)][:MISSED_MAX]
 
-    def reported(self, report: BeatReport) -> None:
+    def reported(self, beat: BeatReport) -> None:
         """The coordinator has answered a report."""
-        self._unreported.reported(report)
+        self._unreported.reported(beat.report)
 
     async def take(self, answer: BeatAnswer) -> None:
         """Take lease and topology of an answer."""
@@ -145,7 +169,7 @@ class GossipTraining:
         if self._prefetch is not None:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
-            self._note(await self.work.assign(answer.assignment))
+            self._note(await self.work.event(self.work.member.assign, answer.assignment))
             self.neighbours.assign(answer.assignment.topology, answer.assignment.since, answer.places)
             text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
             text += f"; peers: {self.neighbours.names(answer.assignment.since) or 'none'}"
@@ -277,7 +301,7 @@ class GossipTraining:
     async def _decided(self) -> Mix:
         """The decision to mix, once all messages are in or the patience is over."""
         work, now = self.work, self._clocks.now
-        self._note(await work.computed(now()))
+        self._note(await work.event(work.member.computed, now()))
         began = now()
         while not self._decisions:
             self.doing = f"waiting: for messages of {self.neighbours.names(work.view.awaited) or 'peers'}"
@@ -286,7 +310,7 @@ class GossipTraining:
             await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
             self._changed.clear()
             if not self._decisions and deadline is not None and now() >= deadline:
-                self._note(await work.tick(now()))
+                self._note(await work.event(work.member.tick, now()))
         self._record.phases["peers"].add(now() - began)
         return self._decisions.popleft()
 
@@ -328,6 +352,3 @@ class GossipTraining:
         saved = self.work.saved
         text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
         tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())
-
-    def close(self) -> None:
-        self.work.close()

@@ -22,7 +22,6 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import pack_sketch
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import Member
@@ -107,7 +106,8 @@ class GossipWork:
         self.lease = Lease(kept.trained_through if kept else None)
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
-        self._member = member
+        self.member = member
+        """Belongs to the compute thread: see `event`."""
         self._optimizer = optimizer
         self._gradient = gradient
         self._journal = journal
@@ -123,7 +123,7 @@ class GossipWork:
         `mix_late`: the journal keeps it, so that a node that is killed reports them."""
         self.saved = self._note(self.lease.trained_through)
         self.view = self._view()
-        """The member as it was after the newest job. The member itself belongs to the compute thread."""
+        """The member as it was after the newest job."""
         self._pull()
 
     @property
@@ -141,9 +141,10 @@ class GossipWork:
     def _job_done(self, done: asyncio.Future[Any]) -> None:
         self.jobs -= 1
 
-    # events; each may be the last that a decision waits for
+    # events
 
-    def _event(self, take: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def event(self, take: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        """Let the compute thread call a method of the member. Each may be the last that a decision waits for."""
         return self.run(NodeJob.EXCHANGE, self._take, take, arguments)
 
     def _take(self, take: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
@@ -153,37 +154,14 @@ class GossipWork:
             self.view = self._view()
 
     def _view(self) -> MemberView:
-        member = self._member
+        member = self.member
         may_begin = member.topology > 0 and not member.waits_to_adopt
         return MemberView(member.iteration, member.topology, may_begin, member.deadline, member.peers, member.awaited)
 
-    def assign(self, assignment: Assignment) -> asyncio.Future[Mix | None]:
-        return self._event(self._member.assign, assignment)
-
-    def received(self, peer: int, message: Message) -> asyncio.Future[Mix | None]:
-        """The peers whose messages cannot be read are in `Finished`."""
-        return self._event(self._member.received, peer, message)
-
-    def acknowledged(self, peer: int, sequence: int) -> asyncio.Future[None]:
-        """Raises PayloadError if the peer cannot have the message."""
-        return self._event(self._member.acknowledged, peer, sequence)
-
-    def absent(self, peer: int) -> asyncio.Future[Mix | None]:
-        return self._event(self._member.absent, peer)
-
-    def present(self, peer: int) -> asyncio.Future[list[Message]]:
-        """Returns the messages to send again."""
-        return self._event(self._present, peer)
-
-    def _present(self, peer: int) -> list[Message]:
-        self._member.present(peer)
-        return self._member.unacknowledged(peer)
-
-    def computed(self, now: float) -> asyncio.Future[Mix | None]:
-        return self._event(self._member.computed, now)
-
-    def tick(self, now: float) -> asyncio.Future[Mix | None]:
-        return self._event(self._member.tick, now)
+    def present(self, peer: int) -> list[Message]:
+        """An event: the line to a peer is back. Returns the messages to send again."""
+        self.member.present(peer)
+        return self.member.unacknowledged(peer)
 
     # iterations
 
@@ -192,7 +170,7 @@ class GossipWork:
         return await self.run(NodeJob.SAVE, self._begin_first)
 
     def _begin_first(self) -> Sending:
-        sending = self._member.begin()
+        sending = self.member.begin()
         self._pull()
         self._save(self.lease.trained_through)
         return sending
@@ -202,7 +180,7 @@ class GossipWork:
         if self._pulled is not None:
             exchange = self.contract.exchange
             assert isinstance(exchange, GossipSpec)
-            self._member.pull(exchange.gradient_pull, self._pulled)
+            self.member.pull(exchange.gradient_pull, self._pulled)
 
     async def begin_gradient(self) -> None:
         await self.run(NodeJob.MICRO_BATCH, self._gradient.begin)
@@ -227,7 +205,7 @@ class GossipWork:
         return await self.run(NodeJob.EVALUATE, self._held_out_loss, step, name, samples)
 
     def _held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
-        return self._gradient.held_out_loss(name, samples) if step == self._member.iteration else None
+        return self._gradient.held_out_loss(name, samples) if step == self.member.iteration else None
 
     async def finish(self, mix: Mix) -> Finished:
         """Mix, step, begin the next iteration, and write the journal."""
@@ -238,11 +216,11 @@ class GossipWork:
         await self.run(NodeJob.SAVE, self._mix_late, mix)
 
     def _mix_late(self, mix: Mix) -> None:
-        self._member.mix(mix)
+        self.member.mix(mix)
         self._save(self.saved.trained_through, self.saved.loss, self.saved.step_norm)
 
     def _finish(self, mix: Mix, trained_through: int | None) -> Finished:
-        member, gradient = self._member, self._gradient.mean()
+        member, gradient = self.member, self._gradient.mean()
         iteration = member.iteration
         member.mix(mix)
         norm = 0.0
@@ -265,23 +243,23 @@ class GossipWork:
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
         optimizer = self._optimizer
-        state = self._member.state()
+        state = self.member.state()
         numbers = optimizer.steps, self.finished, trained_through, self._samples, self.unreported
         entry = JournalEntry(state, optimizer.tensors(), *numbers)
         self._journal.write(entry)
-        self._member.saved()
+        self.member.saved()
         self.view = self._view()
         self.saved = self._note(trained_through, loss, norm)
 
     def _note(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> Saved:
-        member = self._member
+        member = self.member
         confirmed = {peer: member.received_from(peer) for peer in member.peers}
         place = member.topology, self.finished, member.head
         return Saved(*place, trained_through, self._samples, confirmed, loss, norm)
 
     async def parameters(self) -> bytes:
         """The parameters: float32, little-endian, flat."""
-        return await self.run(NodeJob.COPY, _bytes_of, self._member.x)
+        return await self.run(NodeJob.COPY, _bytes_of, self.member.x)
 
     # the end
 

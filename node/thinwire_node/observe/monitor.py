@@ -20,10 +20,10 @@ from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, 
 from thinwire_common.within import Within
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.report import Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.terminal import Terminal
 from thinwire_node.observe.view import one_line
+from thinwire_node.report import Report
 from thinwire_proto.errors import LocalError
 
 if TYPE_CHECKING:

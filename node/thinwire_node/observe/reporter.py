@@ -1,4 +1,4 @@
-"""Creates reports of a node: see `thinwire_node.observe.report`."""
+"""Creates reports of a node: see `thinwire_node.report`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
-from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
-from thinwire_node.part import PartView
+from thinwire_node.report import STATES, VERSION, Bytes, Device, PartView, Report
 from thinwire_node.session.record import Record
 from thinwire_node.training.device import memory_bytes
 
@@ -26,11 +24,12 @@ class Reporter:
 
     def report(self) -> Report:
         """A report of the node's state now."""
-        node = self._node
-        found = node.part.view() if node.part is not None else PartView("")
+        node, record = self._node, self._node.record
+        contract, part, traffic = node.contract, node.part, node.record.traffic
+        found = part.view() if part is not None else PartView("")
         state, words = _state(node, found)
-        context = node.contract.model.context if node.contract is not None else 0
-        samples_s, sent_s, received_s = self._rates(node.record)
+        samples_s, sent_s, received_s = self._rates(record)
+        wire, device = traffic.wire, node.machine.device if node.machine is not None else ""
         return Report(
             at_s=time.time(),
             version=VERSION,
@@ -38,16 +37,25 @@ class Reporter:
             address=node.settings.address,
             state=state,
             words=words,
-            place=_position(node, found),
-            peers=found.peers,
-            given=_given(node.record, samples_s * context),
-            clock=Clock(
-                offset_s=found.clock_offset_s,
-                error_s=found.clock_error_s,
-                jumps=node.record.clock_jumps,
+            part=found,
+            given=record.counts(),
+            bytes=Bytes(
+                sent=dict(traffic.sent.bytes),
+                received=dict(traffic.received.bytes),
+                sent_s=sent_s,
+                received_s=received_s,
+                wire_sent=wire.sent if wire is not None else None,
+                wire_received=wire.received if wire is not None else None,
+                upload_s=record.tail.bytes_s,
             ),
-            bytes=_bytes(node.record.traffic, sent_s, received_s, node.record.tail.bytes_s),
-            device=_device(node, found),
+            device=Device(
+                device, *(memory_bytes(device) if device else (None, None)), part.jobs if part is not None else 0
+            ),
+            steps=contract.schedule.steps if contract is not None else None,
+            round_length_s=contract.round.length_s if contract is not None else None,
+            lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
+            data_wait_s=record.phases["data"].sum_s,
+            tokens_s=samples_s * contract.model.context if contract is not None else 0.0,
         )
 
     def _rates(self, record: Record) -> tuple[float, float, float]:
@@ -87,74 +95,3 @@ def _state(node: Node, found: PartView) -> tuple[str, str]:
     elif found.goes_on:
         words = f"{found.words}; {node.doing}"
     return next((state for state in STATES if words.startswith(state)), "waiting" if in_session else "starting"), words
-
-
-def _position(node: Node, found: PartView) -> RunPosition:
-    contract, part = node.contract, node.part
-    replica = part.replica if part is not None else None
-    return RunPosition(
-        step=found.step,
-        head_step=found.head_step,
-        steps=contract.schedule.steps if contract is not None else None,
-        parameters=replica.layout.parameters if replica is not None else None,
-        round=found.round,
-        round_length_s=contract.round.length_s if contract is not None else None,
-        round_left_s=found.round_left_s,
-        k=found.k,
-        lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
-    )
-
-
-def _given(record: Record, tokens_s: float) -> Given:
-    bits = 8 * (record.payload_bytes or 0)
-    return Given(
-        counted=record.counted,
-        not_counted=record.not_counted,
-        not_counted_why=record.not_counted_why,
-        outcomes=dict(record.outcomes),
-        tokens=record.tokens,
-        samples=record.samples,
-        tokens_s=tokens_s,
-        micro_batches_dropped=record.dropped,
-        gradients_dropped=record.too_old,
-        resyncs=record.resyncs,
-        mismatches=record.mismatches,
-        sessions=record.sessions,
-        sessions_lost=record.sessions_lost,
-        loss=record.loss,
-        components=record.components,
-        component_bits=bits / record.components if record.components else None,
-        slack_s=record.slack_s,
-        micro_batch_samples=record.micro_batch,
-        samples_skipped=record.samples_skipped,
-        shards_skipped=record.shards_skipped,
-        data_wait_s=record.phases["data"].sum_s,
-        fetched_bytes=dict(record.fetched_bytes),
-    )
-
-
-def _bytes(traffic: Traffic, sent_s: float, received_s: float, upload_s: float | None) -> Bytes:
-    wire = traffic.wire
-    return Bytes(
-        sent=dict(traffic.sent.bytes),
-        received=dict(traffic.received.bytes),
-        sent_messages=dict(traffic.sent.messages),
-        received_messages=dict(traffic.received.messages),
-        sent_s=sent_s,
-        received_s=received_s,
-        wire_sent=wire.sent if wire is not None else None,
-        wire_received=wire.received if wire is not None else None,
-        upload_s=upload_s,
-    )
-
-
-def _device(node: Node, found: PartView) -> Device:
-    name = node.machine.device if node.machine is not None else ""
-    held_bytes, limit_bytes = memory_bytes(name) if name else (None, None)
-    return Device(
-        name=name,
-        memory_bytes=held_bytes,
-        memory_limit_bytes=limit_bytes,
-        jobs=node.part.jobs if node.part is not None else 0,
-        to_deliver=found.to_deliver,
-    )

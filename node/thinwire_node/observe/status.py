@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from thinwire_common.units import human_seconds
-from thinwire_node.observe.report import Report
+from thinwire_node.report import Report
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
@@ -71,7 +71,7 @@ def condition(report: Report, running: bool | None, now_s: float) -> str:
 
 def since(report: Report, now_s: float) -> Report:
     """A report with its remaining time reduced to the present."""
-    left_s = report.place.round_left_s
+    left_s = report.part.round_left_s
     if left_s is None:
         return report
-    return replace(report, place=replace(report.place, round_left_s=max(0.0, left_s - max(0.0, now_s - report.at_s))))
+    return replace(report, part=replace(report.part, round_left_s=max(0.0, left_s - max(0.0, now_s - report.at_s))))

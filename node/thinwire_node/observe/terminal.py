@@ -20,8 +20,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from thinwire_node.observe.report import Report
 from thinwire_node.observe.view import lines
+from thinwire_node.report import Report
 from thinwire_proto import limits
 from thinwire_proto.clean_text import shown_as_written
 

@@ -9,8 +9,7 @@ from rich.text import Text
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.exchange.short_names import short_name
-from thinwire_node.observe.report import Report
-from thinwire_node.peers import Peers
+from thinwire_node.report import Peers, Report
 from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13
@@ -39,7 +38,7 @@ def whole_lines(report: Report, width: int) -> list[Text]:
         rows = [_pair(*left, half) + _pair(*right) for left, right in zip(pairs[::2], pairs[1::2], strict=True)]
     else:
         rows = [_pair(*pair) for pair in pairs]
-    return [head, _progress(report, width), *rows, *_edges(report.peers), *_remarks(report)]
+    return [head, _progress(report, width), *rows, *_edges(report.part.peers), *_remarks(report)]
 
 
 def _pair(label: str, value: str, width: int | None = None) -> Text:
@@ -52,7 +51,7 @@ def _pair(label: str, value: str, width: int | None = None) -> Text:
 
 
 def _progress(report: Report, width: int) -> Text:
-    step, steps = report.place.step, report.place.steps
+    step, steps = report.part.step, report.steps
     if step is None or not steps:
         return Text("the node does not know the run yet", style="dim")
     words = f" {_unit(report)} {step:,} of {steps:,}"
@@ -62,7 +61,7 @@ def _progress(report: Report, width: int) -> Text:
 
 
 def _unit(report: Report) -> str:
-    return "step" if report.peers is None else "iteration"
+    return "step" if report.part.peers is None else "iteration"
 
 
 def _lines(peers: Peers) -> str:
@@ -97,14 +96,14 @@ def _edges(peers: Peers | None) -> list[Text]:
 
 def _pairs(report: Report) -> list[tuple[str, str]]:
     """An even number of labels with their values."""
-    position, given, clock = report.place, report.given, report.clock
+    position, given = report.part, report.given
     left = "" if position.round_left_s is None else f", {human_seconds(position.round_left_s)} left"
     heard = given.counted + given.not_counted
-    if report.peers is not None:
-        lease = UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"
+    if report.part.peers is not None:
+        lease = UNKNOWN if report.lease_samples is None else f"{report.lease_samples:,} samples left"
         return [
             *_common(report),
-            *_between(report.peers, given.counted),
+            *_between(report.part.peers, given.counted),
             ("lease", lease),
             ("device", report.device.name or UNKNOWN),
         ]
@@ -112,8 +111,8 @@ def _pairs(report: Report) -> list[tuple[str, str]]:
         ("round", UNKNOWN if position.round is None else f"{position.round:,}{left}"),
         *_common(report),
         ("counted", f"{given.counted:,} of {heard:,} contributions" if heard else UNKNOWN),
-        ("clock", UNKNOWN if clock.error_s is None else f"known to ±{human_seconds(clock.error_s)}"),
-        ("lease", UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"),
+        ("clock", UNKNOWN if position.clock_error_s is None else f"known to ±{human_seconds(position.clock_error_s)}"),
+        ("lease", UNKNOWN if report.lease_samples is None else f"{report.lease_samples:,} samples left"),
         ("device", report.device.name or UNKNOWN),
     ]
 
@@ -124,7 +123,7 @@ def _common(report: Report) -> list[tuple[str, str]]:
     return [
         ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats/token"),
         ("tokens", f"{given.tokens:,} counted"),
-        ("speed", f"{given.tokens_s:,.0f} tokens/s"),
+        ("speed", f"{report.tokens_s:,.0f} tokens/s"),
         ("up", f"{human_bytes(sum(passed.sent.values()))}, {human_bytes(passed.sent_s)}/s"),
         ("down", f"{human_bytes(sum(passed.received.values()))}, {human_bytes(passed.received_s)}/s"),
     ]
@@ -135,14 +134,14 @@ def _remarks(report: Report) -> list[Text]:
     given, found = report.given, []
     if given.not_counted:
         found.append(_pair("not counted", f"{given.not_counted:,}, most recently: {clean_text(given.not_counted_why)}"))
-    if given.micro_batches_dropped:
-        found.append(_pair("dropped", f"{given.micro_batches_dropped:,} micro-batches that were not finite"))
-    if given.gradients_dropped:
-        found.append(_pair("too old", f"{given.gradients_dropped:,} gradients dropped"))
-    if given.data_wait_s >= 1:
-        found.append(_pair("data", f"training waited {human_seconds(given.data_wait_s)} for them"))
-    if report.peers is not None and report.peers.waited_s >= 1:
-        found.append(_pair("waited", f"{human_seconds(report.peers.waited_s)} for messages of peers"))
+    if given.dropped:
+        found.append(_pair("dropped", f"{given.dropped:,} micro-batches that were not finite"))
+    if given.too_old:
+        found.append(_pair("too old", f"{given.too_old:,} gradients dropped"))
+    if report.data_wait_s >= 1:
+        found.append(_pair("data", f"training waited {human_seconds(report.data_wait_s)} for them"))
+    if report.part.peers is not None and report.part.peers.waited_s >= 1:
+        found.append(_pair("waited", f"{human_seconds(report.part.peers.waited_s)} for messages of peers"))
     if given.samples_skipped:
         found.append(_pair("skipped", f"{given.samples_skipped:,} samples whose shard could not be read"))
     if given.resyncs:
@@ -175,15 +174,15 @@ def byte_lines(report: Report, width: int) -> list[Text]:
 
 def one_line(report: Report) -> str:
     """The report in one line, for the log."""
-    position, given, passed = report.place, report.given, report.bytes
+    position, given, passed = report.part, report.given, report.bytes
     parts: Iterable[str | None] = (
         report.words,
         None if position.round is None else f"round {position.round}",
-        None if position.step is None else f"{_unit(report)} {position.step} of {position.steps}",
+        None if position.step is None else f"{_unit(report)} {position.step} of {report.steps}",
         None if given.loss is None else f"loss {given.loss:.3f}",
-        f"{given.tokens_s:,.0f} tokens/s",
+        f"{report.tokens_s:,.0f} tokens/s",
         f"up {human_bytes(sum(passed.sent.values()))}",
         f"down {human_bytes(sum(passed.received.values()))}",
-        f"{given.counted} counted, {given.not_counted} not" if report.peers is None else _lines(report.peers),
+        f"{given.counted} counted, {given.not_counted} not" if report.part.peers is None else _lines(report.part.peers),
     )
     return "; ".join(part for part in parts if part)

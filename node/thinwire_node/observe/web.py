@@ -16,7 +16,7 @@ from thinwire_common.http import SAFETY, HttpServer, bind
 from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_common.reach.hosts import is_loopback
 from thinwire_node.observe.metrics_certificate import metrics_tls
-from thinwire_node.observe.report import TAKES_PART, Report
+from thinwire_node.report import TAKES_PART, Report
 from thinwire_proto.errors import UsageError
 
 CONNECTIONS_MAX = 16

@@ -1,27 +1,26 @@
 """Counts of a node's work since the process started.
 
-The record outlives sessions. `report.py` takes all its figures from here."""
+The record outlives sessions. A report takes all its figures from here."""
 
 from __future__ import annotations
 
 import logging
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
+from thinwire_node.report import Counts
 from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.speed import Speed, Tail
-from thinwire_proto.wire.reasons import OUTCOMES
 
 log = logging.getLogger("thinwire.node")
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate", "peers", "rest")
-BLOB_SOURCES = ("url", "coordinator")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Outcomes of a contribution: counted, or the reason why not."""
 
 
 class Durations:
@@ -48,44 +47,12 @@ class Pause:
 
 
 @dataclass
-class Record:
-    """Counts since the process started, and figures of the newest contribution."""
+class Record(Counts):
+    """The counts of a report, and what a node measures of itself."""
 
-    counted: int = 0
-    not_counted: int = 0
-    not_counted_why: str = ""
-    """Reason of the newest contribution that was not counted."""
-    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    """Contributions by outcome, including claims without samples."""
-    tokens: int = 0
-    """Tokens in counted contributions."""
-    samples: int = 0
-    """Samples trained, counted or not."""
-    dropped: int = 0
-    """Micro-batches dropped because they were not finite."""
-    too_old: int = 0
-    samples_skipped: int = 0
-    """Samples passed over because their shard could not be read."""
     samples_skipped_reported: int = 0
-    shards_skipped: int = 0
-    """Times that a shard was found to be unreadable."""
-    fetched_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BLOB_SOURCES, 0))
-    """Bytes of blobs that were fetched whole, by kind of source."""
-    resyncs: int = 0
-    mismatches: int = 0
-    clock_jumps: int = 0
-    sessions: int = 0
-    sessions_lost: int = 0
     pause: Pause | None = None
     """What the coordinator has said last."""
-
-    # figures of the newest contribution or micro-batch
-    loss: float | None = None
-    components: int | None = None
-    payload_bytes: int | None = None
-    slack_s: float | None = None
-    micro_batch: int | None = None
-
     traffic: Traffic = field(default_factory=Traffic)
     phases: dict[str, Durations] = field(default_factory=lambda: {phase: Durations() for phase in PHASES})
     tail: Tail = field(default_factory=Tail)
@@ -100,6 +67,10 @@ class Record:
     def goes_on(self) -> None:
         """The coordinator says something else."""
         self.pause = None
+
+    def counts(self) -> Counts:
+        """The counts now, for a report."""
+        return Counts(**{of.name: copy(getattr(self, of.name)) for of in fields(Counts)})
 
     def trained(self, samples: int, seconds: float, compute_s: float, now: float) -> None:
         """Record a micro-batch that was just trained. seconds: with the wait for the compute thread; compute_s: without

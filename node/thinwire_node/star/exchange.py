@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from thinwire_node.exchange.coordinator import messages
-from thinwire_node.exchange.coordinator.entrance import Entrance
-from thinwire_node.exchange.coordinator.link import Link, connect
+from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
-from thinwire_node.kinds import Surroundings
-from thinwire_node.runtime import Clocks
 from thinwire_node.star.keeping_up import KeepingUp
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.identity.invite import Invite
 
 
-class Star(Entrance):
-    """The star's implementation of `thinwire_node.exchange.port.Exchange`. connect: opens the link, before `join`."""
+class Star(Link):
+    """The star's implementation of `thinwire_node.exchange.port.Exchange`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Link]], clocks: Clocks, invite: Invite | None = None) -> None:
-        super().__init__(connect, clocks, invite)
-        self._head_step = 0
-        self._catching_up = True
-        self._contract: Contract | None = None
+    _head_step = 0
+    _catching_up = True
+    _contract: Contract | None = None
 
     async def join(self, applicant: Applicant) -> Admission:
         admission = await super().join(applicant)
@@ -34,17 +28,17 @@ class Star(Entrance):
         return admission
 
     async def rounds(self) -> AsyncGenerator[Announcement, None]:
-        async with aclosing(self._link.announcements()) as announcements:
+        async with aclosing(self.announcements()) as announcements:
             async for message in announcements:
                 self._catching_up = False
                 yield messages.announcement(message, self._contract)
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
-        assert self._key is not None
-        return messages.outcome(await self._link.contribute(messages.header(claim, self._key), payload))
+        key, _ = self.joined_as()
+        return messages.outcome(await self.contribute(messages.header(claim, key), payload))
 
     async def outcome(self, contribution: bytes) -> Outcome:
-        return messages.outcome(await self._link.ask_receipt(contribution))
+        return messages.outcome(await self.ask_receipt(contribution))
 
     async def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when
@@ -52,7 +46,7 @@ class Star(Entrance):
         now = self._clocks.now
         keeping_up = KeepingUp(replica.step, self._head_step, now())
         asked_at = now()
-        async with aclosing(self._link.updates(replica.step, replica)) as updates:
+        async with aclosing(self.sealed_updates(replica)) as updates:
             async for sealed in updates:
                 came_at, saved_before_s = now(), saved_s()
                 yield sealed
@@ -66,9 +60,3 @@ class Star(Entrance):
                     if self._catching_up:
                         self._head_step = sealed.head_step  # the swarm advances during the catch-up
                 asked_at = now()
-
-
-def open_star(surroundings: Surroundings) -> Star:
-    address, invite = surroundings.address, surroundings.invite
-    traffic, thin_line = surroundings.traffic, surroundings.thin_line
-    return Star(lambda: connect(address, invite, traffic, thin_line=thin_line), surroundings.clocks, invite)

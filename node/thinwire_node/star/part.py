@@ -7,14 +7,14 @@ import logging
 
 from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import AnnouncedRound, Exchange, MomentumClaim, Waiting
+from thinwire_node.exchange.port import Exchange, MomentumClaim
 from thinwire_node.kinds import PartSettings
-from thinwire_node.part import Part, PartView
+from thinwire_node.part import Part
 from thinwire_node.peer_settings import PeerSettings
+from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
-from thinwire_node.star import pacing
 from thinwire_node.star.rules import shapes_kept
-from thinwire_node.star.session import Session, SessionState
+from thinwire_node.star.session import Session
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum
@@ -149,28 +149,4 @@ class StarPart(Part):
         step = self.replica.step if self.replica is not None else None
         if self._session is None or not self._session.is_open:
             return PartView("", step=step)
-        found = self._session.state()
-        current = found.announcement if isinstance(found.announcement, AnnouncedRound) else None
-        return PartView(
-            _words(found, step),
-            step=step,
-            head_step=found.head_step,
-            round=current.number if current is not None else None,
-            round_left_s=found.round_left_s,
-            k=current.k if current is not None else None,
-            clock_offset_s=found.clock_offset_s,
-            clock_error_s=found.clock_error_s,
-            to_deliver=found.to_deliver,
-        )
-
-
-def _words(found: SessionState, step: int | None) -> str:
-    announced, doing = found.announcement, found.doing
-    if announced is None:
-        behind = step is not None and step < found.head_step
-        return f"catching up: step {step} of {found.head_step}" if behind else "waiting"
-    if isinstance(announced, Waiting):
-        return announced.text
-    if isinstance(doing, pacing.Wait):
-        return "delivering: waiting for the receipt" if found.to_deliver else f"waiting: {doing.why}"
-    return "training"
+        return self._session.view(step)

@@ -9,16 +9,15 @@ contributions and handles their outcomes while training continues. `Prefetch` fe
 from __future__ import annotations
 
 import asyncio
-import logging
-from dataclasses import dataclass
 
-from thinwire_node.exchange.port import Announcement, Exchange, LinkLost
-from thinwire_node.options import NodeOptions
+from thinwire_node.exchange.port import Exchange, LinkLost, Waiting
+from thinwire_node.report import PartView
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star import pacing
 from thinwire_node.star.deliver import Delivery
 from thinwire_node.star.follow import follow_rounds, follow_updates
@@ -26,23 +25,6 @@ from thinwire_node.star.situation import Situation
 from thinwire_node.star.train import TrainingLoop
 from thinwire_node.star.work import Work
 from thinwire_proto.task import DataSource
-
-log = logging.getLogger("thinwire.node")
-
-
-@dataclass(frozen=True)
-class SessionState:
-    """The state of a session at one moment, for observers.
-
-    doing: the newest decision of the training loop. to_deliver: contributions without an outcome."""
-
-    announcement: Announcement | None
-    head_step: int
-    round_left_s: float | None
-    clock_offset_s: float | None
-    clock_error_s: float | None
-    doing: pacing.Decision | None
-    to_deliver: int
 
 
 class Session:
@@ -124,21 +106,35 @@ class Session:
         """The last sample position in the momentum."""
         return self._work.trained_through_at_extraction
 
-    def state(self) -> SessionState:
-        """The state of the session now."""
-        situation, reading, now = self._situation, self._exchange.clock.reading(), self._clocks.now()
-        newest = situation.newest
-        step = max(situation.head_step, newest.step if newest is not None else 0)
-        view = self._training.view() if self._work.replica is not None else None
-        return SessionState(
-            announcement=newest,
-            head_step=step,
-            round_left_s=max(0.0, view.round.deadline - now) if view and view.round else None,
-            clock_offset_s=reading.offset if reading else None,
-            clock_error_s=reading.error if reading else None,
-            doing=situation.doing,
+    def view(self, step: int | None) -> PartView:
+        """The state of the session now. step: of the replica."""
+        situation, reading = self._situation, self._exchange.clock.reading()
+        newest, current = situation.newest, situation.round
+        head_step = max(situation.head_step, newest.step if newest is not None else 0)
+        left_s = None
+        if current is not None and reading is not None and step is not None:
+            left_s = max(0.0, reading.here(current.deadline) - self._clocks.now())
+        return PartView(
+            self._words(step, head_step),
+            step=step,
+            head_step=head_step,
+            round=current.number if current is not None else None,
+            round_left_s=left_s,
+            clock_error_s=reading.error if reading is not None else None,
             to_deliver=self._delivery.unsettled,
         )
+
+    def _words(self, step: int | None, head_step: int) -> str:
+        announced, doing = self._situation.newest, self._situation.doing
+        if announced is None:
+            behind = step is not None and step < head_step
+            return f"catching up: step {step} of {head_step}" if behind else "waiting"
+        if isinstance(announced, Waiting):
+            return announced.text
+        if isinstance(doing, pacing.Wait):
+            waits_for_receipt = self._delivery.unsettled > 0
+            return "delivering: waiting for the receipt" if waits_for_receipt else f"waiting: {doing.why}"
+        return "training"
 
     def _probed(self, jumped: bool) -> None:
         self._record.clock_jumps += jumped

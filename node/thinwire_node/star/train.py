@@ -8,11 +8,11 @@ from dataclasses import replace
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
 from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComplete, Waiting
-from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star import pacing
 from thinwire_node.star.deliver import Delivery, Outgoing
 from thinwire_node.star.situation import Situation

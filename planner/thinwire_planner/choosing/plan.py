@@ -6,18 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thinwire_planner.choosing.choice import (
-    TIE,
-    Curve,
-    Predicted,
-    best_of_families,
-    loss_cost_s,
-    predict,
-    take,
-    with_times,
-)
+from thinwire_planner.choosing.choice import TIE, Predicted, best_of_families, predict, take
 from thinwire_planner.choosing.thresholds import Change, changes
-from thinwire_planner.methods.method import Setting, all_variants
+from thinwire_planner.methods.method import STAR_UP_BYTES, Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
 
 ALL_REDUCE = "all-reduce, DDP"
@@ -61,16 +52,6 @@ OVERLAP_MOST = 0.5
 ALIKE = 0.1
 """A star this close to the fastest gossip has its gain too."""
 NO_CHANGE = "no other rate of the lines, round trip or number of nodes that was looked at changes the choice"
-NOT_LOOKED_FOR = "at which rate, round trip or number of nodes this would change is looked for without --loss only"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A loss to reach. curves: by arm. tokens_a_step: of all nodes."""
-
-    loss: float
-    tokens_a_step: float
-    curves: Mapping[str, Curve]
 
 
 @dataclass(frozen=True)
@@ -86,24 +67,17 @@ class Plan:
     changes: tuple[Change, ...]
 
 
-def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
+def make_plan(setting: Setting) -> Plan:
     """Predict, choose and explain."""
     found = predict(all_variants(setting), setting)
-    cost_s = None
-    if goal is not None:
-        found = with_times(found, goal.curves, goal.loss, goal.tokens_a_step)
-        reached = [one for one in found if one.to_loss_s is not None and not one.variant.caution]
-        cost_s = loss_cost_s if reached else None
-    taken = take(found) if cost_s is None else take(found, cost_s)
+    taken = take(found)
     families = best_of_families(found) | {taken.variant.family: taken}
     gain = gain_of(taken, {one.name: one for one in found})
     ordered = sorted(found, key=lambda one: (one.seconds, one.name))
-    by_loss = cost_s is not None
-    elsewhere = changes(setting, found) if not by_loss and setting.nodes > 1 else []
-    reasons = _reasons(setting, families, taken, gain, _to_the_loss(goal, found, taken), by_loss=by_loss)
-    reasons += _passed_over(found, taken)
+    elsewhere = changes(setting, found) if setting.nodes > 1 else []
+    reasons = _reasons(setting, families, taken, gain) + _passed_over(found, taken)
     if not elsewhere and setting.nodes > 1:
-        reasons.append(NOT_LOOKED_FOR if by_loss else NO_CHANGE)
+        reasons.append(NO_CHANGE)
     return Plan(
         setting,
         tuple(ordered),
@@ -123,22 +97,13 @@ def change_in_words(change: Change) -> str:
     return f"{direction if change.above else below} {where}, take {change.taken}"
 
 
-def _reasons(
-    setting: Setting,
-    families: Mapping[str, Predicted],
-    taken: Predicted,
-    gain: Gain | None,
-    to_the_loss: list[str],
-    *,
-    by_loss: bool,
-) -> list[str]:
-    reasons = list(to_the_loss)
+def _reasons(setting: Setting, families: Mapping[str, Predicted], taken: Predicted, gain: Gain | None) -> list[str]:
     shares = taken.name == BY_THE_CLOCK and len(set(setting.speeds)) > 1
     computing_s, who = (setting.together_s, "all nodes together") if shares else (setting.mean_s, "a node")
-    reasons.append(
+    reasons = [
         f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes {who} "
         f"{seconds_in_words(computing_s)}"
-    )
+    ]
     if shares:
         reasons.append(
             "by the clock, a slow node contributes fewer samples and weighs less; round.samples must be as many as the "
@@ -149,8 +114,7 @@ def _reasons(
     reasons += _against_the_star(setting, families, taken)
     if taken.variant.family == "gossip":
         reasons.append(MEASURED_GOSSIP)
-    if not by_loss:
-        reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
+    reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
     return reasons
 
 
@@ -161,24 +125,6 @@ def _passed_over(found: Sequence[Predicted], taken: Predicted) -> list[str]:
         return []
     step = seconds_in_words(fastest.seconds)
     return [f"faster, and not recommended: {fastest.name}, {step} a step; it {fastest.variant.caution}"]
-
-
-def _to_the_loss(goal: Goal | None, found: Sequence[Predicted], taken: Predicted) -> list[str]:
-    if goal is None:
-        return []
-    with_curve = [one for one in found if one.to_loss_s is not None]
-    if not with_curve:
-        return [f"no curve reaches a loss of {goal.loss:g}, so the time of a step decides"]
-    if all(one.variant.caution for one in with_curve):
-        return [
-            f"only curves of methods that are not recommended reach a loss of {goal.loss:g}, so the time of a step "
-            "decides"
-        ]
-    assert taken.to_loss_s is not None
-    among = "recommended methods" if any(one.variant.caution for one in with_curve) else "methods"
-    seconds = seconds_in_words(taken.to_loss_s)
-    least = f"the least of all {among} with a curve; its own is that of {taken.arm}"
-    return [f"{taken.name} reaches a loss of {goal.loss:g} in {seconds}, {least}"]
 
 
 def _gain_in_words(gain: Gain) -> str:
@@ -225,4 +171,4 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def _one_way(setting: Setting) -> float:
-    return max(setting.star_up_bytes, setting.update_bytes)
+    return max(STAR_UP_BYTES, setting.update_bytes)

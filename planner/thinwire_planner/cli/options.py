@@ -29,9 +29,3 @@ class PlanOptions(Options):
     )
     rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
     lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
-    loss: float | None = option(
-        "also the time to this loss, with --curves", None, metavar="NATS", gt=0, le=POSITIVE_MAX
-    )
-    tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0, le=POSITIVE_MAX)
-    curves: Path | None = option("the file runs.jsonl of `make science`, for --loss", None, metavar="FILE")
-    plot: Path | None = option("draw time against the lines' rate into this file", None, metavar="FILE")

@@ -11,9 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import ErrorDetails
 
 from thinwire_common.options import IN_WORDS
-from thinwire_planner.methods.method import STAR_UP_BYTES, Rates, Setting
+from thinwire_planner.methods.method import Rates, Setting
 from thinwire_planner.timing.compute import VARIATION_MAX, ComputeTimes
-from thinwire_planner.timing.network import HOST_GBIT, HOST_RTT_US, Network
+from thinwire_planner.timing.network import Network
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 
@@ -34,8 +34,6 @@ VARIATION = 0.1
 OPTIONS = {
     "model": "--preset or --parameters",
     "compute": "--compute",
-    "goal.tokens": "--tokens",
-    "goal.curves": "--curves",
 }
 """By key, the options that give it."""
 
@@ -82,8 +80,6 @@ class NodesSection(Section):
     rtt_ms: float | None = Field(None, ge=0, le=RTT_MS_MAX)
     lost_percent: float = Field(0, ge=0, lt=100)
     congestion: Literal["cubic", "reno", "bbr"] = "cubic"
-    host_gbit: Positive = HOST_GBIT
-    host_rtt_us: float = Field(HOST_RTT_US, ge=0, le=1000 * RTT_MS_MAX)
 
 
 class GroupSection(Section):
@@ -114,19 +110,6 @@ class RatesSection(Section):
     merge: Positive = Rates().merge / MEGA
 
 
-class StarSection(Section):
-    """Bytes a parameter: of a node's contribution, and of an update; without the latter, by the number of nodes."""
-
-    up_bytes: Positive = STAR_UP_BYTES
-    down_bytes: Positive | None = None
-
-
-class GoalSection(Section):
-    loss: Positive
-    tokens: Positive
-    curves: Path = Field(strict=False)
-
-
 class PlanFile(Section):
     model: ModelSection
     compute: ComputeSection
@@ -135,10 +118,6 @@ class PlanFile(Section):
     round_trip: Annotated[list[RoundTripSection], Field(max_length=NODES_MAX)] = []
     coordinator: CoordinatorSection = CoordinatorSection()
     rates: RatesSection = RatesSection()
-    star: StarSection = StarSection()
-    local_steps: Annotated[list[Annotated[Whole, Field(ge=1, le=10_000)]], Field(max_length=16)] = [4, 16, 64]
-    goal: GoalSection | None = None
-    seed: Whole = Field(1, ge=0, lt=1 << 64)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -185,10 +164,6 @@ def setting_of(file: PlanFile) -> Setting:
         coordinator_down_bits_s=MEGA * (file.coordinator.down_mbit or up_mbit),
         passes=file.compute.passes,
         rates=Rates(MEGA * file.rates.compress, MEGA * file.rates.apply, MEGA * file.rates.merge),
-        star_up_bytes=file.star.up_bytes,
-        star_down_bytes=file.star.down_bytes,
-        local_steps=tuple(file.local_steps),
-        seed=file.seed,
     )
 
 
@@ -235,8 +210,6 @@ def _network(file: PlanFile) -> tuple[Network, tuple[float, ...]]:
         per_host=nodes.per_host,
         loss=nodes.lost_percent / 100,
         congestion=nodes.congestion,
-        host_bits_s=1e9 * nodes.host_gbit,
-        host_rtt_s=nodes.host_rtt_us / 1e6,
     )
     given = [key for key in ("up_mbit", "down_mbit") if file.group and getattr(nodes, key) is not None]
     if given:

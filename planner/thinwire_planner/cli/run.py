@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -9,13 +10,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_common.units import human_count, human_seconds
+from thinwire_common.options import add_options, add_version, read_options
+from thinwire_common.units import human_count
 from thinwire_planner.choosing.choice import Predicted
-from thinwire_planner.choosing.plan import Goal, Plan, change_in_words, make_plan, seconds_in_words
-from thinwire_planner.cli.curves import read_curves
+from thinwire_planner.choosing.plan import Plan, change_in_words, make_plan, seconds_in_words
 from thinwire_planner.cli.options import PlanOptions
-from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
-from thinwire_planner.cli.plot import check_plot, draw
+from thinwire_planner.cli.plan_file import parse, read_document, setting_of
 
 FORMAT = 1
 
@@ -47,9 +47,6 @@ def _predicted(one: Predicted) -> dict[str, Any]:
         "seconds": one.seconds,
         "bytes_a_parameter": one.forecast.bytes_a_parameter,
         "parts": dict(one.forecast.parts),
-        "order": list(one.forecast.order),
-        "to_loss_s": one.to_loss_s,
-        "arm": one.arm,
         "caution": one.variant.caution,
     }
 
@@ -76,16 +73,11 @@ def table(plan: Plan, rows: tuple[Predicted, ...]) -> Table:
     found.add_column("method", overflow="fold")
     found.add_column("a step", justify="right", no_wrap=True)
     found.add_column("bytes a parameter", justify="right")
-    has_losses = any(one.to_loss_s is not None for one in plan.by_time)
-    if has_losses:
-        found.add_column("to the loss", justify="right", no_wrap=True)
     for one in rows:
-        to_loss = [human_seconds(one.to_loss_s) if one.to_loss_s is not None else "no curve"] if has_losses else []
         found.add_row(
             one.name,
             seconds_in_words(one.seconds),
             f"{one.forecast.bytes_a_parameter:.3g}",
-            *to_loss,
             style="bold" if one is plan.taken or one.name == plan.taken.name else None,
         )
     return found
@@ -110,29 +102,34 @@ KEYS = {
     "down": "nodes.down_mbit",
     "rtt": "nodes.rtt_ms",
     "lost": "nodes.lost_percent",
-    "loss": "goal.loss",
-    "tokens": "goal.tokens",
-    "curves": "goal.curves",
 }
 """The key of the file that each option sets."""
 INSTEAD = {"preset": "parameters", "parameters": "preset"}
 """An option removes the file's key that says the same in another way."""
 
 
-def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
+def parser() -> argparse.ArgumentParser:
+    """Build the parser. The parsed arguments have a `command`: a function that takes them."""
+    parser = argparse.ArgumentParser("thinwire", description="The command `thinwire`.")
+    add_version(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="predict the time of a step of every exchange, and say which to take")
+    add_options(plan, PlanOptions)
+    plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
+    plan.add_argument("--all", action="store_true", help="list all variants, and not only the best of each kind")
+    plan.set_defaults(command=_plan)
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> None:
     """Make a plan and show it. Raises ThinwireError."""
-    if options.plot is not None:
-        check_plot(options.plot)  # planning takes long
+    options = read_options(PlanOptions, arguments)
     found, source = document(options), str(options.file or "the options")
-    file = parse(found, source)
-    setting = setting_of(file)
-    plan = make_plan(setting, _goal(file, len(setting.speeds)))
-    if options.plot is not None:
-        draw(plan, options.plot)
-    if as_json:
+    plan = make_plan(setting_of(parse(found, source)))
+    if arguments.json:
         print(json.dumps(document_of(plan), indent=1))
     else:
-        print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)
+        print_plan(plan, Console(highlight=False, markup=False), lists_all=arguments.all)
 
 
 def document(options: PlanOptions) -> dict[str, Any]:
@@ -147,9 +144,3 @@ def document(options: PlanOptions) -> dict[str, Any]:
                 inside.pop(INSTEAD.get(name), None)
             inside[key] = value
     return found
-
-
-def _goal(file: PlanFile, nodes: int) -> Goal | None:
-    if file.goal is None:
-        return None
-    return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves, nodes))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from thinwire_planner.methods.method import FLOAT32_BYTES, Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_planner.methods.method import FLOAT32_BYTES, METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "all-reduce"
@@ -54,6 +54,6 @@ def _forecast(setting: Setting) -> Forecast:
     )
 
 
-@register_method("all-reduce")
+@METHODS.register("all-reduce")
 def all_reduce(setting: Setting) -> Iterator[Variant]:
-    yield FormulaVariant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False, arms=("adamw",))
+    yield Variant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False)

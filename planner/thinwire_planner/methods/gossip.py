@@ -9,15 +9,13 @@ average over a cycle.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 
 from thinwire_planner.gossip.max_plus import iteration_s, iterations_for
-from thinwire_planner.gossip.placement import Order, place
-from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
-from thinwire_planner.timing.network import Network, lines_between
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
@@ -29,14 +27,6 @@ DENSE_NODES_MAX = 128
 SLACKS = (0, 1, 2)
 PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
 """Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
-PLACED_HOSTS_MAX = 64
-PLACING_ROUNDS = 30
-"""A plan searches for places some fifty times."""
-MEASURED_TOPOLOGY = "one-peer-exponential"
-ARMS = {"dense": "gossip-dense", "one bit": "gossip-sign"}
-"""The topology of the arms of `make science`, and their names by codec."""
-LEARNING = ("", "-noise", "-muon", "-pull", "-muon-pull")
-"""The ends of their names, by optimizer and gradients."""
 
 
 @dataclass(frozen=True)
@@ -86,87 +76,51 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
     return cycle_of(make_topology(topology, Layout(nodes, per_host, seed)))
 
 
-def order_of(topology: str, setting: Setting) -> Order:
-    """The host at each place, so that iterations are short; empty if all lines and round trips are equal.
+def gossip_variant(
+    topology: str, codec: CodecBytes, *, is_overlapped: bool = True, slack: int = 0, is_one_way: bool = False
+) -> Variant:
+    name, position = f"gossip, {topology}, {codec.name}", len(PREFERRED)
+    if topology in PREFERRED:
+        position = PREFERRED.index(topology)
+    in_turn = f"{name}, not overlapped"
+    late = f", slack {slack}" if slack else ""
+    forecast = partial(
+        _forecast, topology=topology, codec=codec, is_overlapped=is_overlapped, slack=slack, is_one_way=is_one_way
+    )
+    return Variant(
+        f"{name}{late}" if is_overlapped else in_turn,
+        FAMILY,
+        forecast,
+        is_overlapped,
+        looseness=2.0 + 0.1 * position + 0.01 * codec.bytes_a_parameter + slack,
+        without_overlap=in_turn,
+        caution=codec.caution,
+        slack=slack,
+    )
 
-    For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
-    """
+
+def _forecast(
+    setting: Setting, *, topology: str, codec: CodecBytes, is_overlapped: bool, slack: int, is_one_way: bool
+) -> Forecast:
     network = setting.network
-    if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
-        return ()
-    computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
-    return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
+    cycle = arcs_of(topology, network.nodes, network.per_host, setting.seed)
+    size = codec.bytes_a_parameter * setting.parameters
+    idle_s = setting.mean_s * len(cycle)  # an edge is used once a cycle
+    transfers = [network.edges_s(arcs.senders, arcs.receivers, size, idle_s) for arcs in cycle]
+    own = setting.parameters * (PUSHING_S_A_PARAMETER if is_one_way else codec.coding_s_a_parameter)
+    computing = setting.compute.draw(setting.seed, iterations_for(cycle, setting.iterations_max), setting.speeds) + own
+    seconds = iteration_s(cycle, transfers, computing, slack=slack, is_overlapped=is_overlapped)
+    busy = sum(network.busy_s(arcs.senders, arcs.receivers, size) for arcs in cycle) / len(cycle)
+    longest = [float(times.max()) for times in transfers if len(times)]
+    sent = sum(len(arcs.senders) for arcs in cycle) / len(cycle) / network.nodes
+    return Forecast(
+        max(seconds, float(np.max(busy))),
+        2 * sent * codec.bytes_a_parameter,
+        (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
+    )
 
 
-@lru_cache(maxsize=1024)
-def _placed(network: Network, topology: str, size_bytes: float, computing_s: tuple[float, ...], seed: int) -> Order:
-    lines = lines_between(network, size_bytes)
-    return place(arcs_of(topology, network.nodes, 1, seed), lines, np.asarray(computing_s), seed, PLACING_ROUNDS)
-
-
-@dataclass(frozen=True)
-class GossipVariant:
-    topology: str
-    codec: CodecBytes
-    is_overlapped: bool = True
-    slack: int = 0
-    is_one_way: bool = False
-
-    @property
-    def name(self) -> str:
-        how = "" if self.is_overlapped else ", not overlapped"
-        late = f", slack {self.slack}" if self.slack else ""
-        return f"gossip, {self.topology}, {self.codec.name}{how}{late}"
-
-    @property
-    def family(self) -> str:
-        return FAMILY
-
-    @property
-    def looseness(self) -> float:
-        position = PREFERRED.index(self.topology) if self.topology in PREFERRED else len(PREFERRED)
-        return 2.0 + 0.1 * position + 0.01 * self.codec.bytes_a_parameter + self.slack
-
-    @property
-    def without_overlap(self) -> str:
-        return replace(self, is_overlapped=False, slack=0).name
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        if self.topology != MEASURED_TOPOLOGY or self.slack or self.codec.name not in ARMS:
-            return ()
-        return tuple(f"{ARMS[self.codec.name]}{how}" for how in LEARNING)
-
-    @property
-    def caution(self) -> str:
-        return self.codec.caution
-
-    def forecast(self, setting: Setting) -> Forecast:
-        order = order_of(self.topology, setting)
-        if order:
-            setting = setting.placed(order)
-        network = setting.network
-        cycle = arcs_of(self.topology, network.nodes, network.per_host, setting.seed)
-        size = self.codec.bytes_a_parameter * setting.parameters
-        idle_s = setting.mean_s * len(cycle)  # an edge is used once a cycle
-        transfers = [network.edges_s(arcs.senders, arcs.receivers, size, idle_s) for arcs in cycle]
-        own = setting.parameters * (PUSHING_S_A_PARAMETER if self.is_one_way else self.codec.coding_s_a_parameter)
-        computing = (
-            setting.compute.draw(setting.seed, iterations_for(cycle, setting.iterations_max), setting.speeds) + own
-        )
-        seconds = iteration_s(cycle, transfers, computing, slack=self.slack, is_overlapped=self.is_overlapped)
-        busy = sum(network.busy_s(arcs.senders, arcs.receivers, size) for arcs in cycle) / len(cycle)
-        longest = [float(times.max()) for times in transfers if len(times)]
-        sent = sum(len(arcs.senders) for arcs in cycle) / len(cycle) / network.nodes
-        return Forecast(
-            max(seconds, float(np.max(busy))),
-            2 * sent * self.codec.bytes_a_parameter,
-            (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
-            order,
-        )
-
-
-@register_method("gossip")
+@METHODS.register("gossip")
 def gossip(setting: Setting) -> Iterator[Variant]:
     nodes, per_host = setting.nodes, setting.network.per_host
     if nodes < 2:
@@ -181,6 +135,6 @@ def gossip(setting: Setting) -> Iterator[Variant]:
         for codec in CODECS:
             if is_one_way and codec.name not in push_sum.CODECS:
                 continue
-            yield GossipVariant(topology, codec, is_overlapped=False, is_one_way=is_one_way)
+            yield gossip_variant(topology, codec, is_overlapped=False, is_one_way=is_one_way)
             for slack in SLACKS:
-                yield GossipVariant(topology, codec, slack=slack, is_one_way=is_one_way)
+                yield gossip_variant(topology, codec, slack=slack, is_one_way=is_one_way)

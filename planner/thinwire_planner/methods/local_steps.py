@@ -14,16 +14,15 @@ from functools import partial
 import numpy as np
 
 from thinwire_planner.methods.all_reduce import exchange_s
-from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "local steps"
+LOCAL_STEPS = (4, 16, 64)
 DRAWS = 200
 """Sums of H times of each node, of which the mean of the largest is taken."""
 DRAWS_MIN = 8
 NUMBERS_MAX = 400_000
-AT_ONCE_MAX = 4_000_000
-"""Numbers that are held in memory at a time."""
 
 
 def waiting_s(setting: Setting, steps: int) -> float:
@@ -31,12 +30,8 @@ def waiting_s(setting: Setting, steps: int) -> float:
     if steps == 1:
         return setting.slowest_s
     draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // (steps * setting.nodes)))
-    part = max(1, AT_ONCE_MAX // (draws * setting.nodes))
-    sums = np.zeros((draws, setting.nodes))
-    for begin in range(0, steps, part):
-        count = min(part, steps - begin)
-        times = setting.compute.draw(setting.seed + begin, draws * count, setting.speeds)
-        sums += times.reshape(draws, count, setting.nodes).sum(axis=1)
+    times = setting.compute.draw(setting.seed, draws * steps, setting.speeds)
+    sums = times.reshape(draws, steps, setting.nodes).sum(axis=1)
     expected = steps * setting.compute.mean_s / np.asarray(setting.speeds)
     sums += expected - sums.mean(axis=0)  # so that chance does not end below a node's own mean
     return min(float(sums.max(axis=1).mean()) / steps, setting.slowest_s)
@@ -51,15 +46,14 @@ def _forecast(setting: Setting, *, steps: int) -> Forecast:
     )
 
 
-@register_method("local-steps")
+@METHODS.register("local-steps")
 def local_steps(setting: Setting) -> Iterator[Variant]:
-    for steps in setting.local_steps:
-        yield FormulaVariant(
+    for steps in LOCAL_STEPS:
+        yield Variant(
             f"local steps, H = {steps}",
             FAMILY,
             partial(_forecast, steps=steps),
             is_overlapped=False,
             looseness=4.0 + steps,
-            arms=(f"diloco-{steps}",),
             caution="learns least in a step: 28% above AdamW's loss with H = 16, 52% with H = 4 (docs/convergence)",
         )

@@ -1,6 +1,6 @@
 """The interface of a method: it makes variants for a setting, and each variant predicts the time of a step.
 
-A kind is a function from a setting to its variants. `register_method` adds it under a name. Everything is computed for
+A method is a function from a setting to its variants, which registers itself with `METHODS`. Everything is computed for
 the same work: in each step, the nodes compute as many gradients as there are nodes.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -22,9 +21,9 @@ ITERATIONS_MAX = 400
 """Iterations that a prediction goes through at most."""
 FLOAT32_BYTES = 4
 STAR_UP_BYTES = 0.0231
-"""Bytes a parameter that a node sends in a round by default: 96 components a tile (docs/performance.md)."""
+"""Bytes a parameter that a node sends in a round: 96 components a tile (docs/performance.md)."""
 STAR_DOWN_BYTES = {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799}
-"""Bytes a parameter of an update by default, by the number of nodes: at most 320 components a tile
+"""Bytes a parameter of an update, by the number of nodes: at most 320 components a tile
 (docs/performance.md)."""
 
 
@@ -48,9 +47,7 @@ class Setting:
     """Everything that a prediction needs.
 
     speeds: of each node, 1 for the one whose times were measured. coordinator_*: rates of the coordinator's line.
-    passes: micro-batches of a step, of which all-reduce overlaps the last. star_up_bytes: bytes a parameter that each
-    node sends in a round. star_down_bytes: of an update; None: `STAR_DOWN_BYTES`. iterations_max: of a simulation of
-    gossip.
+    passes: micro-batches of a step, of which all-reduce overlaps the last. iterations_max: of a simulation of gossip.
     """
 
     parameters: int
@@ -61,9 +58,6 @@ class Setting:
     coordinator_down_bits_s: float
     passes: int = 1
     rates: Rates = field(default_factory=Rates)
-    star_up_bytes: float = STAR_UP_BYTES
-    star_down_bytes: float | None = None
-    local_steps: tuple[int, ...] = (4, 16, 64)
     seed: int = 1
     iterations_max: int = ITERATIONS_MAX
 
@@ -104,15 +98,7 @@ class Setting:
     def update_bytes(self) -> float:
         """Bytes a parameter of an update of the star; between the numbers of nodes of the table, on a logarithmic
         scale."""
-        if self.star_down_bytes is not None:
-            return self.star_down_bytes
         return float(np.interp(math.log(self.nodes), np.log(list(STAR_DOWN_BYTES)), list(STAR_DOWN_BYTES.values())))
-
-    def placed(self, order: tuple[int, ...]) -> Setting:
-        """The same hosts, one node each, in another order."""
-        return replace(
-            self, network=self.network.ordered(np.asarray(order)), speeds=tuple(self.speeds[host] for host in order)
-        )
 
     def with_network(self, network: Network) -> Setting:
         """The same setting with other lines, and with as many nodes as they have."""
@@ -123,68 +109,37 @@ class Setting:
 @dataclass(frozen=True)
 class Forecast:
     """The predicted time of a step. bytes_a_parameter: sent and received by a node in a step. parts: what the time is
-    made of, in seconds; where computing and exchange overlap, they do not add up to it. order: the host at each place
-    of the topology; empty if they stand in the order given."""
+    made of, in seconds; where computing and exchange overlap, they do not add up to it."""
 
     seconds: float
     bytes_a_parameter: float
     parts: tuple[tuple[str, float], ...]
-    order: tuple[int, ...] = ()
 
 
-class Variant(Protocol):
+@dataclass(frozen=True)
+class Variant:
     """One way to run a method.
 
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
-    of two that are equally fast, the smaller is taken. arms: of `make science` with its convergence, by optimizer.
-    caution: why it is not recommended, or empty. without_overlap: the name of the same variant that computes and
-    exchanges in turn.
+    of two that are equally fast, the smaller is taken. caution: why it is not recommended, or empty. without_overlap:
+    the name of the same variant that computes and exchanges in turn.
     """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def is_overlapped(self) -> bool: ...
-    @property
-    def slack(self) -> int: ...
-    @property
-    def looseness(self) -> float: ...
-    @property
-    def without_overlap(self) -> str: ...
-    @property
-    def arms(self) -> tuple[str, ...]: ...
-    @property
-    def caution(self) -> str: ...
-    def forecast(self, setting: Setting) -> Forecast: ...
-
-
-@dataclass(frozen=True)
-class FormulaVariant:
-    """A variant whose time is a formula."""
 
     name: str
     family: str
-    formula: Callable[[Setting], Forecast]
+    forecast: Callable[[Setting], Forecast]
     is_overlapped: bool
     looseness: float = 0.0
     without_overlap: str = ""
-    arms: tuple[str, ...] = ()
     caution: str = ""
     slack: int = 0
 
-    def forecast(self, setting: Setting) -> Forecast:
-        return self.formula(setting)
-
 
 Variants = Callable[[Setting], Iterator[Variant]]
-_KINDS: Kinds[Variants] = Kinds("planner", "thinwire_planner.methods")
-register_method = _KINDS.register
-"""A decorator for a function from a setting to variants, with its name. Raises ConfigError if the name is taken."""
+METHODS: Kinds[Variants] = Kinds("method", "thinwire_planner.methods")
 
 
 def all_variants(setting: Setting) -> Sequence[Variant]:
     """The variants of all methods, each method's together."""
-    return [variant for name in sorted(_KINDS.names()) for variant in _KINDS[name](setting)]
+    return [variant for name in sorted(METHODS.names()) for variant in METHODS[name](setting)]

@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_planner.methods.method import METHODS, STAR_UP_BYTES, Forecast, Setting, Variant
 from thinwire_planner.timing.link import transfer_s, wire_bits
 
 FAMILY = "star"
-ARM = "thinwire"
 BY_THE_CLOCK = "star, base age 1, by the clock"
 
 
@@ -36,7 +35,7 @@ def own_s(setting: Setting) -> float:
 
 def sizes_bytes(setting: Setting) -> tuple[float, float]:
     """(bytes of a contribution, bytes of an update)."""
-    return setting.star_up_bytes * setting.parameters, setting.update_bytes * setting.parameters
+    return STAR_UP_BYTES * setting.parameters, setting.update_bytes * setting.parameters
 
 
 def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> float:
@@ -79,14 +78,12 @@ def _forecast(setting: Setting, *, base_age: int, waits: bool) -> Forecast:
     )
 
 
-@register_method("star")
+@METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
     age_0 = partial(_forecast, base_age=0, waits=True)
     age_1 = partial(_forecast, base_age=1, waits=True)
     by_clock = partial(_forecast, base_age=1, waits=False)
     names = ("star, base age 0", "star, base age 1", BY_THE_CLOCK)
-    yield FormulaVariant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0, arms=(ARM,))
+    yield Variant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0)
     for name, formula, looseness in ((names[1], age_1, 1.1), (names[2], by_clock, 1.2)):
-        yield FormulaVariant(
-            name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0], arms=(ARM,)
-        )
+        yield Variant(name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0])

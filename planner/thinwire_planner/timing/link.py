@@ -15,7 +15,6 @@ before the end of a message arrives after it: a packet comes a round trip after 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -127,12 +126,3 @@ def recovery_s(size_bytes: ArrayLike, rtt_s: ArrayLike, rate_bits_s: ArrayLike, 
     once = rtt * (1 - none) - between + (last + between) * none
     packets = np.minimum(size, 2 * rate * rtt / 8) / SEGMENT_BYTES
     return np.asarray(once + rtt * (1 - (1 - loss**2) ** packets))
-
-
-@dataclass(frozen=True, eq=False)
-class LineSeconds:
-    """The lines between n nodes, in seconds by sender and receiver, [n, n]. sending_s: for which a message occupies the
-    sender's line. delay_s: from then until it is there."""
-
-    sending_s: Floats
-    delay_s: Floats

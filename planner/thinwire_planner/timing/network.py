@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from thinwire_planner.timing.link import Congestion, Floats, Ints, LineSeconds, transfer_s, wire_bits
+from thinwire_planner.timing.link import Congestion, Floats, Ints, transfer_s, wire_bits
 from thinwire_proto.errors import ConfigError
 
-HOST_GBIT = 200.0
-HOST_RTT_US = 20.0
-"""Between two nodes of a host, if nothing else is known: a PCIe bus."""
+HOST_BITS_S, HOST_RTT_S = 200e9, 20e-6
+"""Between two nodes of a host: a PCIe bus."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +27,6 @@ class Network:
     per_host: int = 1
     loss: float = 0.0
     congestion: Congestion = "cubic"
-    host_bits_s: float = HOST_GBIT * 1e9
-    host_rtt_s: float = HOST_RTT_US / 1e6
 
     def __post_init__(self) -> None:
         hosts = len(self.up_bits_s)
@@ -77,15 +74,10 @@ class Network:
         return self.hosts * self.per_host
 
     @property
-    def is_uniform(self) -> bool:
-        """Whether all lines and all round trips are equal."""
-        return all(bool((values == values.flat[0]).all()) for values in (self.up_bits_s, self.down_bits_s, self.rtt_s))
-
-    @property
     def typical_rtt_s(self) -> float:
         """The median round trip between two hosts."""
         if self.hosts == 1:
-            return self.host_rtt_s
+            return HOST_RTT_S
         between = self.rtt_s[np.ix_(self.sites, self.sites)]
         return float(np.median(between[~np.eye(self.hosts, dtype=bool)]))
 
@@ -112,7 +104,7 @@ class Network:
         if not inside.any():
             return seconds
         own = np.bincount(senders[inside], minlength=self.nodes)
-        local = transfer_s(size_bytes, self.host_rtt_s, self.host_bits_s / np.maximum(own[senders], 1))
+        local = transfer_s(size_bytes, HOST_RTT_S, HOST_BITS_S / np.maximum(own[senders], 1))
         return np.where(inside, local, seconds)
 
     def busy_s(self, senders: Ints, receivers: Ints, size_bytes: float) -> Floats:
@@ -138,21 +130,3 @@ class Network:
             down_bits_s=self.down_bits_s[chosen],
             sites=self.sites[chosen],
         )
-
-    def ordered(self, hosts: Ints) -> Network:
-        """The same hosts in another order."""
-        return replace(
-            self, up_bits_s=self.up_bits_s[hosts], down_bits_s=self.down_bits_s[hosts], sites=self.sites[hosts]
-        )
-
-
-def lines_between(network: Network, size_bytes: float) -> LineSeconds:
-    """The lines between hosts, for messages of this size; 0 on the diagonal."""
-    rate = np.minimum(network.up_bits_s[:, None], network.down_bits_s[None, :])
-    rtt = network.rtt_s[np.ix_(network.sites, network.sites)]
-    whole_s = transfer_s(size_bytes, rtt, rate, loss=network.loss, congestion=network.congestion)
-    sending_s = np.minimum(wire_bits(size_bytes) / rate, whole_s)
-    delay_s = whole_s - sending_s
-    for seconds in (sending_s, delay_s):
-        np.fill_diagonal(seconds, 0.0)
-    return LineSeconds(sending_s, delay_s)

@@ -127,11 +127,7 @@ class MixBounds:
         return {"bounds steps": self._steps, "bounds edges": numbers}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from `tensors`. In a state of an earlier version there are none, so nothing is clipped before the
-        next step."""
-        if "bounds steps" not in tensors:
-            self._square = math.inf
-            return
+        """Continue from `tensors`."""
         self._steps = tensors["bounds steps"]
         (self._usual, self._square, self._newest), *edges = tensors["bounds edges"].tolist()
         self._near = {int(peer): near for peer, near, _ in edges if not math.isnan(near)}

@@ -119,24 +119,21 @@ class Decision:
     is_unmet: bool = False
 
 
-def decide(before: Decision, ratio: float, target: float, levels: Sequence[Level] = LEVELS) -> Decision:
+def decide(before: Decision, ratio: float, target: float) -> Decision:
     """The next level, from the measured disagreement in steps. Pure: the same arguments, the same decision.
 
     Above the target, allowing for the error, more bytes at once. Far below in CALM measurements, fewer.
-    Raises ConfigError unless the target is above 0.
     """
-    if not target > 0:
-        raise ConfigError(f"the target of the disagreement must be above 0 steps; it is {target:g}")
     measured = f"the nodes are {ratio:.3g} steps apart; the target is {target:g}"
     if not ratio <= target * (1 + ERROR):
-        if before.level + 1 < len(levels):
-            return Decision(before.level + 1, 0, f"{measured}: more bytes, {_words(levels[before.level + 1])}")
+        if before.level + 1 < len(LEVELS):
+            return Decision(before.level + 1, 0, f"{measured}: more bytes, {_words(LEVELS[before.level + 1])}")
         return Decision(before.level, 0, f"{measured}, and no codec sends more", is_unmet=True)
     if ratio > FAR_BELOW * target or before.level == 0:
         return Decision(before.level, 0, measured)
     if before.calm + 1 < CALM:
         return Decision(before.level, before.calm + 1, measured)
-    return Decision(before.level - 1, 0, f"{measured}: fewer bytes, {_words(levels[before.level - 1])}")
+    return Decision(before.level - 1, 0, f"{measured}: fewer bytes, {_words(LEVELS[before.level - 1])}")
 
 
 def _words(level: Level) -> str:

@@ -14,7 +14,7 @@ Computation of Aggregate Information, 2003).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,19 +53,6 @@ class Mixing:
             for source in row:
                 targets[source].append(node)
         return tuple(map(tuple, targets))
-
-    def without(self, edges: Container[Edge]) -> Mixing:
-        """The same weights without these edges, each given in either order.
-
-        The weight that a node took from an edge goes to its own parameters. So a matrix with equal weights on both ends
-        of each edge stays doubly stochastic.
-        """
-        rows = tuple(
-            {j: weight for j, weight in row.items() if (i, j) not in edges and (j, i) not in edges}
-            for i, row in enumerate(self.rows)
-        )
-        lost = (sum(old.values()) - sum(new.values()) for old, new in zip(self.rows, rows, strict=True))
-        return Mixing(tuple(own + weight for own, weight in zip(self.own, lost, strict=True)), rows)
 
     def matrix(self) -> NDArray[np.float64]:
         """W, float64 [nodes, nodes]."""

@@ -41,8 +41,6 @@ WEIGHT_MIN = WEIGHT_ONE >> 10
 """The least weight to keep. A node that gave away more would count its parameters in units above 2⁻²²."""
 CODECS = ("dense", "bf16", "int8")
 """Those that keep nearly all of a share."""
-MISSED_MAX = 64
-"""Messages that a receiver waits for, when one has come early."""
 
 
 @dataclass(frozen=True)
@@ -84,47 +82,37 @@ class Outgoing:
 
 
 class Incoming:
-    """An arc at its target. Messages count in order, each once.
+    """An arc at its target. Its line brings each message once and in order.
 
-    growth: of the running sum in the last message that counted; before the first, what is expected at both ends, and
-    None for nothing. weight, sequence: those of that message.
+    growth: of the running sum in the last message; before the first, what is expected at both ends, and None for
+    nothing. weight, sequence: those of that message.
     """
 
     def __init__(self, expected: Tensor | None = None) -> None:
         self.sequence = self.weight = 0
         self.growth = None if expected is None else expected.clone()
-        self._early: dict[int, Push] = {}
 
-    def receive(self, push: Push, codec: Codec, to: PushSumNode) -> int:
-        """Give the node what is new. Returns the number of messages that counted. Raises PayloadError."""
-        if not 1 <= push.sequence <= self.sequence + MISSED_MAX:
+    def receive(self, push: Push, codec: Codec, to: PushSumNode) -> None:
+        """Give the node what is new. Raises PayloadError, and then changes nothing."""
+        if push.sequence != self.sequence + 1:
             raise PayloadError(f"message {push.sequence} of an arc came after message {self.sequence}")
-        if not 0 <= push.weight <= self.weight + MISSED_MAX * WEIGHT_MAX:
-            raise PayloadError(f"message {push.sequence} of an arc: its weight is out of bounds")
-        if push.sequence > self.sequence:
-            self._early.setdefault(push.sequence, push)
-        counted = 0
-        while (following := self._early.get(self.sequence + 1)) is not None:
-            if following.weight < self.weight:
-                raise PayloadError("the running sum of an arc's weight has become smaller")
-            if to.weight + following.weight - self.weight > WEIGHT_MAX:
-                raise PayloadError(f"a node's weight would be more than that of {NODES_MAX} nodes")
-            more = codec.decode(following.body, to.mass.device)
-            try:
-                _check(more)
-            except LocalError as error:
-                raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
-            growth = torch.zeros_like(to.mass) if self.growth is None else self.growth
-            if _largest(growth) * UNIT + _largest(more) > SHARE_MAX:
-                raise PayloadError(f"message {following.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
-            del self._early[following.sequence]
-            for old, part, mass in _parts(growth, more, to.mass):
-                mass.add_(old.add_(_units_of(part)))
-            self.growth = growth
-            to.weight += following.weight - self.weight
-            self.sequence, self.weight = following.sequence, following.weight
-            counted += 1
-        return counted
+        if push.weight < self.weight:
+            raise PayloadError("the running sum of an arc's weight has become smaller")
+        if to.weight + push.weight - self.weight > WEIGHT_MAX:
+            raise PayloadError(f"a node's weight would be more than that of {NODES_MAX} nodes")
+        more = codec.decode(push.body, to.mass.device)
+        try:
+            _check(more)
+        except LocalError as error:
+            raise PayloadError(f"message {push.sequence} of an arc: {error}") from None
+        growth = torch.zeros_like(to.mass) if self.growth is None else self.growth
+        if _largest(growth) * UNIT + _largest(more) > SHARE_MAX:
+            raise PayloadError(f"message {push.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
+        for old, part, mass in _parts(growth, more, to.mass):
+            mass.add_(old.add_(_units_of(part)))
+        self.growth = growth
+        to.weight += push.weight - self.weight
+        self.sequence, self.weight = push.sequence, push.weight
 
 
 class PushSumNode:

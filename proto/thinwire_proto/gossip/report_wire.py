@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from thinwire_proto.gossip.reports import Report, sketch_hash
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
@@ -23,6 +25,13 @@ def report_of(request: pb.BeatRequest) -> Report:
         missed=tuple(request.missed),
         step_norm=request.step_norm,
     )
+
+
+def request_of(report: Report) -> pb.BeatRequest:
+    """The message of a report, without its sketch, and not signed yet."""
+    fields = asdict(report)
+    del fields["sketch_hash"]
+    return pb.BeatRequest(**fields)
 
 
 def sign_report(request: pb.BeatRequest, number: int, key: SecretKey, session: bytes) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
 from support.small import small_contract
-from thinwire_coordinator.gossip import directory
-from thinwire_coordinator.gossip.answers import BeatAnswer, ReportRefused
+from thinwire_coordinator.gossip import settings
+from thinwire_coordinator.gossip.beats import BeatAnswer, ReportRefused
 
 NODES_MAX = 3
 CONTRACT = small_contract(
@@ -40,7 +40,7 @@ def played(folder: Path, scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+    monkeypatch.setattr(settings, "LOST_AFTER_S", 0.1)
 
 
 async def training(coordinator: GossipCoordinator, count: int = 2) -> dict[str, BeatAnswer]:

@@ -16,7 +16,7 @@ import torch
 from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
 from support.small import small_contract
 from thinwire_common.within import Within
-from thinwire_coordinator.gossip import directory
+from thinwire_coordinator.gossip import settings
 from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.exact.replica import load_replica
@@ -78,7 +78,7 @@ async def broken_upload(after_s: float) -> AsyncIterator[bytes]:
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end waits at least as long as a silent node is not lost, which is longer than these tests."""
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+    monkeypatch.setattr(settings, "LOST_AFTER_S", 0.1)
 
 
 def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> 
         async def parts() -> AsyncIterator[bytes]:
             yield body
 
-        assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, parts())
+        assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, len(body), parts())
 
     collecting(tmp_path, scene)
 
@@ -163,7 +163,8 @@ def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_w
         async def parts() -> AsyncIterator[bytes]:
             yield body
 
-        assert await coordinator.run.deposits.take(hostile.member, hostile.claim(CONTRACT, body), parts()) == ""
+        claim = hostile.claim(CONTRACT, body)
+        assert await coordinator.run.deposits.take(hostile.member, claim, len(body), parts()) == ""
         assert torch.equal(await sealed(coordinator), mean_of(honest, parameters))
         state = coordinator.run.state
         counted = {entry.node for entry in state.ledger.row(state.ledger.step - 1).counted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from support.directories import BEAT_S, LOST_S, SETTINGS, begun, heard, trained
+from support.directories import BEAT_S, LOST_S, SETTINGS, assigned, begun, heard, trained
 from thinwire_coordinator.gossip.directory import Collect, Directory, Phase, Wait
 from thinwire_coordinator.gossip.formation import Plan
 from thinwire_coordinator.gossip.participants import Heard
@@ -134,7 +134,7 @@ def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -
 
 def test_a_node_is_told_the_places_of_peers_that_are_new_or_have_moved(directory: Directory) -> None:
     def unknown(node: str, topology: int) -> list[int]:
-        part = directory.assignment(directory.by_node[node])
+        part = assigned(directory, node)
         assert part is not None
         return directory.unknown_places(part, topology)
 
@@ -211,7 +211,7 @@ def test_a_node_that_begins_anew_gets_another_number_and_its_old_edges_end(direc
     new = heard(directory, "b", 0, now)
     assert new == 3
     assert directory.of_member(old) is None
-    assert directory.assignment(directory.by_node["b"]) is None
+    assert assigned(directory, "b") is None
     formed = begun(directory, now + BEAT_S)
     assert formed.plan.members == (0, 2, new)
     assert formed.plan.adopting == {new}

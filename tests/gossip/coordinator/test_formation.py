@@ -6,8 +6,15 @@ import random
 
 import pytest
 
-from thinwire_coordinator.gossip.formation import GAPS_CONTRACTION_MAX, FormedTopology, Plan, form, form_at
-from thinwire_coordinator.gossip.places import gaps, with_gaps
+from thinwire_coordinator.gossip.formation import (
+    GAPS_CONTRACTION_MAX,
+    FormedTopology,
+    Plan,
+    form,
+    form_at,
+    gaps,
+    with_gaps,
+)
 from thinwire_proto.gossip.mixing import Mixing, contraction
 from thinwire_proto.gossip.topology import topology_names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.gossip_coordinator import gossip_coordinator
 from support.small import small_contract
-from thinwire_coordinator.gossip.answers import BeatAnswer
+from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.settings import LEASE_BEATS, LEASE_FIRST
 from thinwire_proto.limits import LOOK_AGAIN_S
 

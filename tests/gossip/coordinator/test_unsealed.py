@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from thinwire_coordinator.gossip.settings import REPORTS_OF_A_NODE
-from thinwire_coordinator.gossip.unsealed import REPORT, SealedReport, Unsealed
+from thinwire_coordinator.gossip.store import REPORT, SealedReport, Unsealed
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.reports import Report, SignedReport

@@ -97,7 +97,7 @@ def test_a_state_that_does_not_fit_is_refused(ranks: Found) -> None:
     for found in ranks:
         other, damaged = found["unlike"]
         assert other == "topology was 'ring' when the state was saved, and is 'directed-exponential'"
-        assert "exchange.mass is torch.float32 [3], not torch.int64" in damaged
+        assert "the state is damaged" in damaged
 
 
 def test_a_rank_alone_trains_as_without_gossip() -> None:

@@ -70,12 +70,12 @@ async def test_a_wrong_confirmation_leaves_the_peer_out_and_the_node_goes_on(tmp
         training.neighbours.confirmed(PEER, NEVER_SENT)
         while training.errands:
             await asyncio.sleep(0)
-        assert training.report().missed == (PEER,)
+        assert training.report().report.missed == (PEER,)
         training.errands.check()
         training.neighbours.confirmed(PEER + 1, NOTHING)
         while training.errands:
             await asyncio.sleep(0)
-        assert training.report().missed == (PEER,)
+        assert training.report().report.missed == (PEER,)
 
 
 async def test_what_an_errand_raises_ends_iterations_and_session_with_this_error_and_every_later_one(

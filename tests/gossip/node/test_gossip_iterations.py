@@ -62,7 +62,7 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
     async with Within(20):
         while one.work.saved.iteration < 2:
             await asyncio.sleep(0.01)
-    assert one.report().trained_through == whole[-1]
+    assert one.report().report.trained_through == whole[-1]
     assert one.work.saved.samples == SAMPLES
     for number, training in enumerate((one, other)):
         await nodes.close(number, training)
@@ -107,7 +107,7 @@ async def test_messages_right_behind_the_end_of_the_patience_are_all_mixed(tmp_p
 def mixed_turns(training: GossipTraining) -> list[Turn]:
     """The turns that a node mixes from now on."""
     found: list[Turn] = []
-    chain = training.work._member._chain
+    chain = training.work.member._chain
     extend = chain.extend
 
     def note(turn: Turn, *hashes: Any) -> Any:

@@ -31,7 +31,6 @@ def test_exactly_one_end_dials_if_one_listens(*, one_listens: bool, two_listens:
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
-        (None, PeerSettings()),
         ("relay", PeerSettings(dials=False)),
         ("7710", PeerSettings(7710)),
         ("node.example:7710", PeerSettings(7710, "node.example")),
@@ -39,7 +38,7 @@ def test_exactly_one_end_dials_if_one_listens(*, one_listens: bool, two_listens:
         ("[2001:db8::1]:7710", PeerSettings(7710, "[2001:db8::1]")),
     ],
 )
-def test_the_option_is_a_port_an_address_or_the_relay(text: str | None, settings: PeerSettings) -> None:
+def test_the_option_is_a_port_an_address_or_the_relay(text: str, settings: PeerSettings) -> None:
     assert read_peers(text) == settings
 
 

@@ -27,8 +27,7 @@ from thinwire_node.gossip.lines.direct_handshake import (
     parse,
     proof_parcel,
 )
-from thinwire_node.gossip.lines.peer_certificate import PeerCertificate
-from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerServer
+from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerCertificate, PeerServer
 from thinwire_node.gossip.lines.stream import Wire
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.authority import PEER

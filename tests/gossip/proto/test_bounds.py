@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from support.member_world import MemberWorld
-from support.members import FIRST, LAYOUT, SETTINGS, begun, turns
+from support.members import LAYOUT
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.bounds import FAR_TURNS, RADIUS_WHOLE_NUMBERS, MixBounds
-from thinwire_proto.gossip.member import Member
-from thinwire_proto.gossip.member_state import MemberSettings, MemberState
+from thinwire_proto.gossip.member_state import MemberSettings
 
 PARAMETERS, SIZE = 256, 0.01
 BOUNDED = MemberSettings("dense", 1.0, 0, 1e6, is_bounded=True)
@@ -171,20 +170,6 @@ def test_what_is_saved_goes_on_the_same() -> None:
     again.load(bounds.tensors())
     for name, tensor in bounds.tensors().items():
         assert torch.equal(again.tensors()[name].nan_to_num(), tensor.nan_to_num()), name
-
-
-def test_a_state_of_an_earlier_version_has_no_bounds_until_the_next_step() -> None:
-    node = Member(LAYOUT, replace(SETTINGS, is_bounded=True), torch.zeros(LAYOUT.parameters))
-    node.assign(turns(FIRST, 0, 0, [1]))
-    begun(node)
-    state = node.state()
-    older = MemberState(state.numbers, {name: of for name, of in state.tensors.items() if "bounds" not in name})
-    again = Member.restore(LAYOUT, replace(SETTINGS, is_bounded=True), older)
-    bounds = again._bounds
-    assert bounds is not None
-    assert torch.equal(bounds.clip_(1, torch.full((8,), 9.0)), torch.full((8,), 9.0))
-    again.stepped(torch.ones(8))
-    assert float(bounds.clip_(1, torch.full((8,), 9.0)).max()) < 9.0
 
 
 def test_a_far_copy_pulls_a_gradient_no_further_than_a_near_one() -> None:

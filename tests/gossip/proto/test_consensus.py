@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
 from thinwire_proto.gossip.consensus import (
     BUCKETS,
@@ -16,7 +15,6 @@ from thinwire_proto.gossip.consensus import (
     ERROR,
     LEVELS,
     Decision,
-    Level,
     decide,
     disagreement,
     sketch_of,
@@ -77,18 +75,11 @@ def test_what_is_no_measurement_sends_more_up_to_the_end(ratio: float) -> None:
     assert "no codec sends more" in found.reason
 
 
-@pytest.mark.parametrize("target", [0.0, -1.0, math.nan])
-def test_a_target_is_above_zero(target: float) -> None:
-    with pytest.raises(ConfigError, match="above 0"):
-        decide(Decision(0, 0, ""), 1.0, target)
-
-
 def test_it_settles_where_the_disagreement_is_below_the_target() -> None:
-    """A swarm whose disagreement is inversely proportional to the bytes of its level."""
-    levels = [Level("sign", every) for every in (32, 16, 8, 4, 2, 1)]
+    """A swarm whose disagreement halves from level to level."""
     found, ratios = Decision(0, 0, ""), []
     for _ in range(100):
-        ratios.append(levels[found.level].every * 0.4)
-        found = decide(found, ratios[-1], 2.0, levels)
+        ratios.append(12.8 / 2**found.level)
+        found = decide(found, ratios[-1], 2.0)
     assert max(ratios[20:]) <= 2.0 * (1 + ERROR)
-    assert levels[found.level].every == 4
+    assert found.level == 3

@@ -29,13 +29,13 @@ from thinwire_node.exchange.port import (
     Refused,
     RunComplete,
     SealedUpdate,
+    Surroundings,
 )
-from thinwire_node.kinds import KINDS, Kind, PartSettings, Surroundings
+from thinwire_node.kinds import KINDS, Kind, PartSettings
 from thinwire_node.machine import RealMachine
-from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.star.part import StarPart
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
@@ -199,7 +199,7 @@ SWARMS: dict[str, SwarmOfOne] = {}
 @KINDS.register("alone")
 class AloneKind:
     @staticmethod
-    def open_exchange(surroundings: Surroundings) -> Alone:
+    async def open_exchange(surroundings: Surroundings) -> Alone:
         return Alone(SWARMS[surroundings.address], surroundings.clocks)
 
     @staticmethod
@@ -263,10 +263,10 @@ class Introduced(RealMachine):
 
         class Noted(AloneKind):
             @staticmethod
-            def open_exchange(surroundings: Surroundings) -> Alone:
+            async def open_exchange(surroundings: Surroundings) -> Alone:
                 machine.kinds.append(name)
                 machine.thin_lines.append(surroundings.thin_line)
-                return AloneKind.open_exchange(surroundings)
+                return await AloneKind.open_exchange(surroundings)
 
         return Noted
 

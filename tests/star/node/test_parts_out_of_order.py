@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from support.clocks import CLOCKS
 from support.hostile_coordinator import HostileCoordinator, serving
 from support.sealed_run import make_run
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.messages import encode_update_parts
-from thinwire_node.exchange.coordinator.link import Link, connect
-from thinwire_node.exchange.port import LinkLost
+from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.exchange.port import LinkLost, Surroundings
 from thinwire_node.storage.state import PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.errors import PayloadError
@@ -41,7 +42,7 @@ def state(tmp_path: Path) -> Iterator[RunState]:
 async def sending(call: str, parts: list[Any]) -> AsyncIterator[Link]:
     """A node's link to a coordinator that answers one call with these parts."""
     async with serving(HostileCoordinator(b"", {call: parts})) as hostile:
-        link = await connect(hostile.address, None, Traffic())
+        link = await Link.open(Surroundings(hostile.address, CLOCKS, Traffic()))
         try:
             yield link
         finally:
@@ -109,7 +110,7 @@ async def test_an_update_is_whole_before_the_next_begins(state: RunState) -> Non
         async with sending("Updates", parts) as link:
             link.coordinator = key
             with pytest.raises(PayloadError, match=why):
-                await anext(link.updates(0, replica))
+                await anext(link.sealed_updates(replica))
     async with sending("Updates", [pb.UpdatePart.FromString(whole)]) as link:
         link.coordinator = key
-        assert (await anext(link.updates(0, replica))).row == first
+        assert (await anext(link.sealed_updates(replica))).row == first

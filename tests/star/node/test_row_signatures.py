@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from support.clocks import CLOCKS
 from support.sealed_run import make_run
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
@@ -55,7 +56,7 @@ async def linked(state: RunState, forge: Forge) -> AsyncIterator[Link]:
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     close: Callable[[], Awaitable[None]] = channel.close
-    link = Link(SwarmStub(channel), close)
+    link = Link(SwarmStub(channel), close, CLOCKS)
     link.coordinator = state.key.public
     try:
         yield link
@@ -100,7 +101,7 @@ async def test_a_row_that_is_not_genuine_is_refused_before_its_update_is_applied
     state: RunState, forge: Forge, why: str
 ) -> None:
     async with linked(state, forge) as link:
-        stream = link.updates(0, state.load_snapshot(0))
+        stream = link.sealed_updates(state.load_snapshot(0))
         assert (await anext(stream)).row.step == 0
         with pytest.raises(NotGenuine, match=why):
             await anext(stream)

@@ -10,8 +10,7 @@ import torch
 from chaos import Failed, check_logs
 from support.real import RealSwarm, run_text, until
 from thinwire_node.daemon import Node
-from thinwire_node.options import NodeOptions
-from thinwire_node.settings import NodeSettings
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.star.trainer import Trainer
 
 

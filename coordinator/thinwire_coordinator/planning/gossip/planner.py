@@ -22,7 +22,7 @@ from thinwire_coordinator.planning.settings import (
     suits_muon,
 )
 from thinwire_planner.choosing.plan import seconds_in_words
-from thinwire_planner.methods.gossip import GossipVariant, codec_of
+from thinwire_planner.methods.gossip import codec_of, gossip_variant
 from thinwire_planner.methods.method import Forecast, Setting
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
@@ -160,7 +160,7 @@ def _forecast(exchange: GossipSpec, facts: ModelFacts, swarm: SwarmFacts, comput
         coordinator_down_bits_s=COORDINATOR_RATE,
         iterations_max=ITERATIONS,
     )
-    return GossipVariant(exchange.topology, codec_of(exchange.codec), slack=exchange.slack).forecast(setting)
+    return gossip_variant(exchange.topology, codec_of(exchange.codec), slack=exchange.slack).forecast(setting)
 
 
 def words_of(plan: Plan) -> Words:

@@ -2,17 +2,30 @@
 
 The time of day is wrong on many machines and jumps when it is corrected. The arrival time of an announcement is no
 better: its delay on the link is unknown. So the node probes the coordinator's clock. Each probe has four timestamps,
-which bound the error of its offset (docs/time.md). Pure: the caller passes times in. All times are in seconds.
+which bound the error of its offset (docs/time.md). All times are in seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from thinwire_proto.limits import CLOCK_DRIFT_MAX
+from thinwire_common.logs import tell
+from thinwire_node.exchange.coordinator.messages import probe_times
+from thinwire_node.exchange.port import ClockReading
+from thinwire_node.runtime import Clocks
+from thinwire_proto.limits import BACKOFF_FIRST_S, CLOCK_DRIFT_MAX, SUSPENDED_S
+from thinwire_proto.wire import service_pb2 as pb
+
+log = logging.getLogger("thinwire.node")
 
 PROBES_KEPT = 8
+FIRST_PROBES = 3
+DOUBLED_MAX = 10
+"""Times that the pause after an odd answer is doubled."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Probe:
 
 
 class CoordinatorClock:
-    """The coordinator's clock, estimated from the newest probes of one term."""
+    """The coordinator's clock, estimated from the newest probes of one term. Pure: the caller passes times in."""
 
     def __init__(self) -> None:
         self._probes: deque[Probe] = deque(maxlen=PROBES_KEPT)
@@ -85,6 +98,66 @@ class CoordinatorClock:
         assert self._best is not None
         return self._best.error_at(now)
 
-    def here(self, there: float, now: float) -> float:
-        """Convert a time `there` on the coordinator's clock to the node's clock."""
-        return there - self.offset(now)
+
+class ProbedClock:
+    """The star's implementation of `thinwire_node.exchange.port.ExchangeClock`."""
+
+    def __init__(self, probe: Callable[[], Awaitable[pb.ProbeReply]], clocks: Clocks, every_s: float) -> None:
+        self._ask = probe
+        self._clocks = clocks
+        self._every_s = every_s
+        self._clock = CoordinatorClock()
+        self._asleep_s = clocks.asleep_s()
+        self._probe_now = asyncio.Event()
+        self._odd_in_a_row = 0
+
+    async def begin(self, probed: Callable[[bool], None]) -> None:
+        for _ in range(FIRST_PROBES):
+            await self._probe(probed)
+
+    async def keep(self, probed: Callable[[bool], None]) -> None:
+        while True:
+            self._probe_now.clear()
+            timer = asyncio.get_running_loop().call_later(self._every_s, self._probe_now.set)
+            try:
+                await self._probe_now.wait()
+            finally:
+                timer.cancel()
+            await self._probe(probed)
+            if self._odd_in_a_row:  # else a coordinator with odd answers would be asked without a pause
+                await asyncio.sleep(min(self._every_s, BACKOFF_FIRST_S * 2 ** min(self._odd_in_a_row, DOUBLED_MAX)))
+
+    def check(self) -> None:
+        if self._slept() or not self._clock:
+            self._probe_now.set()
+
+    def reading(self) -> ClockReading | None:
+        if not self._clock:
+            return None
+        now = self._clocks.now()
+        return ClockReading(self._clock.offset(now), self._clock.error(now))
+
+    async def _probe(self, probed: Callable[[bool], None]) -> None:
+        self._slept()
+        sent = self._clocks.now()
+        reply = await self._ask()
+        if self._slept():
+            return
+        term, received, answered = probe_times(reply)
+        odd = self._clock.add(Probe(sent, received, answered, self._clocks.now()), term)
+        self._odd_in_a_row = self._odd_in_a_row + 1 if odd else 0
+        if odd:
+            tell(log, logging.WARNING, "node.clock_jump", odd, slept_s=0.0, reason=odd)
+        probed(odd is not None)
+
+    def _slept(self) -> bool:
+        """Whether the machine has slept since the last call. If so, discards the offset."""
+        before, self._asleep_s = self._asleep_s, self._clocks.asleep_s()
+        if abs(self._asleep_s - before) <= SUSPENDED_S:
+            return False
+        slept_s = self._asleep_s - before
+        text = f"this machine slept for {slept_s:.0f} s; probing the coordinator's clock again"
+        tell(log, logging.INFO, "node.clock_jump", text, slept_s=slept_s, reason=text)
+        self._clock.forget()
+        self._probe_now.set()
+        return True

@@ -15,14 +15,26 @@ from typing import Any, TypeVar
 import grpc
 
 from thinwire_common import heartbeat
-from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.coordinator.clock import ProbedClock
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.pace import Pace
 from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
-from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate, SessionReplaced
-from thinwire_node.storage.state import Head, PartialSnapshot
+from thinwire_node.exchange.port import (
+    Admission,
+    Applicant,
+    BeyondTheEnd,
+    EvaluationPart,
+    LinkLost,
+    NotGenuine,
+    Refused,
+    SealedUpdate,
+    SessionReplaced,
+    Surroundings,
+)
+from thinwire_node.runtime import Clocks
+from thinwire_node.storage.state import PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
 from thinwire_proto.clean_text import clean_text
@@ -35,6 +47,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import PublicKey, SecretKey
+from thinwire_proto.limits import probe_every_s
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
@@ -45,6 +58,7 @@ from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 Reply = TypeVar("Reply")
+Opened = TypeVar("Opened", bound="Link")
 Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
@@ -75,35 +89,52 @@ gRPC makes codes with which a coordinator refuses a call."""
 
 
 class Link:
-    """One connection to the coordinator. A gRPC failure raises LinkLost or Refused.
+    """One connection to the coordinator: `thinwire_node.exchange.port.Entrance`, and the calls of all exchanges. A gRPC
+    failure raises LinkLost or Refused.
 
-    stub: the gRPC stub. close: closes the connection."""
+    stub: the gRPC stub. close: closes the connection. invite: names the coordinator, and the token to enrol with;
+    without one, any coordinator is taken."""
 
-    def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, stub: Any, close: Callable[[], Awaitable[None]], clocks: Clocks, invite: Invite | None = None
+    ) -> None:
         self._stub = stub
         self._close = close
+        self._clocks = clocks
+        self._invite = invite
+        self._clock: ProbedClock | None = None
         self._pace = Pace()
         self._metadata: Metadata = ()
         self._signer: tuple[SecretKey, bytes] | None = None  # the node's key and its session; None before `join`
         self.coordinator: PublicKey | None = None
         """The coordinator's key. Available after `join`."""
 
+    @classmethod
+    async def open(cls: type[Opened], surroundings: Surroundings) -> Opened:
+        """Open a gRPC link; see `dial`."""
+        around, traffic = surroundings, surroundings.traffic
+        options = CHANNEL_OPTIONS + (THIN_LINE_OPTIONS if around.thin_line else ())
+        dialled = await dial(around.address, around.invite, options)
+        traffic.connecting_to(dialled.port)
+
+        async def close() -> None:
+            traffic.look()  # the kernel drops a connection's counters when it closes
+            await dialled.channel.close()
+
+        counted: Any = CountedChannel(dialled.channel, traffic)  # a stub needs only these methods
+        return cls(SwarmStub(counted), close, around.clocks, around.invite)
+
     async def close(self) -> None:
         await self._close()
 
-    async def join(
-        self,
-        key: SecretKey,
-        invite: Invite | None,
-        contract: Contract | None,
-        name: str,
-        head: Head | None,
-        replica_step: int | None,
-        momentum: pb.KeptMomentum | None,
-    ) -> pb.JoinReply:
-        """Join the swarm. The link keeps the session's secret for later calls.
+    @property
+    def clock(self) -> ProbedClock:
+        assert self._clock is not None
+        return self._clock
 
-        invite: names the coordinator, and the token to enrol with; without one, any coordinator is taken."""
+    async def join(self, applicant: Applicant) -> Admission:
+        """Join the swarm. The link keeps the session's secret for later calls."""
+        key, contract, head, invite = applicant.key, applicant.contract, applicant.head, self._invite
         nonce = secrets.token_bytes(NONCE_BYTES)
         hello = self._stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S)
         greeting = messages.greeting(await _told(hello))
@@ -113,11 +144,11 @@ class Link:
             protocol_oldest=OLDEST_SPOKEN,
             **prove(key, invite.token if invite else b"", greeting),
             contract=contract.written if contract else b"",
-            name=name,
+            name=applicant.name,
             head_step=head.step if head else 0,
             head_hash=head.hash if head else b"",
-            replica_step=replica_step,
-            momentum=momentum,
+            replica_step=applicant.replica_step,
+            momentum=messages.momentum_message(applicant.momentum),
         )
         reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
         try:
@@ -127,7 +158,9 @@ class Link:
         secret = messages.session_secret(reply)
         self._metadata = ((SESSION, secret),)
         self._signer = key, statements.session_of(secret)
-        return reply
+        admission = messages.admission(reply)
+        self._clock = ProbedClock(self.probe, self._clocks, probe_every_s(admission.contract.round.length_s))
+        return admission
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
         async for announcement in _stream(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
@@ -171,24 +204,24 @@ class Link:
         request = pb.ReceiptRequest(contribution=contribution)
         return await _told(self._stub.AskReceipt(request, metadata=self._metadata))
 
-    async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
         where = (part.step, part.name, part.start, part.count, part.spread)
         key, session = self.joined_as()
         signature = key.sign(statements.evaluated(session, *where, loss))
-        request = pb.EvaluatedRequest(part=part, loss=loss, signature=signature)
+        request = pb.EvaluatedRequest(part=messages.evaluation_part(part), loss=loss, signature=signature)
         await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
-    async def beat(self, report: pb.BeatRequest) -> pb.BeatReply:
+    async def send_beat(self, report: pb.BeatRequest) -> pb.BeatReply:
         return await _told(self._stub.Beat(report, timeout=limits.CALL_S, metadata=self._metadata))
 
-    async def relay(self, parcels: AsyncIterator[pb.Parcel]) -> AsyncGenerator[pb.Parcel, None]:
+    async def open_relay(self, parcels: AsyncIterator[pb.Parcel]) -> AsyncGenerator[pb.Parcel, None]:
         pace = Pace()
         async for parcel in _stream(self._stub.Relay(parcels, metadata=self._metadata)):
             yield parcel
             if not parcel.data:  # parts of messages are bounded by the contract, and the line's speed
                 await pace.wait()
 
-    async def deposit(self, header: pb.DepositHeader, body: bytes) -> str:
+    async def send_deposit(self, header: pb.DepositHeader, body: bytes) -> str:
         """Send parameters in parts. Returns why they are refused, or nothing."""
 
         async def parts() -> AsyncIterator[pb.DepositPart]:
@@ -200,12 +233,12 @@ class Link:
         reply: pb.DepositReply = await _told(self._stub.Deposit(parts(), metadata=self._metadata))
         return clean_text(reply.refused)
 
-    async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """Yield updates from a step on, decoded, and checked against their rows and the coordinator's signatures. May
-        also raise NotGenuine, PayloadError or ReplicaError."""
+    async def sealed_updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+        """Yield updates from the replica's step on, decoded, and checked against their rows and the coordinator's
+        signatures. May also raise NotGenuine, PayloadError or ReplicaError."""
         assert self.coordinator is not None
         layout, demo = replica.layout, replica.contract.demo
-        request = pb.UpdatesRequest(from_step=from_step)
+        request = pb.UpdatesRequest(from_step=replica.step)
         row: Row | None = None
         head_step, signature = 0, b""
         assembly: Assembly | None = None
@@ -292,20 +325,6 @@ class Link:
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
-
-
-async def connect(address: str, invite: Invite | None, traffic: Traffic, *, thin_line: bool = False) -> Link:
-    """Open a gRPC link; see `dial`. `traffic` counts its messages and bytes. thin_line: see THIN_LINE_OPTIONS."""
-    dialled = await dial(address, invite, CHANNEL_OPTIONS + (THIN_LINE_OPTIONS if thin_line else ()))
-    channel = dialled.channel
-    traffic.connecting_to(dialled.port)
-
-    async def close() -> None:
-        traffic.look()  # the kernel drops a connection's counters when it closes
-        await channel.close()
-
-    stub: Any = SwarmStub(CountedChannel(channel, traffic))  # type: ignore[call-overload]  # a stub needs only these methods
-    return Link(stub, close)
 
 
 def _size_of(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Serialize = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
+KINDS_OF_METHODS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 UNREADABLE: Final = object()
 """In place of a message that is not protobuf. gRPC would log a traceback, and return None."""
@@ -26,28 +28,14 @@ class CountedChannel:
     def __init__(self, channel: grpc.aio.Channel, traffic: Traffic) -> None:
         self._channel = channel
         self._traffic = traffic
+        for kind in KINDS_OF_METHODS:
+            setattr(self, kind, partial(self._call, kind))
 
-    def unary_unary(self, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any) -> Any:
-        counting = self._counting(method, request_serializer, response_deserializer)
-        return self._channel.unary_unary(method, *counting, **more)
-
-    def unary_stream(
-        self, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any
+    def _call(
+        self, kind: str, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any
     ) -> Any:
         counting = self._counting(method, request_serializer, response_deserializer)
-        return self._channel.unary_stream(method, *counting, **more)
-
-    def stream_unary(
-        self, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any
-    ) -> Any:
-        counting = self._counting(method, request_serializer, response_deserializer)
-        return self._channel.stream_unary(method, *counting, **more)
-
-    def stream_stream(
-        self, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any
-    ) -> Any:
-        counting = self._counting(method, request_serializer, response_deserializer)
-        return self._channel.stream_stream(method, *counting, **more)
+        return getattr(self._channel, kind)(method, *counting, **more)
 
     def _counting(self, method: str, serialize: Serialize, parse: Parse) -> tuple[Serialize, Parse]:
         request, response = kinds_of(method)

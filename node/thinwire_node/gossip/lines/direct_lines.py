@@ -1,20 +1,42 @@
-"""Opens what a node needs for direct lines: the port that it listens on, and the addresses that it may connect to."""
+"""What a node needs for direct lines: the port that it listens on, the addresses that it may connect to, and times."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_common.reach.happy_eyeballs import Address
+from thinwire_common.reach.happy_eyeballs import Address, Refusal
 from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import IpAddress
-from thinwire_node.gossip.lines.line_settings import DirectLines
 from thinwire_node.gossip.lines.opening import networks_of, refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
-from thinwire_node.options import NodeOptions
+from thinwire_node.settings import NodeOptions
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.limits import ACCEPT_S, PEER_DIRECT_S, PEER_RETRY_FIRST_S, PEER_RETRY_MAX_S
 
 log = logging.getLogger("thinwire.node")
+
+
+@dataclass(frozen=True)
+class DirectLines:
+    """The means of direct lines. server: on which it listens; None: it does not. listens_at: HOST:PORT, or :PORT,
+    at which peers reach it. refusal: of addresses that it does not connect to; None: it connects to none."""
+
+    server: PeerServer | None = None
+    listens_at: str = ""
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
+class LineTimes:
+    """In seconds; see `limits`. first_s, max_s: pauses before a line is begun again. direct_s: for a direct connection,
+    before the relay is used. accept_s: for a peer to take a parcel."""
+
+    first_s: float = PEER_RETRY_FIRST_S
+    max_s: float = PEER_RETRY_MAX_S
+    direct_s: float = PEER_DIRECT_S
+    accept_s: float = ACCEPT_S
 
 
 async def open_direct_lines(

@@ -22,11 +22,11 @@ from thinwire_common.traffic import Traffic
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.gossip.lines.dialler import DialFailed, dial
+from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes
 from thinwire_node.gossip.lines.framing import Framing
 from thinwire_node.gossip.lines.line import Line, Way
-from thinwire_node.gossip.lines.line_settings import DirectLines, LineTimes
 from thinwire_node.gossip.lines.opening import Opening, opening
-from thinwire_node.gossip.lines.stream import CountedWire, Stream, Wire
+from thinwire_node.gossip.lines.stream import Stream, Wire
 from thinwire_node.gossip.lines_port import Listener, Relay
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.clean_text import clean_text
@@ -248,10 +248,11 @@ class PeerLines:
     async def _have(self, peer: int, line: Line, wire: Wire, first: pb.Parcel | None) -> str:
         """Have a direct connection until it ends. first: a parcel that has come already. Returns why it has ended."""
         stream = Stream(
-            CountedWire(wire, self._traffic),
+            wire,
             lambda: line.next_parcel(Way.DIRECT, partial(self._listener.received_from, peer)),
             partial(self._take, peer, line, Way.DIRECT),
             self._times.accept_s,
+            self._traffic,
         )
         line.connect(stream)
         self._find(peer, line)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import grpc
@@ -30,10 +32,11 @@ from thinwire_node.gossip.lines.direct_handshake import (
     parse,
     proved,
 )
-from thinwire_node.gossip.lines.peer_certificate import PeerCertificate
 from thinwire_node.gossip.lines.stream import Wire
 from thinwire_proto import limits
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.identity.authority import PEER
+from thinwire_proto.identity.certificates import LEAF_LASTS, RENEW_BEFORE, Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -73,6 +76,35 @@ class ContextWire:
 
     def cut(self) -> None:
         shut_down_connection(self._context.peer())
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class PeerCertificate:
+    """The TLS certificate of the port, kept in memory: peers check the node's key in it, and nothing that lasts longer.
+
+    now: the time of day, in UTC."""
+
+    def __init__(self, key: SecretKey, now: Callable[[], datetime] = utc_now) -> None:
+        self._key = key
+        self._now = now
+        self._lock = threading.Lock()  # gRPC asks in threads of its own
+        self._made_at = now()
+        self._newest = _made(key, self._made_at)
+
+    def current(self) -> Certificate:
+        """The newest certificate. A new one is made when it is about to end, or if the clock was wrong before."""
+        with self._lock:
+            now = self._now()
+            if not self._made_at <= now < self._made_at + LEAF_LASTS - RENEW_BEFORE:
+                self._made_at, self._newest = now, _made(self._key, now)
+            return self._newest
+
+
+def _made(key: SecretKey, now: datetime) -> Certificate:
+    return new_leaf(new_authority(now), key, [], now, PEER.server_name)
 
 
 class PeerServer:

@@ -33,32 +33,9 @@ class Wire(Protocol):
         """End the connection, although the other end takes nothing."""
 
 
-class CountedWire:
-    """Counts the messages of a wire."""
-
-    def __init__(self, wire: Wire, traffic: Traffic) -> None:
-        self._wire = wire
-        self._traffic = traffic
-
-    async def read(self) -> bytes | None:
-        data = await self._wire.read()
-        if data is not None:
-            self._traffic.received.add("parcel", len(data))
-            self._traffic.peers_received[DIRECT] += len(data)
-        return data
-
-    async def write(self, data: bytes) -> None:
-        await self._wire.write(data)
-        self._traffic.sent.add("parcel", len(data))
-        self._traffic.peers_sent[DIRECT] += len(data)
-
-    def cut(self) -> None:
-        self._wire.cut()
-
-
 class Stream:
     """next_parcel: what to send now, or None. take: takes a parcel; raises PayloadError if the peer cannot have sent
-    it, which ends the line. accept_s: for the peer to take a parcel."""
+    it, which ends the line. accept_s: for the peer to take a parcel. traffic: counts what goes over the wire."""
 
     def __init__(
         self,
@@ -66,11 +43,13 @@ class Stream:
         next_parcel: Callable[[], pb.Parcel | None],
         take: Callable[[pb.Parcel], None],
         accept_s: float,
+        traffic: Traffic,
     ) -> None:
         self._wire = wire
         self._next_parcel = next_parcel
         self._take = take
         self._accept_s = accept_s
+        self._traffic = traffic
         self._changed = asyncio.Event()
         self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -97,6 +76,8 @@ class Stream:
 
     async def _read(self) -> str:
         while (data := await self._wire.read()) is not None:
+            self._traffic.received.add("parcel", len(data))
+            self._traffic.peers_received[DIRECT] += len(data)
             self._take(parse(data))
         return "the peer has ended the line"
 
@@ -107,12 +88,15 @@ class Stream:
             if parcel is None:
                 await self._changed.wait()
                 continue
+            data = parcel.SerializeToString()
             try:
                 async with Within(self._accept_s):
-                    await self._wire.write(parcel.SerializeToString())
+                    await self._wire.write(data)
             except asyncio.TimeoutError:
                 self._wire.cut()
                 return "the peer takes its messages too slowly"
+            self._traffic.sent.add("parcel", len(data))
+            self._traffic.peers_sent[DIRECT] += len(data)
 
 
 def reason_of(ended: asyncio.Future[str]) -> str:
