@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from thinwire_common.logs import tell
 from thinwire_node.kinds import KINDS, Kind
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.storage.blob_cache import CACHE_BYTES
@@ -69,9 +68,7 @@ class RealMachine:
         return await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
 
     def _tell_training(self) -> None:
-        device, count = str(self._compute_device), torch.get_num_threads()
-        text = f"training on {device} with {count} threads"
-        tell(log, logging.INFO, "node.training", text, device=device, threads=count)
+        log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
 
     def place(self, replica: Replica) -> Replica:
         return replica if replica.device == self._apply_device else replica.clone(self._apply_device)
