@@ -10,8 +10,8 @@ import pytest
 
 from bench.adversary.__main__ import read, write
 from bench.adversary.attacks import ATTACKS, Knowledge
-from bench.adversary.report import page, relative, write_report
-from bench.adversary.run import NodeRecord, SceneResult, play
+from bench.adversary.report import page
+from bench.adversary.run import play
 from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene, Study
 from support.small import random_votes, shapes_contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -48,20 +48,6 @@ def test_a_coordinator_accepts_what_an_attack_sends(attack: str, turn: int) -> N
     assert len(votes) == 1 or len(votes) > LAYOUT.tiles
 
 
-def test_colluders_agree_on_half_of_their_votes_and_opponents_contradict_the_majority() -> None:
-    first, second = (ATTACKS["collude"](known(number, 3)) for number in range(2))
-    shared = np.intersect1d(2 * first.components + first.positive, 2 * second.components + second.positive)
-    assert len(shared) >= LAYOUT.tiles * K // 2
-    total = np.zeros(LAYOUT.components, int)
-    for votes in known(0, 3).others:
-        total[votes.components] += np.where(votes.positive, 1, -1)
-    sent = ATTACKS["oppose"](known(0, 3))
-    against = total[sent.components] * np.where(sent.positive, 1, -1)
-    strong = np.abs(total[sent.components]) >= 2
-    assert strong.sum() > 5
-    assert (against[strong] < 0).mean() > 0.9
-
-
 @pytest.mark.parametrize(
     "scene",
     [
@@ -92,24 +78,6 @@ def test_without_a_judge_a_node_that_shouts_moves_the_mean_and_not_the_vote() ->
         scene = Scene(rule, False, "flip", 1, 1, size)
         lost[rule] = play(scene).loss / play(scene.baseline()).loss - 1
     assert lost["mean"] > 0.05 > lost["vote"]
-
-
-def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
-    study = Study(hostile=(4,))
-    results = {}
-    for scene in study.scenes():
-        nodes = [NodeRecord(number >= scene.honest, None, 0, 0, {}) for number in range(16)]
-        if scene.trusting and scene.hostile:
-            nodes[12:] = [NodeRecord(True, 60, 40, 1, {})] * 4
-        loss = 2.0 if scene.alone else 2.1
-        results[scene.name] = SceneResult(scene, [(1000, 3.0), (2000, loss)], loss, nodes, 1.0)
-    flip = results[Scene("vote", True, "flip", 4, 1).name]
-    assert relative(flip, results) == pytest.approx(0.05)
-    text = page(study, results)
-    assert "| `vote` + trust | +5.0% (flip); missed by 3.0 points | 60 (stale); missed by 10 rounds | 0 | 0 |" in text
-    del results[flip.scene.name]
-    write_report(study, results, tmp_path)
-    assert "**1 scenes are still to be played.**" in (tmp_path / "README.md").read_text()
 
 
 def test_the_page_follows_from_the_recorded_results() -> None:

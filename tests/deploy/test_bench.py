@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.speed import broadcast, fanout, neighbours, report, rounds, sizes, speeds, timing, update
+from bench.speed import broadcast, fanout, report, rounds, sizes, speeds, timing, update
 from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
-from bench.speed.watched import event_line
 from deploy.local_swarm.daemon_log import events
-from thinwire_coordinator.hall.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
@@ -63,35 +57,6 @@ def test_every_row_has_a_ratio_and_json_and_table_agree(tmp_path: Path) -> None:
         assert f"| {report.number(row['ratio'])}× |" in line
     assert report.read_json(path) == (found, about)
     report.print_table(found, about)
-
-
-def test_ratio_and_target() -> None:
-    row = BenchRow("topic", "what", 2.0, 8.0, "ms", "other", wanted=2.0)
-    assert (row.ratio, row.reached) == (4.0, True)
-    assert (replace(row, wanted=1.9).reached, replace(row, wanted=None).reached) == (False, None)
-    row = replace(row, better="more")
-    assert (row.ratio, row.reached, replace(row, wanted=2.1).reached) == (0.25, True, False)
-
-
-@pytest.mark.parametrize("k", [1, 8, 32, 64, 128, 4096])
-def test_synthetic_components_are_k_of_each_tile_and_uniform(k: int) -> None:
-    layout = layout_of(MIXED)
-    votes = uniform_votes(layout, k, seed=1)
-    counts = np.bincount(layout.tile_of(votes.components), minlength=layout.tiles)
-    assert counts.tolist() == [k] * layout.matrix_tiles + [min(k, 64)] * layout.vector_tiles
-    assert (np.diff(votes.components) > 0).all()
-    if k < 4096:
-        many = TileLayout((Parameter(name="w", shape=(64 * 8, 64 * 64)),))
-        positions = uniform_votes(many, k, seed=2).components % 4096
-        quarters = np.bincount(positions // 1024, minlength=4) / len(positions)
-        assert np.abs(quarters - 0.25).max() < 4 * math.sqrt(0.25 * 0.75 / len(positions))
-
-
-def test_entropy_floor_of_matrices_and_vectors() -> None:
-    for k, bits in ((8, 11.09), (32, 9.32)):
-        assert sizes.floor_bits(layout_of(SMALL), k) == pytest.approx(bits, abs=0.005)
-    layout = layout_of((Parameter(name="b", shape=(64,)),))
-    assert sizes.floor_bits(layout, 64) == pytest.approx(1.0)  # all components are selected, so only the signs remain
 
 
 def test_bits_a_component_include_the_whole_message() -> None:
@@ -137,108 +102,12 @@ def test_baselines_do_the_same_work() -> None:
     assert np.array_equal(again_merged.values, merged.values)
 
 
-def test_the_table_is_written_between_the_markers_of_a_page(tmp_path: Path) -> None:
-    found, about, page = small_rows()[:2], report.machine(), tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    for _ in range(2):
-        report.write_page(found, about, page)
-        assert page.read_text() == f"before\n{report.markdown(found, about)}\nafter\n"
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="no markers for the table"):
-        report.write_page(found, about, page)
-
-
 def test_the_page_in_docs_matches_its_json_and_explains_each_topic() -> None:
     page = (DOCS / report.PAGE_NAME).read_text()
     found, about = report.read_json(DOCS / report.JSON_NAME)
     assert report.markdown(found, about) in page
     for topic in {row.topic for row in found}:
         assert f"**{topic.partition(',')[0]}" in page.lower()
-
-
-@pytest.mark.skipif(not LINUX, reason="processes are read from /proc")
-def test_a_speed_is_measured_again_beside_a_busy_process_on_each_core() -> None:
-    running: list[int] = []
-
-    def rows() -> Iterator[BenchRow]:
-        running.extend(busy_children())
-        yield BenchRow("topic", "speed", 1.0, 1.0, "ms", "other")
-        yield BenchRow("topic", "size", 1.0, 1.0, "kB", "other")
-
-    found = list(neighbours.beside_busy_cores(rows()))
-    assert [(row.topic, row.what) for row in found] == [(f"topic, {neighbours.BUSY}", "speed")]
-    assert len(running) == os.cpu_count()
-    assert busy_children() == []
-
-
-def busy_children() -> list[int]:
-    """Numbers of this process's children that keep a core busy."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            is_child = (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-            if is_child and neighbours.PROGRAM.encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
-def test_the_fastest_turn_counts_and_beside_busy_processes_a_typical_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns_s = [5.0, 1.0, 3.0, 4.0, 3.0]
-    monkeypatch.setattr(timing, "TURNS_MIN", len(turns_s))
-    monkeypatch.setattr(timing, "TURNS_TYPICAL_MIN", len(turns_s))
-
-    def measured() -> list[float]:
-        now_s, turn = 0.0, iter([0.0, *turns_s])  # the first is the warm-up
-
-        def work() -> None:
-            nonlocal now_s
-            now_s += next(turn)
-
-        monkeypatch.setattr(timing, "seconds", lambda: now_s)
-        return timing.interleaved(work)
-
-    assert measured() == [1.0]
-    with timing.typical_turns():
-        assert measured() == [3.0]
-    assert measured() == [1.0]
-
-
-def test_topics_that_were_measured_anew_replace_the_old_ones() -> None:
-    def row(topic: str, ours: float) -> BenchRow:
-        return BenchRow(topic, "what", ours, 1.0, "ms", "other")
-
-    old = [row("a", 1), row("b", 1), row("b", 2), row("c", 1)]
-    new = [row("b", 3), row("b, beside busy processes", 4), row("c", 5)]
-    assert report.renewed(old, new) == [old[0], *new]
-    assert report.renewed(old, []) == old
-    assert report.renewed([], new) == new
-
-
-def test_several_threads_are_compared_with_one() -> None:
-    found = list(update.update_rows((1, 2), (128, 192)))
-    of_one = {row.what: row.ours for row in found if "1 thread" in row.topic}
-    compared = {row.what: row for row in found if row.baseline_name == "thinwire, 1 thread"}
-    assert {what: row.baseline for what, row in compared.items()} == of_one
-    for row in compared.values():
-        assert "2 threads" in row.topic
-        assert row.wanted == pytest.approx(1.1 * row.baseline)
-
-
-def test_sealing_time_starts_at_the_deadline() -> None:
-    times = rounds.CoordinatorTimes()
-    for line in (
-        event_line(RoundOpened(7, 3, 2, 10.0, 2.0)),
-        event_line(ContributionTaken("a", 7, 100, 10, 0.5, 1.5, 0.1)),
-        event_line(
-            RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, "votes", gather_s=2.1, merge_s=0.2, seal_s=0.3)
-        ),
-    ):
-        assert line is not None
-        times.take(line)
-    assert times.deadline == {7: 12.0}
-    on_disk, step = times.sealed[7]
-    assert (round(on_disk, 6), step) == (12.6, 3)
-    assert times.update_bytes == [500]
 
 
 def test_rounds_of_a_real_coordinator_are_measured() -> None:

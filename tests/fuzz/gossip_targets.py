@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import msgpack
 import numpy as np
 import torch
 
-from fuzz.mutations import damage_bytes
-from fuzz.payload_mutations import damage_payload
+from fuzz.mutations import damage_bytes, damage_msgpack
 from fuzz.target import Target
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import PayloadError
@@ -55,18 +53,11 @@ def _codec_target(codec: Codec, name: str) -> Target:
         f"difference {name}",
         codec.decode,
         [codec.encode(difference) for difference in differences],
-        damage_body if name == "topk" else damage_bytes,
+        damage_bytes,
         check,
         (PayloadError,),
         BYTES_A_COMPONENT * LAYOUT.components + codec.bytes_max + BYTES_OVERHEAD,
     )
-
-
-def damage_body(rng: Random, data: bytes, others: list[bytes]) -> bytes:
-    """The payload behind the version, or all bytes."""
-    if rng.random() < 0.2:
-        return damage_bytes(rng, data, others)
-    return data[:1] + damage_payload(rng, data[1:], [other[1:] for other in others])
 
 
 def _edge_target() -> Target:
@@ -95,7 +86,7 @@ def _edge_target() -> Target:
         assert found.waiting <= HELD_MAX, "messages that wait"
         assert bool(found.theirs.flat.isfinite().all()), "a copy is not finite"
 
-    return Target("edge", read, [packed(one) for one in valid], damage_payload, check, (PayloadError,))
+    return Target("edge", read, [packed(one) for one in valid], damage_msgpack, check, (PayloadError,))
 
 
 def packed(messages: list[Message]) -> bytes:
@@ -104,7 +95,7 @@ def packed(messages: list[Message]) -> bytes:
 
 def messages_of(data: bytes) -> list[Message]:
     """Messages whose fields have the types that a wire guarantees. Raises PayloadError for others."""
-    kinds = [int, int, int, int, str, int, bool, bytes, int]
+    kinds = [int, int, int, int, str, int, bool, bytes]
     try:
         fields = msgpack.unpackb(data, raw=False)
     except (ValueError, msgpack.UnpackException) as error:
@@ -144,7 +135,7 @@ def _arc_target() -> Target:
         assert bool(found.x.isfinite().all()), "a parameter is not finite"
 
     return Target(
-        "arc", read, [bytes(msgpack.packb(fields)) for fields in valid], damage_payload, check, (PayloadError,)
+        "arc", read, [bytes(msgpack.packb(fields)) for fields in valid], damage_msgpack, check, (PayloadError,)
     )
 
 

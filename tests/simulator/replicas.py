@@ -6,14 +6,12 @@ which the real code then has to detect.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from thinwire_proto.contract import Contract
 from thinwire_proto.exact.parameters import Parameters
-from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 
 STATES_KEPT = 200
@@ -69,7 +67,3 @@ class SharedReplica(Replica):
         self.parameters = self.parameters.clone(self.device)
         next(iter(self.tensors.values())).view(-1).view(torch.int32)[7] ^= 1
         self._state = self.state_hash()
-
-
-def load_shared(shared: SharedReplicas, contract: Contract, path: Path) -> SharedReplica:
-    return SharedReplica(shared, load_replica(contract, path))

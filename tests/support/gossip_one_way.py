@@ -20,10 +20,10 @@ from thinwire_proto.errors import ConfigError
 
 
 def by_hand(rank: int) -> Any:
-    """Training over one-way edges, and beside it the same steps of all ranks in this process by the formula of
-    push-sum, in float64. Returns for each topology the largest difference, and this rank's weight."""
+    """Training, and beside it the same steps of all ranks in this process by the formula of push-sum, in float64; with
+    edges both ways, all weights stay 1. Returns for each topology the largest difference, and this rank's weight."""
     found = []
-    for topology in (EXPONENTIAL, UNEVEN):
+    for topology in ("ring", EXPONENTIAL, UNEVEN):
         model = Network(seed=0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
         gossip = Gossip(model, optimizer, topology=topology)
@@ -105,19 +105,6 @@ def resuming(rank: int) -> Any:
     return found
 
 
-def saving(rank: int) -> Any:
-    """With an exchange in each step, and in every third: whether a run that saves equals one that does not, and whether
-    one that was loaded does, to the bit. The save is between two exchanges."""
-    found = []
-    for every in (1, 3):
-        settings = {"topology": EXPONENTIAL, "every": every}
-        plain, _ = run_training(rank, settings, None, 0, 14)
-        whole, saved = run_training(rank, settings, None, 0, 14, save_at=7)
-        again, _ = run_training(rank, settings, saved, 7, 14)
-        found.append((equal(whole, plain), equal(again, plain)))
-    return found
-
-
 def averaging(rank: int) -> Any:
     """Ranks of different weights, of which one is behind, average for good, and go on with a rate of 0. Returns the
     values after averaging, the bias then and at the end, and whether a block of `averaged` restores all bits."""
@@ -136,18 +123,6 @@ def averaging(rank: int) -> Any:
     train(model, optimizer, rank, 9, 30)
     gossip.finish()
     return after, bias, model.out.bias.item(), restored
-
-
-def skipping(rank: int) -> Any:
-    """Rank 1's scaler skips three steps. Returns steps, and the peers left out."""
-    model = Network(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
-    for step in range(12):
-        scaled_step(model, optimizer, scaler, rank, step, rank == 1 and step in {2, 3, 6})
-    gossip.finish()
-    return gossip.steps, gossip.stats()["left_out"]
 
 
 def ending_apart(rank: int) -> Any:
@@ -214,9 +189,7 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     by_hand,
     mean_stays,
     resuming,
-    saving,
     averaging,
-    skipping,
     ending_apart,
     starting,
     unlike,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -44,33 +43,6 @@ def unused(rank: int) -> Any:
         model.used = step > 0 and rank > 0
         train(model, optimizer, rank, step, step + 1)
         found.append(model.sometimes.item())
-    gossip.finish()
-    return found
-
-
-def by_hand(rank: int) -> Any:
-    """Gossip on a ring, and beside it the same steps of all ranks in this process by the formula. Returns the largest
-    difference."""
-    model = Network(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    gossip = Gossip(model, optimizer, topology="ring")
-    train(model, optimizer, rank, 0, 20)
-    models = [Network(seed=0) for _ in range(RANKS)]
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01) for one in models]
-    for step in range(20):
-        for node, (one, its) in enumerate(zip(models, optimizers, strict=True)):
-            its.zero_grad()
-            loss_of(one, node, step).backward()  # type: ignore[no-untyped-call]
-        if step:
-            matrix = torch.tensor(gossip.topology.at(step - 1).matrix(), dtype=torch.float32)
-            for tensors in zip(*(one.parameters() for one in models), strict=True):
-                if tensors[0].requires_grad:
-                    mixed = torch.tensordot(matrix, torch.stack([t.detach() for t in tensors]), 1)
-                    for tensor, value in zip(tensors, mixed, strict=True):
-                        tensor.data.copy_(value)
-        for its in optimizers:
-            its.step()
-    found = distance(values(model), values(models[rank]))
     gossip.finish()
     return found
 
@@ -230,38 +202,6 @@ def skipping(rank: int) -> Any:
     return gossip.steps, gossip.stats()["left_out"], gossip.stats()["iteration"]
 
 
-def skipped_and_saved(rank: int) -> Any:
-    """Rank 1 is two steps behind when all save; its peers have messages open. Returns how many are open in the state,
-    and the sum of all ranks' parameters before the break and after it, with a rate of 0."""
-
-    def start() -> tuple[Network, torch.optim.Optimizer, Gossip]:
-        model = Network(seed=0, dtype=torch.float64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        return model, optimizer, Gossip(model, optimizer, topology="ring", slack=2)
-
-    model, optimizer, gossip = start()
-    model.out.bias.data.fill_(float(rank))
-    for step in range(6):
-        optimizer.zero_grad()
-        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
-        if not (rank == 1 and step >= 4):
-            optimizer.step()
-    saved = io.BytesIO()
-    torch.save({"model": model.state_dict(), "gossip": gossip.state_dict()}, saved)
-    state = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
-    gossip.finish()
-
-    model, optimizer, gossip = start()
-    model.load_state_dict(state["model"])
-    gossip.load_state_dict(state["gossip"])
-    for step in range(6, 16):
-        optimizer.zero_grad()
-        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    gossip.finish()
-    return len(state["gossip"]["exchange"]["open"]), model.out.bias.item(), gossip.stats()["left_out"]
-
-
 def unequal_steps(rank: int) -> Any:
     """Each rank makes another number of steps; the last are those of rank 3."""
     model = Network(seed=0)
@@ -367,32 +307,18 @@ def at_odds(rank: int) -> Any:
     return dict(found)
 
 
-def quiet(rank: int) -> Any:
-    """Whether a run without a fault warns of nothing."""
-    model = Network(seed=0)
-    optimizer = adam(model)
-    with warnings.catch_warnings(record=True) as caught:
-        gossip = Gossip(model, optimizer)
-        train(model, optimizer, rank, 0, 5)
-        gossip.finish()
-    return [str(one.message) for one in caught]
-
-
 SCENES: tuple[Callable[[int], Any], ...] = (
     first_values,
     unused,
-    by_hand,
     averaging,
     averaging_behind,
     resuming,
     resuming_behind,
     two_saves,
     skipping,
-    skipped_and_saved,
     unequal_steps,
     mean_stays,
     compressed,
     several_dtypes,
     at_odds,
-    quiet,
 )

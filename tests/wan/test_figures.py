@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.wide_area import __main__ as wide_area
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
-from bench.wide_area.hosts import LinkSpec, netem_arguments
-from bench.wide_area.needs import EmulationSupport
-from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells, write_page
-from bench.wide_area.watch import sample_of
-from bench.wide_area.workload import MICRO_BATCH, round_samples, run_toml
-from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
+from bench.wide_area.hosts import LinkSpec
+from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells
 
 
 def figures(tokens: int, compute_s: float, exchanges: int = 100) -> SystemFigures:
@@ -70,20 +65,6 @@ def test_dilation_gives_nodes_more_cores_and_keeps_shares() -> None:
     assert LinkSpec(10, 100, 0.01).dilated(2) == LinkSpec(5, 200, 0.01)
 
 
-def test_what_is_kept_for_the_coordinator_is_made_up_for_by_dilation() -> None:
-    one = dataclasses.replace(cell_result(), dilation=1.25, nodes_share=0.8)
-    assert one.cores_each == 0.5
-    assert "1%, 0.5 core per node | 0.40 | 4.40 | 19,000 | 1,700 |" in page([one], [], "")
-
-
-def test_windows_of_one_system_count_as_one() -> None:
-    before, after = figures(1000, 10.0, exchanges=0), figures(3000, 50.0, exchanges=0)
-    both = SystemFigures.total([before, after])
-    assert (both.nodes, both.tokens, both.wall_s) == (4, 4000, 200.0)
-    assert both.tokens_s == (before.tokens_s + after.tokens_s) / 2
-    assert both.compute_share == pytest.approx((before.compute_share + after.compute_share) / 2)
-
-
 def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_path: Path) -> None:
     skipped = [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")]
     write_cells([cell_result()], skipped, "some machine.", tmp_path)
@@ -98,42 +79,6 @@ def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_pa
     )
 
 
-def test_a_page_and_its_plot_may_have_another_name(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    write_page([cell_result()], [], "some machine.", tmp_path, "long-rounds")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["long-rounds.md", "long-rounds.png"]
-    assert "](long-rounds.png)" in (tmp_path / "long-rounds.md").read_text()
-
-
-@pytest.mark.parametrize(("samples", "dilation", "wanted"), [(9, 1.25, 12), (24, 1.25, 30), (24, 5, 120), (0.1, 1, 3)])
-def test_a_round_has_whole_micro_batches(samples: float, dilation: float, wanted: int) -> None:
-    assert round_samples(samples, dilation) == wanted
-    assert wanted % MICRO_BATCH == 0
-    assert f"samples = {wanted}\n" in run_toml(wanted)
-
-
-def test_two_lines_form_one_path() -> None:
-    quality = LinkSpec(10, 100, 0.01).quality(limited=True)
-    assert 4 * quality.delay_ms == 100
-    assert 1 - (1 - quality.loss) ** 2 == pytest.approx(0.01)
-    assert quality.queue_bytes == 125_000
-    assert LinkSpec(10, 20, 0).quality(limited=True).queue_bytes == 64 * 1024
-    assert LinkSpec(10, 20, 0).quality(limited=False).rate_mbit is None
-
-
-def test_netem_arguments_describe_the_same_line() -> None:
-    limited = netem_arguments(LinkSpec(10, 100, 0.01).quality(limited=True))
-    assert " ".join(limited) == "netem delay 25ms loss 0.5013% rate 10mbit limit 105"
-    unlimited = netem_arguments(LinkSpec(1000, 20, 0).quality(limited=False))
-    assert " ".join(unlimited) == "netem delay 5ms loss 0.0000% limit 1000000"
-
-
-def test_sample_sums_over_nodes() -> None:
-    nodes = [NodeStatus(counted=3, compute_s=1.5, active=True), NodeStatus(counted=4, compute_s=2.0)]
-    sample = sample_of(StatusReply(step=4, tokens=1000, nodes=nodes), 7.0)
-    assert (sample.step, sample.tokens, sample.counted, sample.compute_s, sample.active) == (4, 1000, 7, 3.5, 1)
-
-
 def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"holds no finished cells: .*give the folder of an earlier run"):
         earlier_cells(tmp_path, "some machine.")
@@ -144,29 +89,3 @@ def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path
     (tmp_path / "cells.json").write_text('{"cells": [{}], "skipped": [], "how": ""}')
     with pytest.raises(ReportError, match="holds no finished cells"):
         earlier_cells(tmp_path, "")
-
-
-def test_a_resumed_run_that_is_stopped_again_keeps_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three cells is measured anew, and stopped, while the first and the third are there already."""
-    monkeypatch.chdir(tmp_path)
-    machine = EmulationSupport(missing="", netem=True)
-    monkeypatch.setattr(wide_area, "check_emulation", lambda: machine)
-    monkeypatch.setattr(wide_area, "ENDING", ())  # the signals of the tests' own process
-    losses = ["--rates", "10", "--round-trips", "100", "--losses", "0", "1", "2", "--dilations", "1"]
-    monkeypatch.setattr("sys.argv", ["bench-wan", *losses])
-    earlier = [dataclasses.replace(cell_result(), link=LinkSpec(10, 100, loss)) for loss in (0.0, 0.02)]
-    how = wide_area._how(machine, wide_area._arguments())
-    write_cells(earlier, [], how, tmp_path)
-    monkeypatch.setattr("sys.argv", ["bench-wan", *losses, "--resume", str(tmp_path)])
-    measured: list[LinkSpec] = []
-
-    def stopped(link: LinkSpec, *_: object) -> CellResult:
-        measured.append(link)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(wide_area, "_cell", stopped)
-    with pytest.raises(SystemExit, match="130"):
-        wide_area.main()
-    assert measured == [LinkSpec(10, 100, 0.01)]
-    (kept,) = (tmp_path / "runs").glob("*/cells.json")
-    assert read_cells(kept)[0] == earlier

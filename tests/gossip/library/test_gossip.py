@@ -39,11 +39,6 @@ def test_a_parameter_without_a_gradient_in_the_first_step_is_trained_and_mixed(r
         assert fourth != first
 
 
-def test_the_steps_are_those_of_the_formula(ranks: Found) -> None:
-    for found in ranks:
-        assert found["by_hand"] < 1e-5
-
-
 def test_averaging_gives_the_mean_and_restores_everything_to_the_bit(ranks: Found) -> None:
     for found in ranks:
         present, from_mean, error, restored, undisturbed = found["averaging"]
@@ -92,17 +87,6 @@ def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found
         assert steps == (9 if rank == 1 else 12)
         assert 8 <= iteration <= 11 if rank == 1 else iteration == 11  # far behind, it skips to its peers' iteration
         assert left_out == {}
-
-
-def test_a_state_saved_while_a_rank_is_behind_loses_no_message(ranks: Found) -> None:
-    """The mean of all ranks stays although two messages were sent, and not received, when all saved."""
-    opened = [found["skipped_and_saved"][0] for found in ranks]
-    assert sum(opened) > 0
-    assert opened[1] == 0
-    biases = [found["skipped_and_saved"][1] for found in ranks]
-    assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-12)
-    assert max(biases) - min(biases) < 0.5  # 3 in the beginning
-    assert all(found["skipped_and_saved"][2] == {} for found in ranks)
 
 
 def test_ranks_with_different_numbers_of_steps_end_together(ranks: Found) -> None:
@@ -157,10 +141,6 @@ def test_compressed_edges_hold_equal_copies_and_bring_the_ranks_together(ranks: 
         assert resumed
     assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-5)
     assert max(biases) - min(biases) < 1.5  # 3 in the beginning
-
-
-def test_a_run_without_a_fault_warns_of_nothing(ranks: Found) -> None:
-    assert [found["quiet"] for found in ranks] == [[]] * RANKS
 
 
 def test_one_rank_alone_trains_as_without_gossip() -> None:
