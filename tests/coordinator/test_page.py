@@ -16,8 +16,6 @@ from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.web import live
 from thinwire_coordinator.hall.web.page import Page
 from thinwire_coordinator.hall.web.server import WebServer
-from thinwire_coordinator.hall.web.status import REASONS
-from thinwire_proto.wire.reasons import Reason
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -30,11 +28,6 @@ async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTP
         return answer, body
 
     return await asyncio.to_thread(ask)
-
-
-def test_every_reason_to_refuse_a_contribution_has_words() -> None:
-    never_refused = {Reason.COUNTED, Reason.UNKNOWN}  # unknown: only in the answer to AskReceipt
-    assert set(REASONS) == set(Reason) - never_refused
 
 
 async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:

@@ -14,8 +14,10 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import STEP_MAX, Codec, codec_names, make_codec
-from thinwire_proto.gossip.copies import HELD_MAX, Edge, Message
+from thinwire_proto.gossip.edge import Edge
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.push_sum import WEIGHT_MAX, Incoming, Push, PushSumNode
+from thinwire_proto.gossip.receiver import HELD_MAX
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(70, 90)), Parameter(name="v", shape=(130,))])
 SMALL = TileLayout([Parameter(name="m", shape=(9, 5)), Parameter(name="v", shape=(6,))])

@@ -12,7 +12,7 @@ from thinwire_node.gossip.lines.direct_handshake import PROOF_BYTES_MAX, parse, 
 from thinwire_node.gossip.lines.framing import Framing
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
-from thinwire_proto.gossip.copies import SNAPSHOT, Message
+from thinwire_proto.gossip.message import SNAPSHOT, Message
 from thinwire_proto.gossip.peer_wire import (
     body_bytes_max,
     check_header,

@@ -21,9 +21,9 @@ from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.hall.leases import SampleRange
-from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
+from thinwire_proto.gossip.message import SNAPSHOT, Message
 
 DECISIONS = 10
 """The directory decides so often in a beat. The coordinator does it with each report."""

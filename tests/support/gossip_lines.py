@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from thinwire_node.gossip.lines_port import Listener, Relay
 from thinwire_node.gossip.port import PeerPlace
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 
 KEYS = [SecretKey(bytes([number + 1] * 32)) for number in range(8)]

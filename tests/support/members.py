@@ -10,9 +10,9 @@ import torch
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
 from thinwire_proto.gossip.member_state import MemberSettings
+from thinwire_proto.gossip.message import Message
 
 FIRST, SECOND, THIRD, FOURTH = (FIRST_TOPOLOGY + number for number in range(4))
 LAYOUT = TileLayout([Parameter(name="x", shape=(8,))])

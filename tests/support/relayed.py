@@ -28,7 +28,7 @@ from thinwire_node.gossip.lines.opening import refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import SESSION

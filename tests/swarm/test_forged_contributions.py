@@ -168,7 +168,7 @@ def test_replayed_contributions_are_refused_and_change_nothing(tmp_path: Path, i
                 pass
             pool.submit(other.send, too)
         reasons = sorted(receipt.result().reason for receipt in twice)
-        assert reasons == [pb.Receipt.REASON_NONE, DUPLICATE]
+        assert reasons == [pb.Receipt.REASON_COUNTED, DUPLICATE]
 
         # in the next round: as it was, and with its header moved to that round
         second = one.opened()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from thinwire_node.gossip.port import PeerPlace
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 
 Relay = Callable[[AsyncIterator[Any]], AsyncGenerator[Any, None]]
 """Hands parcels to the relay, and yields those that it hands on to this node; see `GossipExchange.relay`."""

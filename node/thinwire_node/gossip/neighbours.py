@@ -21,9 +21,10 @@ from thinwire_node.gossip.port import PeerPlace
 from thinwire_node.gossip.work import GossipWork, Sending
 from thinwire_node.peers import Edge
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
+from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
 log = logging.getLogger("thinwire.node")
 

@@ -24,9 +24,9 @@ from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import pack_sketch
-from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import Member
+from thinwire_proto.gossip.message import Message
 
 Result = TypeVar("Result")
 Sending = list[tuple[int, Message]]

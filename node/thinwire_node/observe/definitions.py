@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
 from thinwire_common.traffic import KINDS
+from thinwire_proto.wire.reasons import OUTCOMES
 
 METRICS = Definitions("thinwire_node_")
 
@@ -24,8 +25,7 @@ STEPS_BEHIND = METRICS.gauge("steps_behind", "Sealed updates that the node has n
 # contributions
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
-    "Contributions with a receipt. outcome: counted, or the reason why not: late, future_round, replica_differs, "
-    "base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, unknown, signature, suspected.",
+    f"Contributions with a receipt. outcome: {', '.join(OUTCOMES)}. Any but the first is not counted.",
     "outcome",
 )
 TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")

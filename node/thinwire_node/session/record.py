@@ -13,14 +13,13 @@ from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.speed import Speed, Tail
-from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.reasons import OUTCOMES
 
 log = logging.getLogger("thinwire.node")
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate", "peers", "rest")
 BLOB_SOURCES = ("url", "coordinator")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-OUTCOMES = tuple(reason.value for reason in Reason)
 """Outcomes of a contribution: counted, or the reason why not."""
 
 

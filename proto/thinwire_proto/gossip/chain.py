@@ -8,8 +8,8 @@ from typing import Any
 
 import msgpack
 
-from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.peer_wire import message_hash
 
 GENESIS = hashlib.sha256(b"thinwire chain 1").digest()

@@ -20,8 +20,6 @@ on where that peer is. A peer whose message cannot be read has its edge ended, u
 
 from __future__ import annotations
 
-from collections import deque
-
 import msgpack
 from torch import Tensor
 
@@ -32,15 +30,13 @@ from thinwire_proto.gossip.assignments import Assignments
 from thinwire_proto.gossip.bounds import MixBounds, radius_of
 from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, Copies, Message
+from thinwire_proto.gossip.copies import Copies
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
-from thinwire_proto.gossip.lingering import Lingering
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
+from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Message
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.unread import Unread, first_sequence, since_of
+from thinwire_proto.gossip.peer import Peer, first_sequence, since_of
 
-Arrived = tuple[Turn, bool]
-"""A turn of a message of a peer, and whether the peer has passed it without exchanging."""
 FIRST_TOPOLOGY = 1
 
 
@@ -58,15 +54,8 @@ class Member:
         self._bounds = MixBounds(layout, radius) if settings.is_bounded else None
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack), self._bounds)
         self._assignments = Assignments()
-        self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
-        self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
-        self._lingering = Lingering()
-        self._ended: dict[int, int] = {}  # the same of edges that have ended because of an unreadable message
-        self._unread = Unread()
-        self._arrived: dict[int, deque[Arrived]] = {}  # by peer, read, and not told to the machine yet
+        self._peers: dict[int, Peer] = {}
         self._unreadable: dict[int, str] = {}
-        self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
-        self._saved: dict[int, int] = {}  # the same of the newest state that is on disk
         self._adopted = -1
 
     @property
@@ -113,14 +102,15 @@ class Member:
             return None
         self._assignments.add(assignment, self._machine.kept)
         mix = None
-        for peer, since in assignment.since.items():
-            if peer in self._copies.edges and self._since[peer] != since:
-                self._renewed[peer] = since
-            elif peer not in self._copies.edges and self._ended.get(peer) != since:
+        for number, since in assignment.since.items():
+            peer = self._peer(number)
+            if peer.since is not None and peer.since != since:
+                peer.renewed = since
+            elif peer.since is None and peer.ended != since:
                 self._join(peer, since)
-        for peer in self.peers:
-            if peer not in assignment.since and assignment.start <= self.iteration:
-                mix = joined(mix, self._machine.part(peer))  # it may be in the new topology already
+        for peer in self._joined():
+            if peer.number not in assignment.since and assignment.start <= self.iteration:
+                mix = joined(mix, self._machine.part(peer.number))  # it may be in the new topology already
             mix = joined(mix, self._read_on(peer))
         return mix
 
@@ -134,26 +124,27 @@ class Member:
         iteration = max(self._machine.next_iteration, self._adopted, first)
         assignment = self._assignments.at(iteration)
         late = set()
-        for peer, since in [*self._renewed.items()]:
-            if assignment.topology >= since and not self._stays(peer, since):
+        for peer in self._joined():
+            since = peer.renewed
+            if since is not None and assignment.topology >= since and not self._stays(peer, since):
                 self._end(peer)
                 self._join(peer, since)
-                late |= {peer} if since < assignment.topology or assignment.start < iteration else set()
+                late |= {peer.number} if since < assignment.topology or assignment.start < iteration else set()
         messages = []
-        for peer in self.peers:
-            passes = peer in late or self._passes_turns(peer, assignment, iteration)
+        for peer in self._joined():
+            passes = peer.number in late or self._passes_turns(peer.number, assignment, iteration)
             try:
                 message = self._message(peer, assignment, iteration, passes=passes)
             except PayloadError as error:  # of a message of the peer that had to be read before
                 self._refuse(peer, error)
                 continue
             if message is not None:
-                messages.append((peer, message))
-                self._chain.note(Turn(*message.when, peer), OWN, message)
+                messages.append((peer.number, message))
+                self._chain.note(Turn(*message.when, peer.number), OWN, message)
         exchanging = [peer for peer, message in messages if message.codec != SKIP]
         self._machine.begin(assignment.topology, iteration, exchanging)
         self._drop_old(assignment)
-        for peer in self.peers:
+        for peer in self._joined():
             self._read_on(peer)
         return messages
 
@@ -162,14 +153,15 @@ class Member:
     def received(self, peer: int, message: Message) -> Mix | None:
         """Take a message of a peer. One of an edge that has ended is dropped, and one that cannot be read ends its edge
         (`unreadable`)."""
-        if message.topology < self._since.get(peer, self.topology + 1) <= self.topology:
+        one = self._peer(peer)
+        if one.since is not None and message.topology < one.since <= self.topology:
             return None
         try:
-            self._unread.put(peer, message)
+            one.put(message)
         except PayloadError as error:
-            self._refuse(peer, error)
+            self._refuse(one, error)
             return self._machine.absent(peer)  # this node may have waited for it alone
-        return self._read_on(peer)
+        return self._read_on(one)
 
     def unreadable(self) -> dict[int, str]:
         """The peers whose edges have ended since the last call because of what they sent, and why. Call `absent`."""
@@ -179,12 +171,12 @@ class Member:
     def acknowledged(self, peer: int, sequence: int) -> None:
         """The peer has saved all messages up to this one, perhaps of an edge that has ended or not begun here. Raises
         PayloadError if it cannot have them."""
-        if self._since.get(peer) == since_of(sequence):
+        if self._peer(peer).since == since_of(sequence):
             self._copies.edges[peer].acknowledge(sequence)
 
     def received_from(self, peer: int) -> int:
         """The message of the peer up to which all are in the newest saved state."""
-        return self._saved.get(peer, 0)
+        return self._peer(peer).saved
 
     def unacknowledged(self, peer: int) -> list[Message]:
         """The messages to send again when the line to a peer is back, in order."""
@@ -216,13 +208,14 @@ class Member:
     def mix(self, mix: Mix) -> None:
         """Mix the turns of a decision into x, and extend the chain."""
         for turn in mix.turns:
-            if turn.peer not in self._copies.edges or turn.topology < self._since[turn.peer]:
+            peer = self._peer(turn.peer)
+            if peer.since is None or turn.topology < peer.since:
                 continue  # the edge has ended since the decision
             try:
                 if self._copies.mix(self.x, [turn], self._assignments.weight):
                     self._chain.extend(turn)
             except PayloadError as error:
-                self._refuse(turn.peer, error)
+                self._refuse(peer, error)
 
     def stepped(self, step: Tensor) -> None:
         """The node's optimizer has changed x by this."""
@@ -233,51 +226,52 @@ class Member:
 
     def state(self) -> MemberState:
         """All that the member holds, right after `begin`. Clone its tensors, or call nothing until they are written."""
-        self._in_state = {peer: edge.received for peer, edge in self._copies.edges.items()}
-        edges, tensors = {}, {"x": self.x, "first": self._first}
-        for peer, edge in self._copies.edges.items():
-            edges[peer], copies = edge.state()
-            tensors |= {f"{peer} {name}": copy for name, copy in copies.items()}
+        edges, tensors = [], {"x": self.x, "first": self._first}
+        for peer in self._joined():
+            edge = self._copies.edges[peer.number]
+            plain, copies = edge.state()
+            edges.append([peer.number, plain])
+            tensors |= {f"{peer.number} {name}": copy for name, copy in copies.items()}
+            peer.in_state = edge.received
         if self._bounds is not None:
             tensors |= self._bounds.tensors()
         numbers = [
             self.head,
             self._machine.state(),
-            sorted(edges.items()),
             self._assignments.plain(),
-            [sorted(each.items()) for each in (self._since, self._renewed, self._ended)],
             self._chain.plain(),
-            [[*turn.plain(), is_passed] for arrived in self._arrived.values() for turn, is_passed in arrived],
             self._adopted,
-            self._lingering.plain(),
+            [peer.plain() for _, peer in sorted(self._peers.items())],
+            edges,
         ]
         return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
 
     def saved(self) -> None:
         """The newest state is on disk, so what it has received may be confirmed."""
-        self._saved = self._in_state
+        for peer in self._peers.values():
+            peer.saved = peer.in_state
 
     @classmethod
     def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
         tensors, numbers = state.tensors, msgpack.unpackb(state.numbers, strict_map_key=False, raw=False)
-        head, machine, edges, assignments, since, hashes, arrived, adopted, lingering = numbers
+        head, machine, assignments, hashes, adopted, peers, edges = numbers
         member = cls(layout, settings, tensors["first"])
         member.x, member._adopted = tensors["x"], adopted
         member._chain.load(head, hashes)
         member._machine.load(machine)
         member._assignments.load(assignments)
-        for peer, edge in edges:
-            prefix = f"{peer} "
+        for plain in peers:
+            peer = Peer.from_plain(plain)
+            member._peers[peer.number] = peer
+        for number, plain in edges:
+            prefix = f"{number} "
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            member._copies.join(peer, member._first).load(edge, copies)
+            edge, peer = member._copies.join(number, member._first), member._peers[number]
+            edge.load(plain, copies)
+            peer.in_state = peer.saved = edge.received
         if member._bounds is not None:
             member._bounds.load(tensors)
-        member._since, member._renewed, member._ended = (dict(each) for each in since)
-        member._lingering = Lingering.from_plain(lingering)
-        for *turn, is_passed in arrived:
-            member._arrived.setdefault(turn[2], deque()).append((Turn(*turn), is_passed))
-        member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
         return member
 
     # inside
@@ -298,9 +292,9 @@ class Member:
     def _end_older(self) -> Mix | None:
         """End the edges from before this node was left out, since their peers have ended them, and begin them anew."""
         holds = self._assignments.at(self.iteration).topology
-        for peer in self.peers:
-            if self._since[peer] <= holds:
-                again = self._renewed.get(peer)
+        for peer in self._joined():
+            if peer.since is not None and peer.since <= holds:
+                again = peer.renewed
                 self._end(peer)
                 if again is not None:
                     self._join(peer, again)
@@ -323,87 +317,92 @@ class Member:
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
         needed = self._assignments.needed_peers(holds)
-        for peer in self.peers:
-            if peer not in needed and not self._stays(peer):
+        for peer in self._joined():
+            if peer.number not in needed and not self._stays(peer):
                 self._end(peer)
         kept = self._machine.kept
         self._assignments.forget(holds, kept)
         self._chain.keep(kept, self.iteration)
 
-    def _message(self, peer: int, assignment: Assignment, iteration: int, *, passes: bool) -> Message | None:
+    def _message(self, peer: Peer, assignment: Assignment, iteration: int, *, passes: bool) -> Message | None:
         """The message for the turn of an iteration that begins, or one that says that turns before it are passed.
         passes: whether this node may have passed some that the peer has begun."""
-        edge, topology, since = self._copies.edges[peer], assignment.topology, self._since[peer]
-        if since > topology:
+        edge, topology = self._copies.edges[peer.number], assignment.topology
+        if peer.since is None or peer.since > topology:
             return None  # the edge begins later
-        if assignment.since.get(peer) != since:  # it has ended
-            self._machine.part(peer)
+        if assignment.since.get(peer.number) != peer.since:  # it has ended
+            self._machine.part(peer.number)
             return edge.skip((topology, 0)) if edge.may_send_for((topology, 0)) else None
-        if peer in assignment.turns(iteration):
+        if peer.number in assignment.turns(iteration):
             when = topology, iteration
             return edge.send(when, self.x, self._settings.codec) if edge.may_send_for(when) else None
         when = topology, iteration - 1
         return edge.skip(when) if passes and edge.may_send_for(when) else None
 
-    def _stays(self, peer: int, since: int = 0) -> bool:
+    def _peer(self, number: int) -> Peer:
+        return self._peers.setdefault(number, Peer(number))
+
+    def _joined(self) -> list[Peer]:
+        """Peers with an edge."""
+        return [self._peers[number] for number in self.peers]
+
+    def _stays(self, peer: Peer, since: int = 0) -> bool:
         """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
-        is_settled = peer not in self._machine.unfinished and self._copies.edges[peer].is_confirmed
+        is_settled = peer.number not in self._machine.unfinished and self._copies.edges[peer.number].is_confirmed
         # a message of the new edge shows that the peer has done with the older one
-        is_settled |= bool(self._unread.of_edge(peer, since))
-        return self._lingering.stays(peer, self.iteration, is_settled=is_settled)
+        is_settled |= bool(peer.unread_of(since))
+        return not is_settled and peer.lingers(self.iteration, self._peers.values())
 
-    def _join(self, peer: int, since: int) -> None:
-        self._since[peer] = since
-        self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None, base=first_sequence(since))
+    def _join(self, peer: Peer, since: int) -> None:
+        peer.since = since
+        self._copies.join(peer.number, self._first if since == FIRST_TOPOLOGY else None, base=first_sequence(since))
 
-    def _end(self, peer: int) -> None:
-        self._machine.forget(peer)
-        self._lingering.forget(peer)
-        self._copies.leave(peer)
-        for kept in (self._since, self._renewed, self._ended, self._arrived, self._saved, self._in_state):
-            kept.pop(peer, None)
-        self._chain.forget(peer)
+    def _end(self, peer: Peer) -> None:
+        peer.end()
+        self._machine.forget(peer.number)
+        self._copies.leave(peer.number)
+        self._chain.forget(peer.number)
 
-    def _refuse(self, peer: int, error: PayloadError) -> None:
-        since = self._renewed.get(peer, self._since.get(peer, 0))
+    def _refuse(self, peer: Peer, error: PayloadError) -> None:
+        since = peer.since if peer.renewed is None else peer.renewed
         self._end(peer)
-        self._unread.forget(peer)
-        self._ended[peer] = since
-        self._unreadable[peer] = str(error)
+        peer.unread.clear()
+        peer.ended = since
+        self._unreadable[peer.number] = str(error)
 
-    def _read_on(self, peer: int) -> Mix | None:
+    def _read_on(self, peer: Peer) -> Mix | None:
         """Read what waits, as far as this node is."""
         mix = self._tell_machine(peer)
-        while (message := self._unread.first(peer)) is not None and message.topology <= self.topology:
+        while peer.unread and (message := peer.unread[0]).topology <= self.topology:
             began = since_of(message.sequence)
-            if began != self._since.get(peer):
-                if began == self._renewed.get(peer):
-                    if not any(self._adopts(peer, newer) for newer in self._unread.of_edge(peer, began)):
+            if began != peer.since:
+                if began == peer.renewed:
+                    if not any(self._adopts(peer, newer) for newer in peer.unread_of(began)):
                         return joined(mix, self._settle(peer))
                     self._end(peer)
                     self._join(peer, began)
                     continue
-                self._unread.drop_first(peer)  # of one that has ended, or never will begin: a later one takes its place
+                peer.unread.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
             try:
-                self._check_turn(peer, message)
+                self._check_turn(peer.number, message)
                 if self._adopts(peer, message):
                     mix = joined(mix, self._adopt(message))
-                if self._arrived.get(peer) or not self._machine.accepts(peer):
+                if peer.arrived or not self._machine.accepts(peer.number):
                     break
-                self._unread.drop_first(peer)
+                peer.unread.popleft()
                 self._take(peer, message)
             except PayloadError as error:
                 self._refuse(peer, error)
-                return joined(mix, self._machine.absent(peer))  # this node may have waited for it alone
+                return joined(mix, self._machine.absent(peer.number))  # this node may have waited for it alone
             mix = joined(mix, self._tell_machine(peer))
         return mix
 
-    def _settle(self, peer: int) -> Mix | None:
+    def _settle(self, peer: Peer) -> Mix | None:
         """The peer has begun an edge anew, so it has done with the older one: it sends no more for its turns."""
-        if self._arrived.get(peer):
-            return self._machine.part(peer)  # some of its messages are not told to the machine yet
-        return self._machine.void(peer)
+        if peer.arrived:
+            return self._machine.part(peer.number)  # some of its messages are not told to the machine yet
+        return self._machine.void(peer.number)
 
     def _check_turn(self, peer: int, message: Message) -> None:
         """Raises PayloadError unless this node has that turn with the peer."""
@@ -413,25 +412,24 @@ class Member:
                 f"topology {message.topology} has no turn of these two members in iteration {message.iteration}"
             )
 
-    def _take(self, peer: int, message: Message) -> None:
-        edge = self._copies.edges[peer]
+    def _take(self, peer: Peer, message: Message) -> None:
+        edge = self._copies.edges[peer.number]
         if not edge.has(message.sequence):
-            self._chain.note(Turn(*message.when, peer), THEIRS, message)
-        arrived = [(Turn(*each.when, peer), each.codec == SKIP) for each in edge.receive(message)]
-        self._arrived.setdefault(peer, deque()).extend(arrived)
+            self._chain.note(Turn(*message.when, peer.number), THEIRS, message)
+        peer.arrived.extend((Turn(*each.when, peer.number), each.codec == SKIP) for each in edge.receive(message))
 
-    def _tell_machine(self, peer: int) -> Mix | None:
-        arrived, mix = self._arrived.get(peer), None
-        while arrived and self._machine.accepts(peer):
-            turn, is_passed = arrived.popleft()
+    def _tell_machine(self, peer: Peer) -> Mix | None:
+        mix = None
+        while peer.arrived and self._machine.accepts(peer.number):
+            turn, is_passed = peer.arrived.popleft()
             if is_passed:
-                mix = joined(mix, self._machine.passed(peer, turn.topology, turn.iteration))
+                mix = joined(mix, self._machine.passed(peer.number, turn.topology, turn.iteration))
             else:
                 mix = joined(mix, self._machine.received(turn))
         return mix
 
-    def _adopts(self, peer: int, message: Message) -> bool:
-        return (self.waits_to_adopt and message.codec == SNAPSHOT) or self._is_behind(peer, message)
+    def _adopts(self, peer: Peer, message: Message) -> bool:
+        return (self.waits_to_adopt and message.codec == SNAPSHOT) or self._is_behind(peer.number, message)
 
     def _adopt(self, message: Message) -> Mix | None:
         """Take the parameters of a peer. Raises PayloadError, and then nothing has changed."""

@@ -14,7 +14,7 @@ import msgpack
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 

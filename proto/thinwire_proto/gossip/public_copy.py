@@ -43,6 +43,13 @@ class PublicCopy:
         values = self.flat[part * size : (part + 1) * size]
         return fingerprint_of_runs([(0, part * size, values)], self.sequence)
 
+    @classmethod
+    def at(cls, layout: TileLayout, flat: Tensor, sequence: int) -> PublicCopy:
+        """The copy after so many messages, as it was saved."""
+        copy = cls(layout, flat)
+        copy.sequence = sequence
+        return copy
+
     def clone(self) -> PublicCopy:
         twin = object.__new__(PublicCopy)
         twin.flat, twin.sequence = self.flat.clone(), self.sequence

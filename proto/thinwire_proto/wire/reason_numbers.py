@@ -5,23 +5,8 @@ from __future__ import annotations
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reasons import Reason
 
-NUMBERS: dict[Reason, pb.Receipt.Reason.ValueType] = {
-    Reason.COUNTED: pb.Receipt.REASON_NONE,
-    Reason.LATE: pb.Receipt.REASON_LATE,
-    Reason.FUTURE_ROUND: pb.Receipt.REASON_FUTURE_ROUND,
-    Reason.REPLICA_DIFFERS: pb.Receipt.REASON_REPLICA_DIFFERS,
-    Reason.BASE_AGE: pb.Receipt.REASON_BASE_AGE,
-    Reason.MALFORMED: pb.Receipt.REASON_MALFORMED,
-    Reason.OVER_LEASE: pb.Receipt.REASON_OVER_LEASE,
-    Reason.NO_LEASE: pb.Receipt.REASON_NO_LEASE,
-    Reason.DUPLICATE: pb.Receipt.REASON_DUPLICATE,
-    Reason.VOID: pb.Receipt.REASON_VOID,
-    Reason.NOTHING_TRAINED: pb.Receipt.REASON_NOTHING_TRAINED,
-    Reason.UNKNOWN: pb.Receipt.REASON_UNKNOWN,
-    Reason.SIGNATURE: pb.Receipt.REASON_SIGNATURE,
-    Reason.SUSPECTED: pb.Receipt.REASON_SUSPECTED,
-}
-_REFUSALS: dict[int, Reason] = {number: reason for reason, number in NUMBERS.items() if reason is not Reason.COUNTED}
+NUMBERS = {reason: pb.Receipt.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
+_REFUSALS = {int(number): reason for reason, number in NUMBERS.items() if reason is not Reason.COUNTED}
 
 
 def outcome_of(reason: Reason) -> pb.Receipt.Outcome.ValueType:

@@ -625,8 +625,7 @@ class Receipt(_message.Message):
 
     class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Receipt._Reason.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
-        REASON_NONE: Receipt._Reason.ValueType  # 0
-        """Counted."""
+        REASON_COUNTED: Receipt._Reason.ValueType  # 0
         REASON_LATE: Receipt._Reason.ValueType  # 1
         """The contribution came after the end of its round, or was meant for an earlier round or term."""
         REASON_FUTURE_ROUND: Receipt._Reason.ValueType  # 2
@@ -655,8 +654,7 @@ class Receipt(_message.Message):
         """The coordinator gives this node's votes no weight for now, because it suspects them. The text says why."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
-    REASON_NONE: Receipt.Reason.ValueType  # 0
-    """Counted."""
+    REASON_COUNTED: Receipt.Reason.ValueType  # 0
     REASON_LATE: Receipt.Reason.ValueType  # 1
     """The contribution came after the end of its round, or was meant for an earlier round or term."""
     REASON_FUTURE_ROUND: Receipt.Reason.ValueType  # 2

@@ -64,7 +64,9 @@ is right, of secrets that are wrong."""
 WRONG_SECRETS = ("", "0" * 32, "x", "a" * 4000)
 LIVE_MAX = 200
 HONEST = 3
-FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED})
+FAIR = frozenset(
+    {pb.Receipt.REASON_COUNTED, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED}
+)
 """The outcomes that an honest contribution may have: there are too few for an update, a busy round may be over, and the
 votes of a newcomer may have no weight yet."""
 BUG = re.compile("this is a bug|Traceback")

@@ -31,8 +31,8 @@ class Answer:
             return self.text
         if self.code is not grpc.StatusCode.OK:
             return self.reason or self.code.name.lower()
-        reason = pb.Receipt.FromString(self.data).reason if call == "Contribute" else pb.Receipt.REASON_NONE
-        if reason in (pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID):
+        reason = pb.Receipt.FromString(self.data).reason if call == "Contribute" else pb.Receipt.REASON_COUNTED
+        if reason in (pb.Receipt.REASON_COUNTED, pb.Receipt.REASON_VOID):
             return ACCEPTED
         return f"receipt: {pb.Receipt.Reason.Name(reason).removeprefix('REASON_').lower()}"
 

@@ -15,7 +15,7 @@ from support.gossip_nodes import GossipNodes
 from support.small import small_contract
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.training.threads import NodeJob
-from thinwire_proto.gossip.unread import first_sequence
+from thinwire_proto.gossip.peer import first_sequence
 
 NODES, PEER = 3, 1
 NOTHING = first_sequence(1)

@@ -19,8 +19,8 @@ from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
+from thinwire_proto.gossip.message import Message
 
 STEPS, SAMPLES = 3, 2
 PATIENCE_S = 2.0

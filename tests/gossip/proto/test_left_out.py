@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from support.members import FIRST, FOURTH, SECOND, THIRD, begun, begun_to, member, mixed, turns
-from thinwire_proto.gossip.copies import SKIP
 from thinwire_proto.gossip.iteration import AHEAD_MAX
+from thinwire_proto.gossip.message import SKIP
 
 
 def test_one_that_is_far_behind_adopts_and_waits_for_no_older_peer() -> None:

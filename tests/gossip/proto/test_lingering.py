@@ -14,10 +14,10 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.exchanges.gossip import LINGERING_MAX
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.copies import SKIP, Message
-from thinwire_proto.gossip.lingering import LINGER_ITERATIONS, Lingering
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
+from thinwire_proto.gossip.message import SKIP, Message
+from thinwire_proto.gossip.peer import LINGER_ITERATIONS, Peer
 
 SETTINGS = MemberSettings("dense", 1.0, 0, 5.0)
 FIRST, SECOND = 1, 2
@@ -163,10 +163,10 @@ def test_a_member_that_is_restored_after_the_last_iteration_mixes_all_that_comes
 
 
 def test_at_most_so_many_edges_linger() -> None:
-    lingering = Lingering()
-    for peer in range(LINGERING_MAX + 2):
-        lingering.stays(peer, peer, is_settled=False)
-    stay = [peer for peer in range(LINGERING_MAX + 2) if lingering.stays(peer, 10, is_settled=False)]
+    peers = [Peer(number) for number in range(LINGERING_MAX + 2)]
+    for peer in peers:
+        peer.lingers(peer.number, peers)
+    stay = [peer.number for peer in peers if peer.lingers(10, peers)]
     assert stay == [2, 3, 4, 5]  # the newest
 
 

@@ -16,9 +16,9 @@ from support.members import FIRST, begun, member, mixed, turns
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.peer_wire import header_of, message_of
 
 PATIENT = MemberSettings("dense", 1.0, 0, 1e6)

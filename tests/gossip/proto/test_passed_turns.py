@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.members import FIRST, FOURTH, SECOND, THIRD, begun, begun_to, member, sent_by, turns
-from thinwire_proto.gossip.copies import SKIP, SNAPSHOT
 from thinwire_proto.gossip.member import Member
+from thinwire_proto.gossip.message import SKIP, SNAPSHOT
 
 
 def unsettled() -> Member:

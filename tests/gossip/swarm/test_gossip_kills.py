@@ -20,7 +20,7 @@ from support.real import RealSwarm, ended, run_text, until, without_a_centre
 from support.swarm_parameters import journal_of
 from thinwire_node.gossip.journal import JOURNAL_FILE
 from thinwire_proto.gossip.chain import GENESIS
-from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
+from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
 BEAT_MS = 2000
 NAMES = ("one", "two")

@@ -33,9 +33,7 @@ PHASE_SECONDS = METRICS.histogram(
 # contributions
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
-    "Receipts sent to nodes. outcome: counted, or the reason for not counting it: late, future_round, "
-    "replica_differs, base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, signature, "
-    "suspected.",
+    f"Receipts sent to nodes. outcome: {', '.join(OUTCOMES)}. Any but the first is not counted.",
     "outcome",
     values=OUTCOMES,
 )

@@ -14,7 +14,6 @@ from thinwire_coordinator.hall.series import Bucket
 from thinwire_coordinator.hall.view import MemberView, Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
-from thinwire_proto.wire.reasons import Reason
 
 VOLUNTEERS = 12
 """Number of volunteers listed by name. The page shows how many more there are."""
@@ -150,25 +149,9 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
         "up": counts.bytes_up,
         "down": counts.bytes_down,
         "not_counted": counts.not_counted,
-        "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
+        "why_not": refused.reason.words if refused else None,
         "lost": counts.lost,
     }
-
-
-REASONS: dict[Reason, str] = {
-    Reason.LATE: "too late",
-    Reason.FUTURE_ROUND: "for a future round",
-    Reason.REPLICA_DIFFERS: "its replica differs",
-    Reason.BASE_AGE: "based on a step that is too old",
-    Reason.MALFORMED: "malformed",
-    Reason.OVER_LEASE: "more samples than leased",
-    Reason.NO_LEASE: "without a lease",
-    Reason.DUPLICATE: "twice in a round",
-    Reason.VOID: "the round was void",
-    Reason.NOTHING_TRAINED: "nothing was trained",
-    Reason.SIGNATURE: "not signed by the node",
-    Reason.SUSPECTED: "its votes are suspected",
-}
 
 
 def volunteers(swarm: RunView, history: History) -> Plain:

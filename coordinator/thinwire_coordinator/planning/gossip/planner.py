@@ -32,7 +32,7 @@ from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.copies import SNAPSHOTS_FIRST
+from thinwire_proto.gossip.edge import SNAPSHOTS_FIRST
 
 ADAMW, MUON = AdamWSpec().kind, MuonSpec().kind
 RULES: Sequence[str] = (ADAMW, MUON)

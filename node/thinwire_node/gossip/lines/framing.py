@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.peer_wire import check_header, header_of, message_of, statement_of
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire import service_pb2 as pb

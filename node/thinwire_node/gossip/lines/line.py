@@ -16,7 +16,7 @@ from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.short_names import short_name
 from thinwire_node.gossip.lines.framing import Framing
 from thinwire_node.gossip.lines.stream import Stream
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.limits import PEER_RETRY_MAX_S
 from thinwire_proto.wire import service_pb2 as pb

@@ -31,7 +31,7 @@ from thinwire_node.gossip.lines_port import Listener, Relay
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.limits import HEARTBEAT_S
 from thinwire_proto.wire import service_pb2 as pb
