@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -14,7 +15,7 @@ PART = pb.EvaluationPart(step=1, name="held_out", start=0, count=2, spread=4)
 LINE = pb.EdgeReport(member=1, line=pb.EdgeReport.LINE_DIRECT, iteration=1)
 
 
-def right_requests(contract: bytes, proof: dict[str, Any]) -> dict[str, Message]:
+def right_requests(contract: bytes, proof: Mapping[str, Any]) -> dict[str, Message]:
     """proof: the fields of a Join that prove a key. Other messages are not signed."""
     return {
         "Hello": pb.HelloRequest(nonce=HASH),

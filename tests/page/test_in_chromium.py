@@ -6,14 +6,11 @@ The tests that one worker runs share a swarm and a browser. The last browser tes
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import re
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -216,24 +213,6 @@ def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, b
     until(lambda: opened.step > step + missed, "the page shows new steps", watched.coordinator)
     until(lambda: without_a_point() < missed, "the charts have the steps that the page missed", watched.coordinator)
     opened.context.close()
-
-
-def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
-    def answer(path: str) -> int:
-        try:
-            with urlopen(f"{watched.address}{path}", timeout=10) as found:
-                return int(found.status)
-        except HTTPError as refused:
-            return refused.code
-
-    offset = itertools.count()
-    with ThreadPoolExecutor(8) as readers:
-
-        def one_is_refused() -> bool:
-            return 503 in readers.map(answer, [f"/api/status?nodes=200&offset={next(offset)}" for _ in range(200)])
-
-        until(one_is_refused, "a question is refused", watched.coordinator)
-        assert set(readers.map(answer, ["/metrics"] * 200)) == {200}
 
 
 def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
