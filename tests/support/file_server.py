@@ -45,7 +45,6 @@ class FileServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: FileServer
-    protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
         self._begin()
@@ -58,10 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError):  # the other side may be killed
             self.wfile.write(data[start : stop if limit is None else min(stop, max(start, limit))])
             self.wfile.flush()
-        if limit is not None and stop > limit:
-            self.close_connection = True
-            if self._fault != "truncate":
-                self.server.goes_on.wait()
+        if limit is not None and stop > limit and self._fault != "truncate":
+            self.server.goes_on.wait()
 
     @property
     def _fault(self) -> str:
@@ -73,8 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         self.server.asked.append((path.rpartition("/")[2], int(first)))
         data = None if fault == "missing" else self.server.data(path)
-        if data is None or fault.startswith("redirect:"):
-            self.send_response(404 if data is None else 302)
+        is_elsewhere = fault.startswith("redirect:")
+        if data is None or is_elsewhere:
+            self.send_response(302 if is_elsewhere else 404)
             self.send_header("Location", fault.removeprefix("redirect:"))
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -54,7 +54,7 @@ momentum_age_max = 1000000
 WARM_UP_INPUTS = 2000
 GROWTH_BYTES_MAX = 128 << 20
 """The largest growth of the coordinator's memory from after the first inputs to the end of the run."""
-ANSWER_S, LONG_S = 20.0, 0.1
+ANSWER_S, LONG_S = 60.0, 0.1
 """A call that is not answered within the first is a find. Calls without an end of their own are cancelled after the
 second."""
 LONG = frozenset({"Attend", "Updates", "Snapshot", "Corpus", "Blob", "Relay"})

@@ -178,7 +178,7 @@ def test_one_rank_alone_trains_as_without_gossip() -> None:
         ({"per_host": "a"}, "per_host must be a whole number, 1 or more; it is 'a'"),
         ({"seed": 1.5}, "seed must be a whole number; it is 1.5"),
         ({"gradient_pull": 1.5, "codec": "sign"}, "gradient_pull must be 0 to 1; it is 1.5"),
-        ({"gradient_pull": 0.4}, "gradient_pull needs copies of the peers, .* take bf16, int8, sign"),
+        ({"gradient_pull": 0.4}, "gradient_pull needs copies of the peers, .* take bf16, int8 or sign"),
         ({"consensus_target": "a"}, "consensus_target must be above 0 steps; it is 'a'"),
         ({"topology": "mesh"}, "there is no 'mesh'"),
         ({"per_host": 2}, "cannot be divided"),
