@@ -19,6 +19,7 @@ from support.dying import JOURNAL, NEVER
 from support.real import RealSwarm, ended, run_text, until, without_a_centre
 from support.swarm_parameters import journal_of
 from thinwire_node.gossip.journal import JOURNAL_FILE
+from thinwire_proto.errors import MEND_DISK
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
@@ -106,5 +107,5 @@ def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
         # a save renames its file over the older one, and so makes room for the next save
         until(lambda: fill(disk) or not node.running, "the end of the node", node, other)  # type: ignore[func-returns-value]
         assert node.popen.returncode == 1
-        assert "the disk fails: [Errno 28] No space left on device" in node.text()
+        assert f"No space left on device; {MEND_DISK}" in node.text()
         assert "Traceback" not in node.text()
