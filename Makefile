@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-all test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
+.PHONY: swarm test test-all test-compose lint bench bench-wan bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
@@ -48,10 +48,10 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/python -m tools.options_table --check
 	$(BIN)/python -m tools.run_reference --check
 
-bench: $(VENV)/.bench  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH=--full: more; --124m: a model of 124M)
+bench: $(VENV)/.run  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH)
 	@$(BIN)/python -m bench.speed $(BENCH)
 
-bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN; --thin-uplink: 64 kbit/s)
+bench-wan: $(VENV)/.run  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
 	$(BIN)/python -m bench.wide_area $(WAN)
 
 science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
@@ -69,10 +69,7 @@ fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and o
 abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator, into docs/abuse.md; about 20 minutes (ABUSE)
 	PYTHONPATH=tests:. $(BIN)/python -m abuse --write $(ABUSE)
 
-bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
-	$(BIN)/python -m bench.convergence.staleness
-
-bench-adversary: $(VENV)/.bench  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four in a gossip run, 5)
+bench-adversary: $(VENV)/.run  ## hostile nodes, with trust and without; about 15 minutes (ADVERSARY=--quick: 3; EXCHANGE=gossip: one of four in a gossip run, 5)
 	@$(BIN)/python -m bench.adversary$(if $(filter gossip,$(EXCHANGE)),.without_centre) $(ADVERSARY)
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)

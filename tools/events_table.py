@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from thinwire_common.event_ids import COORDINATOR, FIELDS, NODE, EventType
+from tools.generated import write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "events.md"
 OPENING = """# Events
 
 `thinwire-coordinator serve` and `thinwire-node start` log to stderr. With `--log-format json`, each line is a JSON
@@ -41,14 +39,5 @@ def _section(title: str, events: Mapping[str, EventType]) -> str:
     return "\n".join([*lines, ""])
 
 
-def main() -> None:
-    if sys.argv[1:] != ["--check"]:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-        raise SystemExit("stale: docs/events.md; run `python -m tools.events_table` and commit")
-    else:
-        print("the table of events is up to date")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check("events.md", page(), "tools.events_table")

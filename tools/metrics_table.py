@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.observe import definitions, star_metrics
 from thinwire_coordinator.kinds import KINDS, kind
 from thinwire_node.observe import metrics as node_metrics
+from tools.generated import write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
 COORDINATOR = (*definitions.METRICS, *star_metrics.METRICS, *OF_KINDS)
 NODE = node_metrics.ALL
@@ -39,14 +36,5 @@ def _section(title: str, metrics: tuple[Definition, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-def main() -> None:
-    if sys.argv[1:] != ["--check"]:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-        raise SystemExit("stale: docs/metrics.md; run `python -m tools.metrics_table` and commit")
-    else:
-        print("the table of metrics is up to date")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check("metrics.md", page(), "tools.metrics_table")

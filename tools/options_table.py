@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from thinwire_common.options import Options, default_of, flag, metavar_of, variable
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli.options import StartOptions
 from thinwire_planner.cli.options import PlanOptions
+from tools.generated import DOCS, write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "operating.md"
 BEGIN = "<!-- options: begin; made by python -m tools.options_table -->\n"
 END = "<!-- options: end -->\n"
 TABLES: tuple[tuple[str, type[Options], tuple[str, ...]], ...] = (
@@ -40,21 +37,12 @@ def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
 
 
 def page() -> str:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    before, _, rest = (DOCS / "operating.md").read_text(encoding="utf-8").partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
         raise SystemExit(f"docs/operating.md lacks the markers of the tables: {BEGIN.strip()} … {END.strip()}")
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
-def main() -> None:
-    if sys.argv[1:] != ["--check"]:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        raise SystemExit("stale: docs/operating.md; run `python -m tools.options_table` and commit")
-    else:
-        print("the tables of options are up to date")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check("operating.md", page(), "tools.options_table")

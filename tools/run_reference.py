@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -19,8 +17,8 @@ from thinwire_proto.contract.run import UNIONS
 from thinwire_proto.contract.unions import Kind
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
+from tools.generated import write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "run-file.md"
 OPENING = """# The run file
 
 A run file is a [TOML](https://toml.io) file with up to seven sections. Every key has a default, so an empty file is a
@@ -91,7 +89,7 @@ def _union(union: TaggedUnion[Any]) -> str:
         ]
     lines += [f"* `{kind.name}`: {_about(kind.spec)}" for kind in _kinds_of(union)]
     lines += ["", HEAD_OF_KINDS, *_rows_of_kinds(union), ""]
-    if local := sorted({key for kind in _kinds_of(union) for key in getattr(kind.spec, "LOCAL", ())}):
+    if local := sorted({key for kind in _kinds_of(union) for key in kind.spec.LOCAL}):
         paths = " and ".join(f"`{key}`" for key in local)
         lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
     return "\n".join(lines)
@@ -213,14 +211,5 @@ def _summary(spec: type[Section]) -> str:
     return " ".join((written or "").partition("\n\n")[0].split())
 
 
-def main() -> None:
-    if sys.argv[1:] != ["--check"]:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-        raise SystemExit("stale: docs/run-file.md; run `python -m tools.run_reference` and commit")
-    else:
-        print("the reference of the run file is up to date")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check("run-file.md", page(), "tools.run_reference")

@@ -1,6 +1,6 @@
 """Measures how well an audit tells an honest contribution from one that does not come from its node's lease.
 
-    python -m bench.adversary.audit_power [--rounds N] [--quick]
+    python -m bench.adversary.audit_power
 
 A swarm in this process trains the byte model. Every few rounds, the nodes are audited in pairs, with the coordinator's
 own functions: once with the right votes, and once with the votes of a third node in their place, which agree with the
@@ -10,9 +10,9 @@ same arithmetic; the other rows with more threads, in bfloat16, or from nodes wh
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
 from bench.convergence.problem import Problem
 from bench.convergence.text import stdlib
+from bench.markdown import table
 from thinwire.compression.momentum import Momentum
 from thinwire_coordinator.star.trust.audit import audited, components_of
 from thinwire_coordinator.star.trust.auditing import Difference
@@ -35,6 +36,7 @@ from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, merge
 
+ROUNDS = 60
 EVERY = 3
 WARM = 8
 """Rounds before the first audit."""
@@ -201,7 +203,7 @@ SETTINGS = (
 )
 
 
-def row(setting: Setting, found: Found) -> str:
+def row(setting: Setting, found: Found) -> list[str]:
     rng = torch.Generator().manual_seed(0)
     mean, spread = statistics.mean(found.honest), statistics.stdev(found.honest)
     cells = [f"{setting.width}×{setting.layers}", str(setting.nodes), str(setting.samples), str(setting.k)]
@@ -213,27 +215,22 @@ def row(setting: Setting, found: Found) -> str:
         cells += [f"{alarm:.0f}", "never" if math.isinf(honest) else f"{honest:.0f}"]
     else:
         cells += ["–"] * 6
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
-HEAD = """| model | nodes | samples | k | recomputed | age | votes | z of honest votes | z of others' votes \
-| found after 1 | after 4 | after 16 | audits to suspicion | of an honest node |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+HEAD = (
+    *("model", "nodes", "samples", "k", "recomputed", "age", "votes", "z of honest votes", "z of others' votes"),
+    *("found after 1", "after 4", "after 16", "audits to suspicion", "of an honest node"),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--only", default="", help="only the settings with this arithmetic")
-    parser.add_argument("--quick", action="store_true", help="the first setting only, in a few rounds")
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(HEAD)
-    for setting in SETTINGS[:1] if options.quick else SETTINGS:
-        if options.only not in setting.arithmetic:
-            continue
-        found = Measured(setting, 18 if options.quick else options.rounds).run()
-        print(row(setting, found), flush=True)
+    rows = []
+    for setting in SETTINGS:
+        rows.append(row(setting, Measured(setting, ROUNDS).run()))
+        print(f"{len(rows)} of {len(SETTINGS)}", file=sys.stderr, flush=True)
+    print(table(HEAD, rows), end="")
 
 
 if __name__ == "__main__":

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.adversary.attacks import ATTACKS
 from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
 from bench.adversary.run import SceneResult
-from bench.adversary.scene import DEFAULT, DEFENCES, NOBODY, Scene, Study
+from bench.adversary.scene import NOBODY, Scene, Study
+from bench.markdown import table
 
 PAGE = "README.md"
 LOSS_GOAL = 0.02
 """Relative to the honest nodes alone, with a quarter hostile."""
 ROUNDS_GOAL = 50
 """Rounds within which hostile nodes have weight zero."""
-Results = Mapping[str, SceneResult]
+Results = dict[Scene, SceneResult]
 
 
 def write_report(study: Study, results: Results, folder: Path) -> None:
@@ -23,8 +24,8 @@ def write_report(study: Study, results: Results, folder: Path) -> None:
 
 
 def page(study: Study, results: Results) -> str:
-    missing = sum(scene.name not in results for scene in study.scenes())
-    parts = [_head(study, missing), "## The goals\n", *_goals(study, results)]
+    missing = sum(scene not in results for scene in study.scenes())
+    parts = [_head(study, missing), "## The goals\n", _goals(study, results)]
     for attack, play in ATTACKS.items():
         what = " ".join((play.__doc__ or "").split())
         parts += [f"## {attack}\n", f"{what}\n", _table(study, results, attack)]
@@ -34,7 +35,7 @@ def page(study: Study, results: Results) -> str:
 
 def relative(result: SceneResult, results: Results) -> float | None:
     """The loss relative to that of the same honest nodes alone, less 1."""
-    alone = results.get(result.scene.baseline().name)
+    alone = results.get(result.scene.baseline())
     return None if alone is None else result.loss / alone.loss - 1
 
 
@@ -43,10 +44,10 @@ def _head(study: Study, missing: int) -> str:
     left = f"\n**{missing} scenes are still to be played.** The same command continues with them.\n" if missing else ""
     seeds = ", ".join(map(str, study.seeds))
     if study.repeated:
-        seeds += f"; and {', '.join(map(str, study.repeated))} for `{DEFAULT}` + trust with a quarter hostile"
+        seeds += f"; and {', '.join(map(str, study.repeated))} for `vote` + trust with a quarter hostile"
     return f"""# Hostile nodes
 
-`make bench-adversary` writes this page, from [results.json](results.json).
+`make bench-adversary` writes this page, from [results.jsonl](results.jsonl).
 
 | setting | value |
 |---|---|
@@ -61,38 +62,34 @@ def _head(study: Study, missing: int) -> str:
 * Node {SLOWEST} is the slowest: it delivers in one round of {SLOW_EVERY}, on old parameters. Node {DIFFERENT} has other
   data: tables of character sets. Both are honest.
 * *Loss* is in nats per byte on {size.held_out} samples of files that no node trained on. *Relative* compares it with
-  the same honest nodes alone, under `vote`, or for `mean` under `mean`.
+  the same honest nodes alone, under `vote`.
 * *Zero from* is the round from which on hostile nodes first have weight zero: the first of them and the last of them.
   *Honest suspected* and *honest banned* count honest nodes that ever had weight zero, and that were ever banned.
-* `mean` is DeMo as published: magnitudes as floats, their mean, no defence. Its hostile nodes multiply what they send
-  by 100, except in `copy` and `silence`.
 * Trust judges votes alone here. A coordinator also audits, which vouches for honest nodes with other data
   ([trust.md](../trust.md)).
 * Hostile nodes know everything: what the honest nodes send in this round, and each other.
 {left}"""
 
 
-def _goals(study: Study, results: Results) -> Iterator[str]:
+def _goals(study: Study, results: Results) -> str:
     """A table of the defences with trust, with a quarter hostile, and by how much a goal is missed."""
-    hostile = study.size.present // 4
-    yield f"With {hostile} of {study.size.present} nodes hostile, over all attacks:\n"
-    yield (
-        f"| defence | worst loss, relative (goal: at most {LOSS_GOAL:+.0%}) "
-        f"| last hostile node at weight zero (goal: by round {ROUNDS_GOAL}) "
-        "| honest nodes banned (goal: 0) | honest nodes ever at weight zero |"
-    )
-    yield "|---|---|---|---|---|"
-    for rule, trusting in DEFENCES:
+    hostile, rows = study.size.present // 4, []
+    for trusting in (True, False):
         found = [
-            results[scene.name]
+            results[scene]
             for scene in study.scenes()
-            if (scene.rule, scene.trusting, scene.hostile) == (rule, trusting, hostile)
-            and scene.attack != NOBODY
-            and scene.name in results
+            if (scene.trusting, scene.hostile) == (trusting, hostile) and scene.attack != NOBODY and scene in results
         ]
         if found:
-            yield "| " + " | ".join([_label(found[0].scene), *_against_goals(found, results)]) + " |"
-    yield ""
+            rows.append([_label(found[0].scene), *_against_goals(found, results)])
+    head = (
+        "defence",
+        f"worst loss, relative (goal: at most {LOSS_GOAL:+.0%})",
+        f"last hostile node at weight zero (goal: by round {ROUNDS_GOAL})",
+        "honest nodes banned (goal: 0)",
+        "honest nodes ever at weight zero",
+    )
+    return f"With {hostile} of {study.size.present} nodes hostile, over all attacks:\n\n{table(head, rows)}"
 
 
 def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
@@ -135,48 +132,38 @@ def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
 
 
 def _table(study: Study, results: Results, attack: str) -> str:
-    rows = [
-        "| defence | hostile | loss | relative | zero from | honest suspected | honest banned |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    rows += [
-        _row(results[scene.name], results)
-        for scene in study.scenes()
-        if scene.attack == attack and scene.name in results
-    ]
-    return "\n".join(rows) + "\n"
+    head = ("defence", "hostile", "loss", "relative", "zero from", "honest suspected", "honest banned")
+    scenes = (scene for scene in study.scenes() if scene.attack == attack and scene in results)
+    return table(head, (_row(results[scene], results) for scene in scenes))
 
 
-def _row(result: SceneResult, results: Results) -> str:
+def _row(result: SceneResult, results: Results) -> list[str]:
     scene, against = result.scene, relative(result, results)
     share = "" if against is None else f"{against:+.2%}"
     cells = [_label(scene), str(scene.hostile), f"{result.loss:.4f}", share]
     if not scene.trusting:
-        return "| " + " | ".join([*cells, "", "", ""]) + " |"
+        return [*cells, "", "", ""]
     zero = [node.zero_from for node in result.nodes if node.hostile]
     found = sorted(turn for turn in zero if turn is not None)
     text = f"{found[0]} to {found[-1]}" if found else ""
     if len(found) < len(zero):
         text = f"{text}; {len(zero) - len(found)} never".removeprefix("; ")
     honest = [node for node in result.nodes if not node.hostile]
-    cells += [text, str(sum(node.zero > 0 for node in honest)), str(sum(node.bans > 0 for node in honest))]
-    return "| " + " | ".join(cells) + " |"
+    return [*cells, text, str(sum(node.zero > 0 for node in honest)), str(sum(node.bans > 0 for node in honest))]
 
 
 def _peace(study: Study, results: Results) -> str:
     """The cost of the rules where all nodes are honest, and the runs that others are compared with."""
-    rows = [
-        "| defence | honest nodes | loss | relative to 16 under the default | honest suspected |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for scene in study.scenes():
-        if scene.attack == NOBODY and scene.name in results:
-            result = results[scene.name]
-            whole = results.get(Scene(DEFAULT, False, NOBODY, 0, scene.seed, scene.size).name)
+        if scene.attack == NOBODY and scene in results:
+            result = results[scene]
+            whole = results.get(Scene(False, NOBODY, 0, scene.seed, scene.size))
             against = "" if whole is None else f"{result.loss / whole.loss - 1:+.2%}"
             suspected = str(sum(node.zero > 0 for node in result.nodes)) if scene.trusting else ""
-            rows.append(f"| {_label(scene)} | {scene.honest} | {result.loss:.4f} | {against} | {suspected} |")
-    return "\n".join(rows) + "\n"
+            rows.append((_label(scene), scene.honest, f"{result.loss:.4f}", against, suspected))
+    head = ("defence", "honest nodes", "loss", "relative to 16 under the default", "honest suspected")
+    return table(head, rows)
 
 
 def _attack(scene: Scene) -> str:
@@ -184,5 +171,4 @@ def _attack(scene: Scene) -> str:
 
 
 def _label(scene: Scene) -> str:
-    rule, _, rest = scene.defence.partition(" ")
-    return f"`{rule}` {rest}".strip() + (f", seed {scene.seed}" if scene.seed > 1 else "")
+    return scene.defence + (f", seed {scene.seed}" if scene.seed > 1 else "")

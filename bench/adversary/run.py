@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-
-from bench.adversary.averaging import AveragingSwarm
 from bench.adversary.nodes import Nodes
-from bench.adversary.scene import MEAN, AdversarySize, Scene
+from bench.adversary.scene import Scene
 from bench.adversary.voting import VotingSwarm
 from thinwire_proto.contract import ScheduleSpec
 
-LEARNING_RATE, MEAN_LEARNING_RATE = 3e-3, 1.5e-3
-"""As in the convergence study: of the default, and of DeMo as published."""
+LEARNING_RATE = 3e-3
+"""As in the convergence study."""
 WARMUP_STEPS = 20
 CURVE_POINTS = 10
 CURVE_SAMPLES = 64
@@ -46,13 +42,12 @@ class SceneResult:
 
 
 def play(scene: Scene) -> SceneResult:
-    """Carry out a scene on one thread."""
-    torch.set_num_threads(1)
+    """Carry out a scene."""
     began, size = time.monotonic(), scene.size
     nodes = Nodes(scene)
-    rate = MEAN_LEARNING_RATE if scene.rule == MEAN else LEARNING_RATE
-    schedule = ScheduleSpec(learning_rate=rate, warmup_steps=min(WARMUP_STEPS, size.rounds // 3), steps=size.rounds)
-    swarm = (AveragingSwarm if scene.rule == MEAN else VotingSwarm)(scene, nodes, schedule)
+    warmup_steps = min(WARMUP_STEPS, size.rounds // 3)
+    schedule = ScheduleSpec(learning_rate=LEARNING_RATE, warmup_steps=warmup_steps, steps=size.rounds)
+    swarm = VotingSwarm(scene, nodes, schedule)
     measured = {round(size.rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
     curve, zero = [], {number: [] for number in swarm.present}  # type: tuple[list[tuple[int, float]], dict[int, list[int]]]
     for turn in range(size.rounds):
@@ -69,22 +64,8 @@ def play(scene: Scene) -> SceneResult:
     return SceneResult(scene, curve, nodes.problem.held_out_loss(size.held_out), records, time.monotonic() - began)
 
 
-def _record(scene: Scene, number: int, zero: list[int], swarm: VotingSwarm | AveragingSwarm) -> NodeRecord:
+def _record(scene: Scene, number: int, zero: list[int], swarm: VotingSwarm) -> NodeRecord:
     judge = swarm.judge
     why = {} if judge is None else judge.why(number)
     bans = 0 if judge is None else judge.bans(number)
     return NodeRecord(number >= scene.honest, zero[0] if zero else None, len(zero), bans, why)
-
-
-def plain(result: SceneResult) -> dict[str, Any]:
-    """A result as JSON, without the size, which all results of a study share."""
-    found = asdict(result)
-    del found["scene"]["size"]
-    return found
-
-
-def from_plain(found: dict[str, Any], size: AdversarySize) -> SceneResult:
-    scene = Scene(**found["scene"], size=size)
-    curve = [(int(tokens), float(loss)) for tokens, loss in found["curve"]]
-    nodes = [NodeRecord(**one) for one in found["nodes"]]
-    return SceneResult(scene, curve, float(found["loss"]), nodes, float(found["seconds"]))

@@ -1,18 +1,16 @@
-"""The scenes of the study: a rule, an attack, and how many of the nodes are hostile."""
+"""The scenes of the study: a defence, an attack, and how many of the nodes are hostile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from bench.adversary.attacks import ATTACKS
 from thinwire_proto.contract import DecoderSpec
 
 NOBODY = "none"
 """The attack of a scene without hostile nodes."""
-MEAN = "mean"
-"""A plain float mean, as the reference does it."""
-DEFAULT = "vote"
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,9 @@ class AdversarySize:
 
 @dataclass(frozen=True)
 class Scene:
-    """One run. alone: the hostile nodes are absent, and nothing stands in for them."""
+    """One run. trusting: whether weights follow trust. alone: the hostile nodes are absent, and nothing stands in for
+    them."""
 
-    rule: str
     trusting: bool
     attack: str
     hostile: int
@@ -61,25 +59,23 @@ class Scene:
 
     @property
     def defence(self) -> str:
-        """The rule and whether weights follow trust, as a label."""
-        return f"{self.rule} + trust" if self.trusting else self.rule
+        return "`vote` + trust" if self.trusting else "`vote`"
 
     @property
     def name(self) -> str:
-        return f"{self.defence.replace(' ', '')}-{self.attack}-{self.hostile}-seed{self.seed}"
+        return f"{'vote+trust' if self.trusting else 'vote'}-{self.attack}-{self.hostile}-seed{self.seed}"
 
     def baseline(self) -> Scene:
-        """The same honest nodes alone: with the default rule, or with a float mean if this scene has one."""
-        return Scene(MEAN if self.rule == MEAN else DEFAULT, False, NOBODY, self.hostile, self.seed, self.size)
+        """The same honest nodes alone, without trust."""
+        return Scene(False, NOBODY, self.hostile, self.seed, self.size)
 
 
-DEFENCES = ((DEFAULT, True), (DEFAULT, False), (MEAN, False))
 HOSTILE = (2, 4, 6)
 
 
 @dataclass(frozen=True)
 class Study:
-    """The scenes of a study. repeated: further seeds for the default defence against a quarter of hostile nodes."""
+    """The scenes of a study. repeated: further seeds with trust against a quarter of hostile nodes."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
@@ -89,19 +85,16 @@ class Study:
     def scenes(self) -> Iterator[Scene]:
         """All scenes, those first that others are compared with."""
         for seed in self.seeds:
-            for rule in (DEFAULT, MEAN):
-                for hostile in (0, *self.hostile):
-                    yield Scene(rule, False, NOBODY, hostile, seed, self.size)
-            yield Scene(DEFAULT, True, NOBODY, 0, seed, self.size)
-            for rule, trusting in DEFENCES:
-                for attack in ATTACKS:
-                    for hostile in self.hostile:
-                        yield Scene(rule, trusting, attack, hostile, seed, self.size)
+            for hostile in (0, *self.hostile):
+                yield Scene(False, NOBODY, hostile, seed, self.size)
+            yield Scene(True, NOBODY, 0, seed, self.size)
+            for trusting, attack, hostile in product((True, False), ATTACKS, self.hostile):
+                yield Scene(trusting, attack, hostile, seed, self.size)
         quarter = self.size.present // 4
         for seed in self.repeated:
-            yield Scene(DEFAULT, False, NOBODY, quarter, seed, self.size)
+            yield Scene(False, NOBODY, quarter, seed, self.size)
             for attack in ATTACKS:
-                yield Scene(*DEFENCES[0], attack, quarter, seed, self.size)
+                yield Scene(True, attack, quarter, seed, self.size)
 
 
 FULL = Study(repeated=(2, 3))

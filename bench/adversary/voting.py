@@ -21,8 +21,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Votes
-from thinwire_proto.wire.codec import decode_update, decode_votes, encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
 
 ARM = "thinwire"
 """The arm of the convergence study whose settings and learning rate are used."""
@@ -71,7 +70,7 @@ class VotingSwarm:
         for number, one in delivering.items():
             if weights.get(number) and isinstance(merged, Merged):
                 self._put_back(number, one, merged)
-        body, _ = encode_smaller(Update(turn, rate, decay(self._schedule, turn), merged), layout, demo)
+        body = encode_update(Update(turn, rate, decay(self._schedule, turn), merged), layout)
         self._replica.apply(decode_update(body, layout, demo.magnitude, demo.update_levels), b"")
 
     def _put_back(self, number: int, sent: Sent, merged: Merged) -> None:

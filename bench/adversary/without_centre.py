@@ -7,13 +7,10 @@ peer of nodes 1 and 2. Writes a table to the standard output.
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +18,8 @@ from torch import Tensor
 
 from bench.convergence.problem import Problem
 from bench.convergence.text import stdlib
+from bench.markdown import table
+from bench.studies import carry_out
 from thinwire_node.gossip.rules.adamw import AdamW
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.errors import LocalError
@@ -36,7 +35,7 @@ from thinwire_proto.gossip.topology import Layout, make_topology
 
 NODES, HOSTILE = 4, 3
 SAMPLES, ITERATIONS, HELD_OUT = 2, 120, 128
-LEARNING_RATE, WARMUP = 3e-3, 20
+LEARNING_RATE, WARMUP, SEED = 3e-3, 20, 1
 BEGINS = 40
 """Iterations in which a hostile node is honest."""
 PATIENCE_S = 1.0
@@ -48,9 +47,9 @@ NOBODY, ABSENT = "nobody", "absent"
 class Swarm:
     """Nodes in step, one of which is hostile. attack: what it does; see ATTACKS."""
 
-    def __init__(self, codec: str, attack: str, *, bounded: bool, seed: int = 1) -> None:
+    def __init__(self, codec: str, attack: str, *, bounded: bool) -> None:
         self.attack, self.bounded = attack, bounded
-        self.problem = Problem(SPEC, stdlib(), seed, torch.device("cpu"))
+        self.problem = Problem(SPEC, stdlib(), SEED, torch.device("cpu"))
         shapes = [Parameter(name=name, shape=tuple(one.shape)) for name, one in self.problem.parameters.items()]
         self.layout = TileLayout(shapes)
         self._first = torch.cat([one.detach().reshape(-1) for one in self.problem.parameters.values()])
@@ -61,7 +60,7 @@ class Swarm:
         self._radius = radius_of(codec)
         self.steps = dict.fromkeys(present, 0.0)
         self.left_out: dict[int, int] = {}  # by node, the iteration in which it left the hostile node out
-        self.direction = torch.randn(self.layout.parameters, generator=torch.Generator().manual_seed(seed)).sign()
+        self.direction = torch.randn(self.layout.parameters, generator=torch.Generator().manual_seed(SEED)).sign()
         topology = make_topology("one-peer-exponential", Layout(len(present)))
         for node, member in self.members.items():
             cycle = tuple(dict(mixing.rows[node]) for mixing in topology.mixings)
@@ -190,9 +189,9 @@ class Outcome:
     left_out: str
 
 
-def play(codec: str, attack: str, bounded: bool, seed: int) -> Outcome:
-    torch.set_num_threads(1)
-    swarm = Swarm(codec, attack, bounded=bounded, seed=seed)
+def play(scene: tuple[str, str, bool]) -> Outcome:
+    codec, attack, bounded = scene
+    swarm = Swarm(codec, attack, bounded=bounded)
     try:
         swarm.run()
     except LocalError:  # parameters that no codec can carry: training has diverged
@@ -205,41 +204,34 @@ def play(codec: str, attack: str, bounded: bool, seed: int) -> Outcome:
     return Outcome(codec, attack, bounded, *losses, "; ".join(words))
 
 
-def table(outcomes: list[Outcome]) -> Iterator[str]:
-    yield "| codec | hostile node | bounds | honest nodes' mean | worst honest node | final mean | left out |"
-    yield "|---|---|---|---|---|---|---|"
-    alone = {one.codec: one for one in outcomes if one.attack == ABSENT}
-    for one in outcomes:
-        cells = []
-        for name in ("honest", "worst", "final"):
-            loss, against = getattr(one, name), getattr(alone[one.codec], name) if one.codec in alone else math.nan
-            more = "" if one.attack == ABSENT or math.isnan(against) else f" ({loss / against - 1:+.1%})"
-            cells.append("diverged" if math.isnan(loss) else f"{loss:.3f}{more}")
-        yield f"| {' | '.join([one.codec, one.attack, 'yes' if one.bounded else 'no', *cells, one.left_out])} |"
+def row_of(one: Outcome, alone: Outcome) -> list[str]:
+    """The row of an outcome. alone: that of the same codec without the hostile node."""
+    cells = []
+    for name in ("honest", "worst", "final"):
+        loss, against = getattr(one, name), getattr(alone, name)
+        more = "" if one.attack == ABSENT else f" ({loss / against - 1:+.1%})"
+        cells.append("diverged" if math.isnan(loss) else f"{loss:.3f}{more}")
+    return [one.codec, one.attack, "yes" if one.bounded else "no", *cells, one.left_out]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.adversary.without_centre", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--codecs", nargs="+", default=CODECS, choices=CODECS)
-    parser.add_argument("--attacks", nargs="+", default=ATTACKS, choices=ATTACKS)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="scenes at a time; default: one a core")
-    given = parser.parse_args()
     scenes = [
-        (codec, attack, bounded, given.seed)
-        for codec in given.codecs
-        for attack in (ABSENT, NOBODY, *given.attacks)
+        (codec, attack, bounded)
+        for codec in CODECS
+        for attack in (ABSENT, NOBODY, *ATTACKS)
         for bounded in ((True, False) if attack in ALSO_WITHOUT else (True,))
     ]
-    context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads can hang
-    with ProcessPoolExecutor(given.jobs, context, initializer=os.nice, initargs=(5,)) as pool:
-        outcomes = []
-        for done in [pool.submit(play, *scene) for scene in scenes]:
-            outcomes.append(done.result())
-            print(f"{len(outcomes)}/{len(scenes)}", file=sys.stderr, flush=True)
-    print("\n".join(table(outcomes)))
+    outcomes: dict[tuple[str, str, bool], Outcome] = {}
+
+    def missing() -> list[tuple[str, str, bool]]:
+        return [scene for scene in scenes if scene not in outcomes]
+
+    for one in carry_out(play, missing, os.cpu_count() or 1):
+        outcomes[one.codec, one.attack, one.bounded] = one
+        print(f"{len(outcomes)}/{len(scenes)}", file=sys.stderr, flush=True)
+    head = ("codec", "hostile node", "bounds", "honest nodes' mean", "worst honest node", "final mean", "left out")
+    rows = (row_of(outcomes[scene], outcomes[scene[0], ABSENT, True]) for scene in scenes)
+    print(table(head, rows), end="")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Measures what only a card can decide: the yardstick at 10M and 124M parameters, resumable over several short stays.
 
-    python -m bench.card --minutes 28             trains, and appends a line for each run that ended to --results
-    python -m bench.card --smoke                  a few steps of every arm, recorded nowhere
-    python -m bench.card --page                   writes the page of the results
-    python -m bench.card --pack FILE [FOLDER …]   packs the text, of the folders or of this Python, to take it elsewhere
+    python -m bench.card --minutes 28   trains, and appends a line for each run that ended to --results
+    python -m bench.card --page         writes the page of the results
+    python -m bench.card --pack FILE    packs the text of this Python, to take it elsewhere
 
 Runs are sorted by what matters most. One that is in the file is not made again, and one that would not end in the time
 that is left is not begun. `--quick --device cpu` makes all arms' runs with a tiny model, without a card.
@@ -18,28 +17,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bench.card.corpus import BYTES_MAX, VOCABULARY, CardText, Packed, pack, read
+from bench.card.corpus import Packed, pack, read
 from bench.card.page import write_page
-from bench.card.plan import (
-    ITEMS,
-    MODELS,
-    QUICK_ITEMS,
-    SMALLEST_ITEMS,
-    CardRun,
-    Item,
-    Line,
-    append,
-    next_runs,
-    read_lines,
-)
+from bench.card.plan import ITEMS, MODELS, QUICK_ITEMS, SMALLEST_ITEMS, CardRun, Item, Line, next_runs
 from bench.card.run import OutOfTime, carry_out
-from bench.convergence.text import stdlib
+from bench.convergence.text import Text, stdlib
+from bench.studies import append
+from bench.studies import read as read_results
 
 log = logging.getLogger("bench.card")
 
@@ -49,7 +38,6 @@ RESULTS = Path("docs") / "convergence" / "card.jsonl"
 PAGE = RESULTS.with_name("card.md")
 START_S = 10.0
 """The seconds that a run takes beside its steps, compiling included."""
-SMOKE_ROUNDS = 6
 
 
 class Texts:
@@ -59,18 +47,17 @@ class Texts:
         """path: of the packed text, or `stdlib` for the text of `bench.convergence`, which has no tokens."""
         self._packed: Packed | None = None
         if str(path) == STDLIB:
-            found = stdlib()
-            self._bytes = CardText(found.train, found.held_out, found.hash)
+            self._bytes = stdlib()
         else:
             self._packed = read(path)
             self._bytes = self._packed.as_bytes()
         self.hash = self._bytes.hash
-        self._tokens: Future[CardText] | None = None
+        self._tokens: Future[Text] | None = None
 
     def prepare_tokens(self) -> None:
         self._tokens = ThreadPoolExecutor(1).submit(self._tokenized)
 
-    def of(self, model: str) -> CardText:
+    def of(self, model: str) -> Text:
         if MODELS[model].is_bytes:
             return self._bytes
         if self._tokens is None:
@@ -78,7 +65,7 @@ class Texts:
         assert self._tokens is not None
         return self._tokens.result()
 
-    def _tokenized(self) -> CardText:
+    def _tokenized(self) -> Text:
         """The tokens, which stay in a file for the next call."""
         if self._packed is None:
             raise ValueError(f"the text {STDLIB} has no tokens: pack one with --pack")
@@ -88,33 +75,30 @@ class Texts:
             np.savez(kept, train=found.train, held_out=found.held_out)
             return found
         with np.load(kept) as parts:
-            return CardText(parts["train"], parts["held_out"], self._packed.hash)
+            return Text(parts["train"], parts["held_out"], self._packed.hash)
 
 
 def main() -> None:
     arguments = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if arguments.pack:
-        print(pack(arguments.pack, arguments.folders, arguments.bytes, arguments.vocabulary))
+        print(pack(arguments.pack))
         return
     if arguments.page:
-        write_page(read_lines(arguments.results), PAGE)
+        write_page(read_results(arguments.results, Line), PAGE)
         return
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if str(arguments.text) != STDLIB and not arguments.text.exists():
         print(f"packing the text of this Python into {arguments.text}, which takes minutes", flush=True)
         arguments.text.parent.mkdir(parents=True, exist_ok=True)
-        print(pack(arguments.text, [], arguments.bytes, arguments.vocabulary), flush=True)
+        print(pack(arguments.text), flush=True)
     texts = Texts(arguments.text)
     items = QUICK_ITEMS if arguments.quick else ITEMS
     if arguments.models:
         items = [item for item in (*ITEMS, *SMALLEST_ITEMS, *QUICK_ITEMS) if item.model in arguments.models]
     if any(not MODELS[item.model].is_bytes for item in items):
         texts.prepare_tokens()
-    if arguments.smoke:
-        smoke(items, texts, device)
-    if arguments.minutes:
-        work(items, texts, device, arguments.results, time.monotonic() + 60 * arguments.minutes)
+    work(items, texts, device, arguments.results, time.monotonic() + 60 * arguments.minutes)
 
 
 def work(items: Sequence[Item], texts: Texts, device: torch.device, results: Path, until: float) -> None:
@@ -122,7 +106,7 @@ def work(items: Sequence[Item], texts: Texts, device: torch.device, results: Pat
     skipped: set[CardRun] = set()
     results.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        lines = [line for line in read_lines(results) if line.corpus == texts.hash]
+        lines = [line for line in read_results(results, Line) if line.corpus == texts.hash]
         missing = [run for run in next_runs(items, lines) if run not in skipped]
         fitting = [run for run in missing if time.monotonic() + estimate(run, lines) < until]
         if not fitting:
@@ -152,26 +136,6 @@ def estimate(run: CardRun, lines: Sequence[Line]) -> float:
     return START_S + run.tokens / min(speeds) if speeds else 0.0
 
 
-def smoke(items: Sequence[Item], texts: Texts, device: torch.device) -> None:
-    """A few rounds of every arm."""
-    seen = set()
-    for item in items:
-        if (key := (item.model, item.arm, item.nodes)) in seen:
-            continue
-        seen.add(key)
-        run = CardRun(item.model, item.arm, item.nodes, 1e-3, 1)
-        try:
-            line = carry_out(
-                replace(run, tokens=SMOKE_ROUNDS * run.round_tokens), texts.of(run.model), device, float("inf")
-            )
-        except Exception:  # as above
-            log.exception("smoke of %s: failed", run)
-            continue
-        finally:
-            _free()
-        print(f"smoke {run}: {line.loss:.3f} {line.speed:,.0f} tokens/s {line.seconds:.1f} s", flush=True)
-
-
 def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
@@ -181,17 +145,13 @@ def _free() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m bench.card", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folders", nargs="*", type=Path, help="of the text, for --pack")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write the packed text there")
-    parser.add_argument("--bytes", type=int, default=BYTES_MAX, help="of the training text that is packed")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="of its tokenizer")
     parser.add_argument("--text", type=Path, metavar="FILE", default=TEXT, help="packed if missing; or `stdlib`")
     parser.add_argument("--minutes", type=float, default=0.0, help="how long to train; 0: not at all")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--models", nargs="*", choices=MODELS, help="train only these")
     parser.add_argument("--device", help="cpu or cuda; the default is a card if there is one")
     parser.add_argument("--quick", action="store_true", help="a tiny model")
-    parser.add_argument("--smoke", action="store_true", help="a few rounds of every arm first, recorded nowhere")
     parser.add_argument("--page", action="store_true", help="write the page of the results")
     return parser.parse_args()
 

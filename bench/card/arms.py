@@ -205,21 +205,6 @@ def tf32() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-class Votes:
-    """thinwire's votes, by the study's own method."""
-
-    def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        self._method = BatchedVotingMethod(problem, STUDY_ARMS[arm.study], schedule, swarm)  # type: ignore[arg-type]
-        self._method.counted_every = MEASURED_EVERY
-        self._parameters = sum(tensor.numel() for tensor in problem.parameters.values())
-        self.bits = self.up = 0.0
-
-    def train(self, step: int, first: int) -> Tensor:
-        loss, traffic = self._method.round(step, first)
-        self.up, self.bits = traffic.up, 8 * traffic.up / self._parameters
-        return loss  # type: ignore[return-value]
-
-
 class _BatchedMuonMethod(BatchedMuonMethod):
     """The study's method, orthogonalizing in TF32."""
 
@@ -228,11 +213,13 @@ class _BatchedMuonMethod(BatchedMuonMethod):
             super()._learn(gradients, rate)
 
 
-class LocalMuon:
-    """Local steps of Muon, by the study's own method; bits and bytes are those of a step, not of a round."""
+class StudyMethod:
+    """A method of `bench.convergence`: thinwire's votes, or local steps of Muon. Bits and bytes are those of a step,
+    not of a round."""
 
     def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        self._method = _BatchedMuonMethod(problem, STUDY_ARMS[arm.study], schedule, swarm)  # type: ignore[arg-type]
+        make = BatchedVotingMethod if arm.kind == "votes" else _BatchedMuonMethod
+        self._method = make(problem, STUDY_ARMS[arm.study], schedule, swarm)  # type: ignore[arg-type]
         self._method.counted_every, self._steps = MEASURED_EVERY // arm.local_steps, arm.local_steps
         self._parameters = sum(tensor.numel() for tensor in problem.parameters.values())
         self.bits = self.up = 0.0
@@ -249,4 +236,4 @@ def make_method(problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swar
         return DenseAdamW(problem, schedule, swarm)
     if arm.kind == "muon":
         return MergedMuon(problem, arm, schedule, swarm)
-    return (Votes if arm.kind == "votes" else LocalMuon)(problem, arm, schedule, swarm)
+    return StudyMethod(problem, arm, schedule, swarm)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-from bench.convergence.text import Tokens, text_files
+from bench.convergence.text import Text, text_files
 
 BYTES_MAX = 200_000_000
 """The size of the training text: about 20 bytes for each parameter of `byte-10m`. Packed, they are 30 MB."""
@@ -28,31 +28,24 @@ FILES_AT_ONCE = 512
 """Tokenized at a time. Bounds the memory."""
 LEVEL, WINDOW_LOG = 19, 27
 SEPARATOR = b"\x00"
-
-
-@dataclass(frozen=True)
-class CardText:
-    """train, held_out: tokens, uint8 or uint16. hash: of the packed text, the same for bytes and tokens."""
-
-    train: Tokens
-    held_out: Tokens
-    hash: str
+PYTHON = (Path(sysconfig.get_paths()["stdlib"]), Path(sysconfig.get_paths()["purelib"]))
+"""The standard library and the installed packages of this Python."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed file that was read."""
+    """A packed file that was read. hash: of its text, the same for bytes and tokens."""
 
     hash: str
     tokenizer: str
     train: bytes
     held_out: bytes
 
-    def as_bytes(self) -> CardText:
+    def as_bytes(self) -> Text:
         train, held_out = (np.frombuffer(part, np.uint8) for part in (self.train, self.held_out))
-        return CardText(train, held_out, self.hash)
+        return Text(train, held_out, self.hash)
 
-    def as_tokens(self) -> CardText:
+    def as_tokens(self) -> Text:
         """The text through the tokenizer, file by file, on all processors."""
         from tokenizers import Tokenizer  # noqa: PLC0415 - bytes need none
 
@@ -69,12 +62,14 @@ class Packed:
                     ]
                 )
             )
-        return CardText(parts[0], parts[1], self.hash)
+        return Text(parts[0], parts[1], self.hash)
 
 
-def pack(into: Path, folders: list[Path], bytes_max: int = BYTES_MAX, vocabulary: int = VOCABULARY) -> str:
-    """Pack the text files of `folders`, and return a sentence about them. No folders: those of this Python."""
-    files = text_files(tuple(folders) or folders_of_python())
+def pack(
+    into: Path, folders: tuple[Path, ...] = PYTHON, bytes_max: int = BYTES_MAX, vocabulary: int = VOCABULARY
+) -> str:
+    """Pack the text files of `folders`, and return a sentence about them."""
+    files = text_files(folders)
     train, held_out, size = [], [], 0
     for number, path in enumerate(files):
         content = path.read_bytes().replace(SEPARATOR, b"")
@@ -107,11 +102,6 @@ def read(path: Path) -> Packed:
         raise ValueError(f"{path} is damaged: its text does not match its hash")
     first, second = head["tokenizer"], head["tokenizer"] + head["train"]
     return Packed(head["hash"], rest[:first].decode(), rest[first:second], rest[second:])
-
-
-def folders_of_python() -> tuple[Path, ...]:
-    """The standard library and the installed packages of this Python."""
-    return Path(sysconfig.get_paths()["stdlib"]), Path(sysconfig.get_paths()["purelib"])
 
 
 def _tokenizer(files: list[bytes], vocabulary: int) -> str:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.card.corpus import CardText
+from bench.convergence.text import Text
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.models import initial_state
 from thinwire_proto.models.decoder import NORM_EPSILON, ROTARY_BASE
@@ -77,7 +77,7 @@ class CardProblem:
 
     is_compiled = True
 
-    def __init__(self, spec: DecoderSpec, text: CardText, seed: int, device: torch.device) -> None:
+    def __init__(self, spec: DecoderSpec, text: Text, seed: int, device: torch.device) -> None:
         assert spec.tied, "the head is the embedding here"
         self.spec, self.text, self.device = spec, text, device
         self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.card.arms import ARMS
 from bench.card.plan import ITEMS, MODELS, CardRun, Line, next_runs
+from bench.markdown import table
 
 DENSE = ("adamw", "muon")
 """The arms of the yardstick: others are compared with the better of them."""
@@ -46,7 +47,7 @@ def _parts(lines: Sequence[Line]) -> Iterator[str]:
     yield HEAD
     missing = list(next_runs(ITEMS, lines))
     yield f"At least {len(missing)} runs for a card are still to be made.\n"
-    yield from _table(("arm", "method"), ((arm.name, arm.what) for arm in ARMS.values()))
+    yield table(("arm", "method"), ((arm.name, arm.what) for arm in ARMS.values())).rstrip()
     for model in MODELS:
         of_model = [line for line in lines if line.run.model == model]
         if of_model:
@@ -64,17 +65,17 @@ def _of_model(model: str, lines: Sequence[Line]) -> Iterator[str]:
         yield f"\nOn {card}, torch {group[0].torch}, text {corpus[:16]}…:"
         if full:
             yield ""
-            yield from _results(full)
+            yield _results(full).rstrip()
         if sweep:
             yield f"\nThe sweep of rates, {MODELS[model].sweep:,} tokens:\n"
-            yield from _sweeps(sweep)
+            yield _sweeps(sweep).rstrip()
 
 
 def _place(line: Line) -> tuple[str, str]:
     return line.corpus, line.card
 
 
-def _results(lines: Sequence[Line]) -> Iterator[str]:
+def _results(lines: Sequence[Line]) -> str:
     """A row for each arm, number of nodes, tokens and rate; the mean of its seeds."""
     by_row: dict[tuple[int, str, int, float], list[Line]] = defaultdict(list)
     for line in lines:
@@ -94,10 +95,10 @@ def _results(lines: Sequence[Line]) -> Iterator[str]:
         row = (arm, size, f"{tokens:,}", of_parameter, f"{rate:g}", len(of_row), f"{loss:.4f}", above)
         rows.append((*row, f"{bits:.3g}", f"{up:.2g}", f"{first.speed:,.0f}"))
     names_of_columns = "arm, nodes, tokens, a parameter, rate, seeds, loss, above dense, bits, up, tokens a second"
-    yield from _table(tuple(names_of_columns.split(", ")), rows)
+    return table(names_of_columns.split(", "), rows)
 
 
-def _sweeps(lines: Sequence[Line]) -> Iterator[str]:
+def _sweeps(lines: Sequence[Line]) -> str:
     """A row for each arm and number of nodes."""
     by_row: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
@@ -108,7 +109,7 @@ def _sweeps(lines: Sequence[Line]) -> Iterator[str]:
         best = min(of_row, key=lambda line: line.loss if math.isfinite(line.loss) else math.inf)
         losses = ", ".join(f"{line.run.rate:g}: {line.loss:.4f}" for line in of_row)
         rows.append((arm, "all" if nodes == 1 else nodes, f"{best.run.rate:g}", losses))
-    yield from _table(("arm", "nodes", "best rate", "rate: loss"), rows)
+    return table(("arm", "nodes", "best rate", "rate: loss"), rows)
 
 
 def _best_dense(lines: Iterable[Line], tokens: int) -> float | None:
@@ -119,10 +120,3 @@ def _best_dense(lines: Iterable[Line], tokens: int) -> float | None:
         for arm in DENSE
     }
     return min(min(losses) for losses in found.values()) if all(found.values()) else None
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(str(cell) for cell in row)} |"

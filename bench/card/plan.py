@@ -1,4 +1,4 @@
-"""Which runs a card makes, sorted by what matters most, and the file of results, a line a run.
+"""Which runs a card makes, sorted by what matters most.
 
 The next run depends on the results so far: first an arm's rates are swept with few tokens, then it runs at its best
 rate. So a stay that ends early leaves a file from which the next stay, on any card, goes on.
@@ -6,22 +6,18 @@ rate. So a stay that ends early leaves a file from which the next stay, on any c
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bench.card.arms import ARMS
 from bench.convergence.method import SwarmSize
+from bench.convergence.plan import sweep_rates
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models import BYTE_PRESETS, LLAMA_PRESETS
 
 FACTOR = 2.0
 """Between the rates of a sweep."""
-RATES_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -98,36 +94,6 @@ class Line:
     card: str
     torch: str
 
-    @staticmethod
-    def from_json(text: str) -> Line:
-        document = json.loads(text)
-        run = CardRun(**{one.name: document.pop(one.name) for one in fields(CardRun)})
-        loss = document.pop("loss")
-        curve = [(tokens, math.nan if one is None else one) for tokens, one in document.pop("curve")]
-        return Line(run, loss=math.nan if loss is None else loss, curve=curve, **document)
-
-    def to_json(self) -> str:
-        """One line; JSON has no NaN, so a loss that is no number is null."""
-        document: dict[str, Any] = asdict(self)
-        run = document.pop("run")
-        document["loss"] = _number(self.loss)
-        document["curve"] = [(tokens, _number(loss)) for tokens, loss in self.curve]
-        return json.dumps(run | document)
-
-
-def _number(value: float) -> float | None:
-    return round(value, 5) if math.isfinite(value) else None
-
-
-def read_lines(path: Path) -> list[Line]:
-    return [Line.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def append(path: Path, line: Line) -> None:
-    """Append a result in one write, so that a run that is cut off leaves nothing."""
-    with path.open("a") as file:
-        file.write(line.to_json() + "\n")
-
 
 @dataclass(frozen=True)
 class Item:
@@ -143,21 +109,6 @@ class Item:
     rate: float = 0.0
 
 
-def sweep_rates(losses: Mapping[float, float], middle: float) -> tuple[list[float], float | None]:
-    """The rates that a sweep still needs, and the best if it needs none. Where the best lies at an edge, the sweep goes
-    on beyond it."""
-    low, high = -1, 1
-    while True:
-        rates = [float(f"{middle * FACTOR**offset:.3g}") for offset in range(low, high + 1)]
-        missing = [rate for rate in rates if rate not in losses]
-        if missing:
-            return missing, None
-        best = min(rates, key=lambda rate: losses[rate] if math.isfinite(losses[rate]) else math.inf)
-        if best not in (rates[0], rates[-1]) or len(rates) >= RATES_MAX:
-            return [], best
-        low, high = (low - 1, high) if best == rates[0] else (low, high + 1)
-
-
 def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
     """The runs that an item needs first: its sweep, or else itself."""
     if item.rate:
@@ -170,7 +121,7 @@ def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
         for line in lines
         if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
     }
-    missing, best = sweep_rates(swept, ARMS[item.arm].rate * MODELS[item.model].scale)
+    missing, best = sweep_rates(swept, ARMS[item.arm].rate * MODELS[item.model].scale, FACTOR)
     for rate in missing:
         yield CardRun(item.model, item.arm, nodes, rate, tokens)
     if best is not None:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import torch
 
 from bench.card.arms import ARMS, CardMethod, make_method
-from bench.card.corpus import CardText
 from bench.card.model import CardProblem
 from bench.card.plan import MODELS, CardRun, Line
-from bench.convergence.run import WARMUP_SHARE_MAX, WARMUP_STEPS, name_of
-from thinwire_proto.contract import ScheduleSpec
+from bench.convergence.run import name_of, schedule_of
+from bench.convergence.text import Text
 
 CURVE_POINTS = 8
 CURVE_TOKENS, HELD_OUT_TOKENS = 1 << 18, 1 << 20
@@ -27,16 +26,13 @@ class OutOfTime(Exception):
     """The run would not end in time."""
 
 
-def carry_out(run: CardRun, text: CardText, device: torch.device, until: float) -> Line:
+def carry_out(run: CardRun, text: Text, device: torch.device, until: float) -> Line:
     """Carry out a run. until: when it must have ended, on `time.monotonic`; raises OutOfTime as soon as that is
     clear."""
     began = time.monotonic()
     model, arm = MODELS[run.model], ARMS[run.arm]
     rounds = max(1, run.tokens // run.round_tokens)
-    steps = rounds * arm.local_steps
-    schedule = ScheduleSpec(
-        learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
-    )
+    schedule = schedule_of(run.rate, rounds * arm.local_steps)
     problem = CardProblem(model.spec, text, run.seed, device)
     method = make_method(problem, arm, schedule, run.swarm)
     curve, bits, up, speed = _rounds(run, rounds, problem, method, lambda left: _check(until, left))

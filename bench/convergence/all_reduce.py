@@ -1,4 +1,4 @@
-"""All-reduce arms, which exchange every number: AdamW and Signum on the gradient of the whole batch, and DiLoCo.
+"""All-reduce arms, which exchange every number: AdamW on the gradient of the whole batch, and DiLoCo.
 
 They are charged one ring all-reduce of float32 among the nodes in each round.
 """
@@ -44,23 +44,6 @@ class AllReduceAdamW:
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         loss, gradients = self._problem.gradients(first, self._swarm.samples)
         self._adamw.step(gradients, learning_rate(self._schedule, step))
-        return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
-
-
-class AllReduceSignum:
-    """Signum: θ ← θ − η·sign(m), m ← β·m + (1 − β)·g (arXiv 1802.04434)."""
-
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        self._problem, self._schedule, self._swarm, self._beta = problem, schedule, swarm, arm.beta
-        self._momentum = {name: torch.zeros_like(tensor) for name, tensor in problem.parameters.items()}
-
-    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
-        loss, gradients = self._problem.gradients(first, self._swarm.samples)
-        rate = learning_rate(self._schedule, step)
-        with torch.no_grad():
-            for name, parameter in self._problem.parameters.items():
-                self._momentum[name].lerp_(gradients[name], 1 - self._beta)
-                parameter.sub_(self._momentum[name].sign(), alpha=rate)
         return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
 
 

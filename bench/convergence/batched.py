@@ -31,8 +31,7 @@ from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_C
 from thinwire_proto.exact.topk import TopkSelection, topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Votes
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 
 class DeviceMerge:
@@ -86,7 +85,7 @@ class DeviceMerge:
 
 
 class BatchedVotingMethod:
-    """The same rule as `compressed.VotingMethod`, for all nodes at once.
+    """The same rule as `compressed.SwarmMethod`, for all nodes at once.
 
     The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
     rounds until the next that is counted.
@@ -124,6 +123,6 @@ class BatchedVotingMethod:
         if number % self.counted_every == 0:
             own = node == number % swarm.nodes
             votes = Votes(components[own].cpu().numpy(), positive[own].cpu().numpy())
-            down, _ = encode_smaller(update, replica.layout, replica.contract.demo)
+            down = encode_update(update, replica.layout)
             self._traffic = NodeTraffic(float(len(encode_votes(votes, replica.layout))), float(len(down)))
         return loss, self._traffic

@@ -30,8 +30,7 @@ from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Til
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, WholeVotes
 from thinwire_proto.muon import muon_step
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 
 def can_be_batched(arm: Arm) -> bool:
@@ -78,7 +77,7 @@ def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Con
 
 
 class BatchedMuonMethod:
-    """The same rule as `compressed.LocalStepsMethod`, for all nodes at once.
+    """The same rule as `compressed.SwarmMethod`, for all nodes at once.
 
     The votes of one node in turn are encoded, and their bytes stand for those of every node in that round, and of all
     rounds until the next that is counted.
@@ -120,13 +119,13 @@ class BatchedMuonMethod:
             self._learn(gradients, learning_rate(self._schedule, step + inner))
             losses.append(loss)
         signs, codes, has_votes = self._extract()
-        replica, layout, demo = self._replica, self._replica.layout, self._contract.demo
+        replica, layout = self._replica, self._replica.layout
         merged = merged_levels(signs, codes, has_votes, self._contract, layout)
         update = Update(replica.step, learning_rate(self._schedule, step), 1.0, merged)
         if replica.step % self.counted_every == 0:
             node = replica.step % swarm.nodes
             own = WholeVotes(signs[node].cpu().numpy(), codes[node][has_votes[node]].cpu().numpy())
-            down, _ = encode_smaller(update, layout, demo)
+            down = encode_update(update, layout)
             self._traffic = NodeTraffic(float(len(encode_votes(own, layout))), float(len(down)))
         replica.apply(update, b"")
         return mean(losses), self._traffic

@@ -12,7 +12,6 @@ import torch
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire.compression.momentum import Momentum
 from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire.compression.residual import dropped_part
 from thinwire_node.star.rules import make_rule
@@ -20,11 +19,9 @@ from thinwire_proto.contract import Contract, CorpusSpec, Parameter, ScheduleSpe
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
-from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, merge
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.sign_form import encode_smaller
+from thinwire_proto.exact.votes import Merged
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 
 class PublishedMethod:
@@ -53,48 +50,12 @@ class PublishedMethod:
         return mean(losses), NodeTraffic(own, own * (len(sent) - 1))
 
 
-class VotingMethod:
-    """The method of a swarm: a momentum for each node, the exact merge, and one replica for all, since all replicas are
-    equal."""
-
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        self._problem, self._schedule, self._swarm = problem, schedule, swarm
-        self._k = arm.demo.k
-        contract = make_contract(problem, arm, schedule)
-        self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
-        problem.put(self._replica.tensors)
-        self._nodes = [self._node(contract, number) for number in range(swarm.nodes)]
-
-    def _node(self, contract: Contract, number: int) -> Momentum:
-        return Momentum(self._replica.layout, contract.demo, self._problem.device)
-
-    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
-        rate, share = learning_rate(self._schedule, step), self._swarm.share
-        losses, extracted = [], []
-        for number, node in enumerate(self._nodes):
-            loss, gradients = self._problem.gradients(first + number * share, share)
-            extracted.append(node.accumulate_and_extract(gradients, rate, 1, self._k))
-            losses.append(loss)
-        layout, demo, votes = self._replica.layout, self._replica.contract.demo, [sent.votes() for sent in extracted]
-        selection = topk_selection(demo, layout, self._replica.step)
-        merged = merge(((one, 1) for one in votes), layout.components, selection)
-        for node, sent in zip(self._nodes, extracted, strict=True):
-            if part := dropped_part(sent, merged, layout, demo.update_topk):
-                node.put_back(part)
-        update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
-        self._replica.apply(update, b"")
-        up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), NodeTraffic(
-            up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
-        )
-
-
-class LocalStepsMethod:
-    """H local AdamW steps a round; their difference is compressed, with magnitudes (docs/local-rules.md)."""
+class SwarmMethod:
+    """The method of a swarm: a local rule for each node, the exact merge, and one replica for all, since all replicas
+    are equal. A node takes H local steps a round."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
-        self._k = arm.demo.k
         self._contract = make_contract(problem, arm, schedule)
         tensors = {name: tensor.data for name, tensor in problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")
@@ -103,6 +64,7 @@ class LocalStepsMethod:
         self._nodes = [make_rule(self._contract, layout, problem.device) for _ in range(swarm.nodes)]
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
+        layout, demo, schedule = self._replica.layout, self._contract.demo, self._schedule
         losses, sent = [], []
         self._problem.put(self._local)
         for number, node in enumerate(self._nodes):
@@ -111,22 +73,21 @@ class LocalStepsMethod:
             for inner in range(self._steps):
                 position = first + inner * self._swarm.samples + number * self._swarm.share
                 loss, gradients = self._problem.gradients(position, self._swarm.share)
-                node.learn(self._local, gradients, self._swarm.share, learning_rate(self._schedule, step + inner))
+                node.learn(self._local, gradients, self._swarm.share, learning_rate(schedule, step + inner))
                 losses.append(loss)
-            sent.append(node.extract(self._k, learning_rate(self._schedule, step)))
+            sent.append(node.extract(demo.k, learning_rate(schedule, step)))
         self._problem.put(self._replica.tensors)
-        layout, demo, votes = self._replica.layout, self._contract.demo, [one.votes() for one in sent]
-        merger = merger_of(self._contract, layout, self._replica.step)
+        votes, merger = [one.votes() for one in sent], merger_of(self._contract, layout, self._replica.step)
         for one in votes:
             merger.add(one, 1)
         merged = merger.merged()
         for node, own in zip(self._nodes, sent, strict=True):
             if isinstance(merged, Merged) and (part := dropped_part(own, merged, layout, demo.update_topk)):
                 node.put_back(part)
-        update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merged)
+        update = Update(self._replica.step, learning_rate(schedule, step), decay(schedule, step), merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), NodeTraffic(up, len(encode_smaller(update, layout, demo)[0]))
+        return mean(losses), NodeTraffic(up, len(encode_update(update, layout)))
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire import AccumAdamW, Muon, NoiseCorrectedAdamW
+from thinwire import Muon, NoiseCorrectedAdamW
 from thinwire.steps.param_groups import grouped
 from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -27,9 +27,7 @@ from thinwire_proto.gossip.topology import Layout, make_topology
 
 
 class GossipMethod:
-    """x_i ← x_i + γ·Σ w_ij·(h_ji − h_ij) − u_i, with the optimizer's step u at the parameters before mixing."""
-
-    topology = "one-peer-exponential"
+    """x_i ← x_i + Σ w_ij·(h_ji − h_ij) − u_i, with the optimizer's step u at the parameters before mixing."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         if arm.is_noise_corrected and swarm.share < 2:
@@ -38,7 +36,7 @@ class GossipMethod:
         shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
         self._layout, self._shapes = TileLayout(shapes), shapes
         self._codec = make_codec(arm.codec, self._layout)
-        self._topology = make_topology(self.topology, Layout(swarm.nodes))
+        self._topology = make_topology("one-peer-exponential", Layout(swarm.nodes))
         self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
         self._x = [self._start.clone() for _ in range(swarm.nodes)]
         self._mean = self._start.clone()
@@ -53,7 +51,7 @@ class GossipMethod:
         sent = self._send(mixing)
         losses = [self._step(node, at, step, first + node * share) for node, at in enumerate(pulled)]
         self._mix(mixing)
-        self._mean.copy_(self._mean_model())
+        self._mean.copy_(torch.stack(self._x).mean(0))
         self._problem.put(self._named(self._mean))
         each = sent / self._swarm.nodes
         return mean(losses), NodeTraffic(each, each)
@@ -86,10 +84,7 @@ class GossipMethod:
         """Mix what was sent, into parameters that have stepped since."""
         for node, peer in arcs_of(mixing):
             difference = self._copies[peer, node].flat - self._copies[node, peer].flat
-            self._x[node].add_(difference.mul_(self._arm.gamma * mixing.rows[node][peer]))
-
-    def _mean_model(self) -> Tensor:
-        return torch.stack(self._x).mean(0)
+            self._x[node].add_(difference.mul_(mixing.rows[node][peer]))
 
     def _leaves_of(self, x: Tensor) -> list[torch.nn.Parameter]:
         """The parameters that an optimizer steps on, in the manifest's order. They share the memory of x."""
@@ -102,8 +97,6 @@ class GossipMethod:
         betas = (0.9, self._arm.beta)
         if self._arm.is_noise_corrected:
             return NoiseCorrectedAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, nodes=self._swarm.nodes)
-        if self._arm.window > 1:
-            return AccumAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, accum_iter=self._arm.window)
         if self._arm.momentum:
             of_muon = map(MuonSpec().takes, self._shapes)
             groups = grouped(zip(parameters, of_muon, strict=True))

@@ -1,4 +1,4 @@
-"""Plans the runs of a study, given the existing results. Pure: results in, runs out.
+"""Plans the runs of a study, given the existing results.
 
 First each arm's learning rate is swept, on one seed and fewer tokens. If the best rate lies at an edge, the sweep
 extends beyond it. Then every arm runs at full length at its best rate (`best_rate`). Some arms run on several seeds and
@@ -8,14 +8,22 @@ with several numbers of nodes. All runs have equal tokens in total.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from bench.convergence.arms import ARMS, NODES_MATTER, RATES_MAX, REPEATED_ARMS, rate_at
+from bench.convergence.arms import ARMS, NODES_MATTER, RATE_FACTOR, RATES_MAX, REPEATED_ARMS
 from bench.convergence.run import Result, Run, Size
+from bench.studies import read
 
 SWEEP_TOKENS, TOKENS = 1 << 20, 1 << 22
 """Of a sweep's run and of a full-length run, in the main study and with its fixed batch."""
+RESULTS = "runs.jsonl"
+"""The file of results in a study's folder: one line a run."""
+
+
+class StudyError(Exception):
+    """The folder holds what is no result, or the results of another study."""
 
 
 @dataclass(frozen=True)
@@ -44,35 +52,51 @@ class Study:
         """The arms that also run with this other number of nodes."""
         return [arm for arm in NODES_MATTER if ARMS[arm].can_have(nodes, self.size.samples)]
 
+    def sweep(self, arm: str, results: Sequence[Result]) -> dict[float, float]:
+        """The losses of an arm's sweep, by rate."""
+        return {one.run.rate: one.loss for one in results if one.run == self.sweep_run(arm, one.run.rate)}
 
-@dataclass(frozen=True)
-class Sweep:
-    """The state of an arm's sweep: the next rates to run, or the best rate.
 
-    at_edge: the best rate lies at an edge, and the budget of rates is used up.
+def results_in(folder: Path, study: Study) -> list[Result]:
+    """The existing results of this study, by arm; of a run that was repeated, the newest. Raises StudyError for results
+    on other texts, or of arms with other settings."""
+    try:
+        results = {result.run: result for result in read(folder / RESULTS, Result)}.values()
+    except ValueError as error:
+        raise StudyError(str(error)) from None
+    mine = [result for result in results if result.run.size == study.size and result.run.arm in study.arms]
+    if len({result.corpus for result in mine}) > 1:
+        raise StudyError(
+            f"{folder} has results on different texts (other versions of Python's library); use another --into"
+        )
+    for result in mine:
+        now = ARMS[result.run.arm].settings
+        changed = [name for name, value in result.settings.items() if value != now.get(name)]
+        if changed:
+            raise StudyError(
+                f"{folder / RESULTS}: {result.run.name} was run with another {', '.join(changed)} "
+                "than the arm has now; remove its line, or use another --into"
+            )
+    return mine
+
+
+def sweep_rates(
+    losses: Mapping[float, float], middle: float, factor: float = RATE_FACTOR
+) -> tuple[list[float], float | None]:
+    """The rates that a sweep still needs, and the best if it needs none.
+
+    All arms have the same budget: three rates, and up to RATES_MAX if the best lies at an edge. losses: by rate.
+    Rates have three digits.
     """
-
-    missing: tuple[float, ...]
-    best: float | None
-    at_edge: bool = False
-
-
-def sweep_of(study: Study, arm: str, results: Sequence[Result]) -> Sweep:
-    """The sweep of an arm. All arms have the same budget: three rates, and up to RATES_MAX if the best lies
-    at an edge."""
-    losses = {result.run.rate: result.loss for result in results if result.run == study.sweep_run(arm, result.run.rate)}
-    middle = ARMS[arm].rate
     low, high = -1, 1
     while True:
-        rates = [rate_at(middle, offset) for offset in range(low, high + 1)]
-        missing = tuple(rate for rate in rates if rate not in losses)
+        rates = [float(f"{middle * factor**offset:.3g}") for offset in range(low, high + 1)]
+        missing = [rate for rate in rates if rate not in losses]
         if missing:
-            return Sweep(missing, None)
-        best = min(rates, key=lambda rate: losses[rate] if losses[rate] == losses[rate] else float("inf"))
-        if best not in (rates[0], rates[-1]):
-            return Sweep((), best)
-        if len(rates) == RATES_MAX:
-            return Sweep((), best, at_edge=True)
+            return missing, None
+        best = min(rates, key=lambda rate: _finite(losses[rate]))
+        if best not in (rates[0], rates[-1]) or len(rates) == RATES_MAX:
+            return [], best
         low, high = (low - 1, high) if best == rates[0] else (low, high + 1)
 
 
@@ -82,11 +106,11 @@ def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None
     It is the sweep's best. Where other rates ran to the end on the first seed too, it is the best of all those: what is
     best of a short run is often too high for a long one. The sweep's best itself need not run to the end if those did
     that lie towards it and are worse than others, as in the sweep."""
-    swept = sweep_of(study, arm, results).best
+    _, swept = sweep_rates(study.sweep(arm, results), ARMS[arm].rate)
     if swept is None:
         return None
     at_end = {
-        result.run.rate: result.loss if result.loss == result.loss else float("inf")
+        result.run.rate: _finite(result.loss)
         for result in results
         if result.run == study.final_run(arm, result.run.rate, study.seeds[0], study.nodes)
     }
@@ -97,11 +121,17 @@ def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None
     return best if swept in at_end or best != nearest else swept
 
 
+def _finite(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
+
+
 def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:
     """The runs that are known to be missing, in the order in which to run them; empty when the study is complete."""
     done = {result.run for result in results}
-    sweeps = {arm: sweep_of(study, arm, results) for arm in study.arms}
-    runs = [study.sweep_run(arm, rate) for arm, sweep in sweeps.items() for rate in sweep.missing]
+    runs = []
+    for arm in study.arms:
+        missing, _ = sweep_rates(study.sweep(arm, results), ARMS[arm].rate)
+        runs += [study.sweep_run(arm, rate) for rate in missing]
     best = {arm: rate for arm in study.arms if (rate := best_rate(study, arm, results)) is not None}
     for seed in study.seeds:
         runs += [study.final_run(arm, best[arm], seed, study.nodes) for arm in REPEATED_ARMS if arm in best]
@@ -111,17 +141,3 @@ def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:
         ]
     runs += [study.final_run(arm, rate, study.seeds[0], study.nodes) for arm, rate in best.items()]
     return [run for run in dict.fromkeys(runs) if run not in done]
-
-
-def runs_at_least(study: Study, results: Sequence[Result]) -> list[Run]:
-    """`next_runs`, plus the full-length runs of arms whose sweep is not finished; used to estimate the
-    remaining time."""
-    known = next_runs(study, results)
-    for arm in study.arms:
-        if sweep_of(study, arm, results).best is None:
-            rate = ARMS[arm].rate
-            seeds = study.seeds if arm in REPEATED_ARMS else study.seeds[:1]
-            known += [study.final_run(arm, rate, seed, study.nodes) for seed in seeds]
-            other_nodes = [nodes for nodes in study.other_nodes if arm in study.with_nodes(nodes)]
-            known += [study.final_run(arm, rate, study.seeds[0], nodes) for nodes in other_nodes]
-    return list(dict.fromkeys(known))

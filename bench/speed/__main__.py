@@ -1,7 +1,6 @@
 """The command behind `make bench`: measures all topics, then writes the table and the JSON.
 
-`make bench BENCH=--full` measures more sizes and more subscribers. `make bench BENCH=--124m` measures only the training
-of a model of 124M parameters, in about 15 minutes on two cores. `BENCH="--into docs"` also writes the page's table;
+`BENCH="--into docs"` also writes the page's table;
 with `--only`, the rows of other topics stay as they are.
 """
 
@@ -10,12 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from bench.speed import (
-    broadcast,
+    fanout,
     gpu,
     handshake,
     memory,
@@ -32,17 +30,17 @@ from bench.speed import (
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
-Topic = Callable[[bool], Iterable[BenchRow]]
-"""Measures the rows of a topic. The argument says whether to measure all sizes (`--full`)."""
+Topic = Callable[[], Iterable[BenchRow]]
+"""Measures the rows of a topic."""
 TOPICS: dict[str, Topic] = {
-    "sizes": lambda full: sizes.rows(),
+    "sizes": sizes.rows,
     "speeds": speeds.rows,
     "update": update.rows,
     "signatures": signatures.rows,
     "handshake": handshake.rows,
     "trust": trust.rows,
     "gpu": gpu.rows,
-    "fan-out": broadcast.rows,
+    "fan-out": fanout.rows,
     "rounds": rounds.rows,
     "memory": memory.rows,
     "training": training_rows.rows,
@@ -50,27 +48,24 @@ TOPICS: dict[str, Topic] = {
 SPEEDS = ("speeds", "update", "signatures", "handshake", "trust", "fan-out")
 """Topics that are measured a second time, beside busy processes. The topic `training` does so itself. The phases of a
 round are not: its ten members share the cores with the coordinator, so they would mostly measure each other."""
-TOPICS_124M: dict[str, Topic] = {"training": training_rows.large_rows, "memory": training_rows.memory_rows}
 
 
-def measure(names: Iterable[str], full: bool, topics: Mapping[str, Topic] = TOPICS) -> list[BenchRow]:
+def measure(names: Iterable[str]) -> list[BenchRow]:
     """The rows of these topics, in the order of the table."""
     found: list[BenchRow] = []
-    for name, topic in topics.items():
+    for name, topic in TOPICS.items():
         if name in names:
             print(f"{name} … ", end="", file=sys.stderr, flush=True)
             began = time.monotonic()
-            found += topic(full)
+            found += topic()
             if name in SPEEDS:
-                found += neighbours.beside_busy_cores(topic(full))
+                found += neighbours.beside_busy_cores(topic())
             print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("make bench", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="measure more sizes and more subscribers")
-    parser.add_argument("--124m", action="store_true", dest="large", help="only the training of 124M parameters")
     parser.add_argument(
         "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS)
     )
@@ -78,11 +73,7 @@ def main() -> None:
         "--into", type=Path, metavar="FOLDER", help="also write the page's table and JSON to this folder"
     )
     arguments = parser.parse_args()
-    found = measure(arguments.only, arguments.full, TOPICS_124M if arguments.large else TOPICS)
-    about = report.machine()
-    if arguments.large:
-        _write_large(found, about, arguments.into)
-        return
+    found, about = measure(arguments.only), report.machine()
     report.print_table(found, about)
     report.write_json(found, about, RUNS / "bench.json")
     print(f"written to {RUNS / 'bench.json'}")
@@ -92,16 +83,6 @@ def main() -> None:
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")
-
-
-def _write_large(found: list[BenchRow], about: dict[str, Any], into: Path | None) -> None:
-    report.print_table(found, about)
-    report.write_json(found, about, RUNS / report.JSON_124M_NAME)
-    print(f"written to {RUNS / report.JSON_124M_NAME}")
-    if into is not None:
-        report.write_page(found, about, into / report.PAGE_NAME, large=True)
-        report.write_json(found, about, into / report.JSON_124M_NAME)
-        print(f"written to {into / report.PAGE_NAME}")
 
 
 if __name__ == "__main__":

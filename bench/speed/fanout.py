@@ -1,7 +1,5 @@
 """Fan-out: the coordinator's stream of updates to many subscribers, compared with raw gRPC streaming of the same bytes.
 
-    python -m bench.speed.fanout
-
 Both servers run in their own processes and serve the same clients over loopback. The clients join (or not), read bytes
 and count them. The difference is the coordinator's own work besides passing bytes to gRPC: finding the member, waiting
 for the seal, building messages, counting. Nothing is trained, and nothing is written to disk.
@@ -24,6 +22,7 @@ from typing import Any
 import grpc
 
 from bench.joining import Everybody, Metadata, join
+from bench.speed.row import BenchRow
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.star.calls import StarService
@@ -37,6 +36,12 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 CLIENT_PROCESSES = 2
 REPEATS = 9
+TOPIC = "fan-out"
+SHARE_WANTED = 0.7
+SUBSCRIBERS = ((10, 4 << 20, 15), (50, 2 << 20, 8), (200, 1 << 20, 6))
+"""Number of subscribers, bytes of an update, and number of updates."""
+SMALLEST = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
+"""The model of the coordinator, which trains nothing."""
 START_S = 60.0
 DONE_S = 300.0
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
@@ -46,6 +51,14 @@ CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a connection for each subscriber
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
+
+
+def rows(subscribers: tuple[tuple[int, int, int], ...] = SUBSCRIBERS) -> Iterator[BenchRow]:
+    for number, size, updates in subscribers:
+        ours, raw = (bytes_s / 1e6 for bytes_s in fan_out(number, size, updates))
+        what = f"{number} subscribers, {size / 1e6:.2g} MB each"
+        wanted = SHARE_WANTED * raw
+        yield BenchRow(TOPIC, what, ours, raw, "MB/s", "raw gRPC streaming", better="more", wanted=wanted)
 
 
 def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
@@ -138,11 +151,11 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     `feed.CACHE_BYTES_MAX`.
     """
     # imported here because they import torch, which would slow down the start of the other processes
-    from bench.speed.small_run import make_small_run  # noqa: PLC0415
-    from thinwire_coordinator.hall.ledger.state_directory import open_state  # noqa: PLC0415
+    from thinwire_coordinator.hall.ledger.state_directory import create_state, open_state  # noqa: PLC0415
     from thinwire_coordinator.hall.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.hall.workers import Job, Workers  # noqa: PLC0415
     from thinwire_coordinator.star.replay import replica_at_head  # noqa: PLC0415
+    from thinwire_proto.contract import RunSpec  # noqa: PLC0415
 
     body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
 
@@ -150,7 +163,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         return encode_update_parts(step, row, body if step else b"", signature)
 
     with tempfile.TemporaryDirectory() as scratch:
-        make_small_run(Path(scratch))
+        create_state(Path(scratch), RunSpec.model_validate({"model": SMALLEST}))
         state = open_state(Path(scratch))
         wait_for = state.contract.round.nodes_max  # so that no round opens
         hall = open_hall(state, replica_at_head(state), workers)
@@ -229,13 +242,3 @@ async def read(stream: Any, messages: int) -> None:
     for _ in range(messages):
         if await stream.read() is grpc.aio.EOF:
             raise ConnectionError("the stream has ended")
-
-
-def main() -> None:
-    for subscribers, size, updates in ((10, 4 << 20, 8), (50, 2 << 20, 4), (200, 1 << 20, 4)):
-        ours, raw = fan_out(subscribers, size, updates)
-        print(f"{subscribers:4} subscribers: {ours / 1e6:.0f} MB/s, raw gRPC {raw / 1e6:.0f} MB/s: {ours / raw:.0%}")
-
-
-if __name__ == "__main__":
-    main()

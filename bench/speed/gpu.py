@@ -1,6 +1,6 @@
 """The compressor on a card, compared with the limit set by its memory, and with the published operations.
 
-    python -m bench.speed.gpu [--full]
+    python -m bench.speed.gpu
 
 The limit is the necessary memory traffic at the rate of a copy on the same card. It reads the gradient and reads and
 writes the momentum, 12 bytes a parameter; with preconditioning also the second moment, 20 bytes in total. Our time is
@@ -12,7 +12,6 @@ Then a node trains `llama-124m` on the card, in turns with AdamW (see `bench.spe
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +30,7 @@ from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout
 
 MATRIX = (2048, 4096)
-SIZES, SIZES_FULL = (100e6, 1e9), (100e6, 200e6, 500e6, 1e9)
+SIZES = (100e6, 1e9)
 """Numbers of parameters, in matrices of that shape."""
 K = 32
 FLOOR_BYTES = {"none": 12, "adam": 20}
@@ -48,14 +47,14 @@ def card() -> torch.device | None:
     return torch.device("cuda:0") if torch.cuda.is_available() else None
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     """The rows of this topic. Without a card there are none, and a message says so."""
     device = card()
     if device is None:
         print("there is no card for CUDA or ROCm, so this topic is skipped", file=sys.stderr)
         return
     name = torch.cuda.get_device_name(device)
-    yield from rows_on(device, SIZES_FULL if full else SIZES, name)
+    yield from rows_on(device, SIZES, name)
     yield from training_on(str(device), name)
 
 
@@ -139,10 +138,8 @@ def _wait_for(device: torch.device) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("python -m bench.speed.gpu", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="more sizes")
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows how the kernel runs, and the alternatives
-    for row in rows(parser.parse_args().full):
+    for row in rows():
         reached = {True: "reached", False: "not reached", None: ""}[row.reached]
         print(
             f"{row.what}: {row.ours:.3f} {row.unit}; {row.baseline_name} {row.baseline:.3f}, {row.ratio:.2f}; {reached}"

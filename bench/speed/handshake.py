@@ -129,6 +129,6 @@ async def _compare(folder: Path) -> list[BenchRow]:
     ]
 
 
-def rows(full: bool) -> Iterable[BenchRow]:
+def rows() -> Iterable[BenchRow]:
     with tempfile.TemporaryDirectory(prefix="thinwire-handshake-") as folder:
         yield from asyncio.run(_compare(Path(folder)))

@@ -6,6 +6,7 @@ torch, corpus) cancels in the difference.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,9 +21,11 @@ from bench.wide_area.programs import POLL_S, module
 from deploy.local_swarm.processes import Processes, SwarmError
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.models import PRESETS
+from thinwire_proto.task import task_of
 
 TOPIC = "peak memory"
-WIDTHS, WIDTHS_FULL = (384, 640), (640, 960)
+WIDTHS = 384, 640
 STEPS = 4
 RUN = """
 [model]
@@ -38,6 +41,18 @@ warmup_steps = 1
 samples = 1
 """
 """The context is short and there is one sample, so that parameters and their companions dominate the memory."""
+WHOLE_RUN = """
+[model]
+preset = "{model}"
+context = 16
+[schedule]
+steps = {steps}
+warmup_steps = 1
+[round]
+samples = 1
+length_ms = 600000
+"""
+WHOLE_TIME_MAX_S = 3600.0
 SERVER_BYTES, MERGE_WANTED, SUM_BYTES, AUDIT_BYTES = 8, 3, 4, 8
 TIME_MAX_S = 180.0
 HEAD_WIDTH = 64
@@ -50,7 +65,7 @@ def run_file(folder: Path, width: int) -> Path:
     return path
 
 
-def swarm_peaks(folder: Path, run: Path, steps: int = STEPS, time_max_s: float = TIME_MAX_S) -> tuple[int, int]:
+def swarm_peaks(folder: Path, run: Path, time_max_s: float = TIME_MAX_S) -> tuple[int, int]:
     """Peaks (node, coordinator) in bytes, from the initial state to the last snapshot."""
     folder.mkdir()
     with Processes(folder, 1) as processes:
@@ -59,7 +74,7 @@ def swarm_peaks(folder: Path, run: Path, steps: int = STEPS, time_max_s: float =
         coordinator, node = processes.coordinator, processes.nodes[0]
         assert coordinator is not None
         peak, give_up_s = 0, time.monotonic() + time_max_s
-        while not any(found["step"] == steps for found in coordinator.events("coordinator.snapshot_written")):
+        while not any(found["step"] == STEPS for found in coordinator.events("coordinator.snapshot_written")):
             if not coordinator.running or time.monotonic() > give_up_s:
                 raise SwarmError(f"the run did not finish:\n{coordinator.tail()}\n{node.tail()}")
             peak = max(peak, status_bytes("VmHWM", node.popen.pid))
@@ -76,13 +91,13 @@ def _parameters(run: Path) -> int:
     return layout_of(model_parameters(read_run(run).model)).parameters
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     if not Path("/proc/self/clear_refs").exists():
         print("peak memory is measured only on Linux", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
         folder = Path(name)
-        small, large = (run_file(folder, width) for width in (WIDTHS_FULL if full else WIDTHS))
+        small, large = (run_file(folder, width) for width in WIDTHS)
         counts = _parameters(small), _parameters(large)
 
         def slope(peaks: tuple[int, int]) -> float:
@@ -102,3 +117,21 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
     yield BenchRow(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)
     beside = "an audit of one sample a lease, beside the replica"
     yield BenchRow(TOPIC, beside, slope(audit), AUDIT_BYTES, "B/param", "two fp32 gradients")
+
+
+def main() -> None:
+    """Print the peaks of a node and of the coordinator beside it that train a preset for a few steps."""
+    parser = argparse.ArgumentParser("python -m bench.speed.memory", description=main.__doc__)
+    parser.add_argument("model", choices=PRESETS)
+    model = parser.parse_args().model
+    parameters = layout_of(task_of(PRESETS[model]).manifest()).parameters
+    with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
+        run = Path(name) / "run.toml"
+        run.write_text(WHOLE_RUN.format(model=model, steps=STEPS))
+        node, coordinator = swarm_peaks(Path(name) / "swarm", run, WHOLE_TIME_MAX_S)
+    for what, peak in (("node", node), ("coordinator", coordinator), ("both", node + coordinator)):
+        print(f"{what}: peak {peak / (1 << 30):.1f} GiB, {peak / parameters:.1f} bytes a parameter")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,13 +19,13 @@ from thinwire_coordinator.hall.ledger.kept_replica import keep
 from thinwire_coordinator.star.trust.audit import REFERENCES_MIN, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot
+from thinwire_proto.activations import give_back
 from thinwire_proto.contract import CorpusSpec, RunSpec
 from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.freed_memory import give_back
 from thinwire_proto.models import initial_state
 from thinwire_proto.task import NO_BLOBS, task_of
 from thinwire_proto.wire.codec import decode_votes, encode_votes

@@ -20,9 +20,7 @@ from bench.speed.row import BenchRow
 TITLES = ("", "thinwire", "baseline", "", "times better", "target")
 WIDTH = 150
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
-BEGIN_124M = "<!-- written by make bench BENCH=--124m -->"
 JSON_NAME, PAGE_NAME = "performance.json", "performance.md"
-JSON_124M_NAME = "performance-124m.json"
 
 
 def machine() -> dict[str, Any]:
@@ -113,9 +111,9 @@ def renewed(old: Sequence[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
     return [row for topic in order for row in fresh.get(topic, groups.get(topic, []))]
 
 
-def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = False) -> str:
-    """The text between the markers of the page. large: of the rows of `--124m`."""
-    lines = [BEGIN_124M if large else BEGIN, "", f"On {in_words(about)}.", ""]
+def markdown(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
+    """The text between the markers of the page."""
+    lines = [BEGIN, "", f"On {in_words(about)}.", ""]
     for topic, group in groupby(rows, key=lambda row: row.topic):
         lines += [f"| {topic} | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in group]
@@ -123,15 +121,10 @@ def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = Fals
     return "\n".join([*lines, END])
 
 
-def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path, large: bool = False) -> None:
+def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
     """Replace the text between the markers of an existing page. Raises ValueError if the page has no markers."""
-    _put_between_markers(path, markdown(rows, about, large), BEGIN_124M if large else BEGIN)
-
-
-def _put_between_markers(path: Path, table: str, beginning: str = BEGIN) -> None:
-    text = path.read_text()
-    before, begin, rest = text.partition(beginning)
+    before, begin, rest = path.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{path} has no markers for the table: {beginning} … {END}")
-    path.write_text(before + table + after)
+        raise ValueError(f"{path} has no markers for the table: {BEGIN} … {END}")
+    path.write_text(before + markdown(rows, about) + after)

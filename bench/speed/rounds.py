@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
 import zstandard
 
-from bench.speed.light_members import CHANNEL_OPTIONS, Common, LightMember
-from bench.speed.raw import receive
+from bench.speed.fanout import START_S, read, receive, serve_raw, started, subscription
+from bench.speed.light_members import Common, LightMember
 from bench.speed.row import BenchRow
 from bench.speed.speeds import merge_in_torch
 from bench.speed.synthetic import uniform_votes
@@ -31,9 +30,10 @@ from bench.wide_area.programs import POLL_S, Programs, module
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.parts import split_for_download
 
 TOPIC = "a round"
-MEMBERS, MEMBERS_FULL = 10, 50
+MEMBERS = 10
 ROUNDS, WARM_UP = 6, 2
 K = 32
 LARGE, SMALL = "width = 384\nlayers = 6\nheads = 6\nhidden = 1024", "width = 64\nlayers = 1\nheads = 1\nhidden = 64"
@@ -158,22 +158,18 @@ def _figures(times: CoordinatorTimes, common: TimedCrowd, rounds: int) -> RoundF
     )
 
 
-async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> float:
-    """Seconds from sending until the last subscriber has received everything; median of several runs."""
-    server = programs.start("raw", [*module("bench.speed.raw"), str(size), str(subscribers)])
-    while not server.text().endswith("\n"):
-        programs.check()
-        await asyncio.sleep(POLL_S)
-    address = f"127.0.0.1:{int(server.text())}"
-    last: dict[float, float] = {}
-
-    async def follow() -> None:
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            async for sent, arrived in receive(channel, size, WARM_UP + times):
-                last[sent] = max(last.get(sent, 0.0), arrived)
-
-    await asyncio.gather(*(follow() for _ in range(subscribers)))
-    return statistics.median(last[sent] - sent for sent in sorted(last)[WARM_UP:])
+async def _raw(size: int, subscribers: int, times: int) -> float:
+    """Seconds until the last subscriber of a raw stream has received everything; median of several runs."""
+    messages, taken_s = len(list(split_for_download(bytes(size)))), []
+    with started(serve_raw, size) as server:
+        port = receive(server, START_S)
+        streams = await asyncio.gather(*(subscription(port, joins=False) for _ in range(subscribers)))
+        for _ in range(WARM_UP + times):
+            began = time.monotonic()
+            server.send(1)
+            await asyncio.gather(*(read(stream, messages) for stream in streams))
+            taken_s.append(time.monotonic() - began)
+    return statistics.median(taken_s[WARM_UP:])
 
 
 def _plain_seal(folder: Path, measured: RoundFigures, members: int) -> float:
@@ -196,8 +192,7 @@ def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str
         folder = Path(name)
         with Programs(folder) as programs:
             measured = asyncio.run(_swarm(folder, programs, members, length_s, rounds, model))
-        with Programs(folder) as programs:
-            raw_s = asyncio.run(_raw(programs, measured.update_bytes, members, rounds))
+        raw_s = asyncio.run(_raw(measured.update_bytes, members, rounds))
         plain_s = _plain_seal(folder, measured, members)
     size = f"{members} nodes, {measured.layout.parameters / 1e6:.1f}M"
     ours_s = measured.deadline_to_sealed_s
@@ -207,7 +202,5 @@ def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str
     yield BenchRow(TOPIC, f"sealed to last subscriber, {size}", 1e3 * ours_s, 1e3 * raw_s, "ms", name)
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     yield from members_rows(MEMBERS, 2.0)
-    if full:
-        yield from members_rows(MEMBERS_FULL, 6.0)

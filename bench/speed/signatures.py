@@ -25,9 +25,8 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, PublicKey, SecretKey
 from thinwire_proto.models import PRESETS
-from thinwire_proto.wire.codec import decode_update, decode_votes, encode_votes
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
 from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.sign_form import encode_smaller
 
 TOPIC = "signatures of a round"
 MODEL, NODES, SAMPLES, STEP = "byte-10m", 16, 8, 1000
@@ -70,7 +69,7 @@ class SignedRound:
             votes = decode_votes(payload, self._layout, self._k, self._contract.demo.magnitude)
             merger.add(votes, self._contract.round.weight_max)
         update = Update(STEP, learning_rate(self._contract.schedule, 100), 1.0, merger.merged())
-        return encode_smaller(update, self._layout, self._contract.demo)[0]
+        return encode_update(update, self._layout)
 
     def exchange(self) -> None:
         """Encode a contribution and decode the update, as each node does."""
@@ -122,7 +121,7 @@ def byte_rows(found: SignedRound) -> Iterator[BenchRow]:
         yield BenchRow(TOPIC, what, signature_bytes / 1000, whole, "kB", "all bytes", wanted=SHARE_WANTED * whole)
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     found = SignedRound(model_parameters(PRESETS[MODEL]), NODES)
     with threads(1):
         yield from time_rows(found)

@@ -22,11 +22,10 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.identity.keys import SIGNATURE_BYTES
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.codec import encode_update, encode_votes
 from thinwire_proto.wire.parts import split_for_download, split_for_upload
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.rows import Row as LedgerRow
-from thinwire_proto.wire.sign_form import encode_smaller
 
 KS = (4, 8, 32, 64, 128)
 NODES = (1, 2, 4, 8, 16, 32, 64)
@@ -136,7 +135,7 @@ def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
             sent = contribution_bytes(encode_votes(votes, layout))
         merger.add(votes, contract.round.weight_max)
     update = Update(STEP, learning_rate(contract.schedule, 100), 1.0, merger.merged())
-    body, _ = encode_smaller(update, layout, contract.demo)
+    body = encode_update(update, layout)
     return sent / layout.parameters, update_bytes(body, nodes) / layout.parameters
 
 

@@ -98,7 +98,6 @@ def codec_rows(parameters: tuple[Parameter, ...] = MATRIX, k: int = K) -> Iterat
     yield row(f"decode an update of {NODES}, k = {k}", times, count, name, None)
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     with threads(1):
-        for k in (8, K, 128) if full else (K,):
-            yield from codec_rows(k=k)
+        yield from codec_rows()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import statistics
 import sys
@@ -29,10 +30,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from bench.speed.synthetic import uniform_votes
-from bench.speed.token_data import token_data
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
@@ -42,26 +43,30 @@ from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Extraction, Work
 from thinwire_node.training.precision import compute_dtype
 from thinwire_node.training.threads import NodeJob
-from thinwire_proto.contract import Contract, ModelSpec
+from thinwire_proto.blobs import BlobFolder
+from thinwire_proto.contract import Contract, ModelSpec, RunSpec
+from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.contract.round import RoundSpec
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update
 from thinwire_proto.models import PRESETS
-from thinwire_proto.task import Batch, DataSource, task_of
+from thinwire_proto.task import Batch, DataSource, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update
 from thinwire_proto.wire.rows import Counted, Row
 
 NODES = 4
 """Nodes in an update."""
 ROUND_S = 60.0
-LARGE_ROUND_S = 300.0
-"""Round of 124M parameters on CPUs: what `init --model llama-124m --machine laptop` plans, 295 s, rounded."""
 MICRO_BATCHES = 2
 """Micro-batches between two ends of a round."""
 WARM_UP = 1
 """Turns that are not counted: they allocate memory."""
 NONCE = 1
+SHARDS, SHARD_TOKENS = 4, 1 << 18
+"""Of the training part. One more shard is held out."""
 Result = TypeVar("Result")
 
 
@@ -110,6 +115,34 @@ class Timed:
 
 def _by_turn(times: list[float]) -> list[float]:
     return [sum(times[at : at + MICRO_BATCHES]) / MICRO_BATCHES for at in range(0, len(times), MICRO_BATCHES)]
+
+
+def token_folder(folder: Path, vocabulary: int, shard_tokens: int = SHARD_TOKENS) -> Path:
+    """Write a folder of prepared data. Returns it."""
+    blobs = folder / BLOBS_FOLDER
+    blobs.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    shards = []
+    for _ in range(SHARDS + 1):
+        data = rng.integers(0, vocabulary, shard_tokens).astype("<u4").tobytes()
+        shards.append(Shard(hash=hashlib.sha256(data).hexdigest(), size=len(data), tokens=shard_tokens))
+        (blobs / shards[-1].hash).write_bytes(data)
+    source = Source(name="random", train=tuple(shards[1:]), held_out=tuple(shards[:1]))
+    manifest = Manifest(token="uint32", vocabulary=vocabulary, sources=(source,))
+    (folder / MANIFEST_FILE).write_bytes(manifest.written())
+    return folder
+
+
+def token_data(model: ModelSpec, folder: Path, round_s: float) -> tuple[Contract, DataSource]:
+    """A contract for `model` with rounds of `round_s` on the clock, and its data, opened."""
+    data = TokensSpec(folder=str(token_folder(folder / "data", model.vocabulary)))
+    round_ = RoundSpec(pace="clock", length_ms=round(1000 * round_s), base_age_max=1, samples=1024)
+    run = RunSpec(model=model, data=data, round=round_)
+    kind = data_kind_of(data)
+    made = kind.make(run, lambda: None)
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
+    contract = Contract(**sections, parameters=task_of(model).manifest())
+    return contract, kind.open(made.file, contract, BlobFolder(folder / "data" / BLOBS_FOLDER))
 
 
 class PlainTraining:

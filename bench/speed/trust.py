@@ -41,7 +41,7 @@ def _contract() -> tuple[Contract, CorpusText]:
     return contract, CorpusText(corpus, contract)
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     contract, data = _contract()
     layout, length_s = layout_of(contract.parameters), contract.round.length_s
     k = contract.demo.k

@@ -126,6 +126,6 @@ def _in_words(number: int) -> str:
     return f"{number} thread{'s' if number > 1 else ''}"
 
 
-def rows(full: bool = False) -> Iterator[BenchRow]:
+def rows() -> Iterator[BenchRow]:
     cores = os.cpu_count() or 1
-    yield from update_rows(sorted({1, 2, cores} if full else {1, min(2, cores)}))
+    yield from update_rows(sorted({1, min(2, cores)}))

@@ -14,28 +14,27 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench.wide_area import thin_uplink
+from bench.studies import append
 from bench.wide_area.baseline import measure_control, measure_ddp
 from bench.wide_area.cores import NODES_SHARE, groups_for
-from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell, SystemFigures
+from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
-from bench.wide_area.report import PAGE, ReportError, earlier_cells, write_cells, write_page
+from bench.wide_area.report import PAGE, write_page
 from bench.wide_area.swarm import measure_swarm
-from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SAMPLES, SEED, round_samples
+from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SAMPLES, SEED, round_samples
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
 Cell = tuple[LinkSpec, float]
 """A link, and how many times the cores that a node has without dilated time."""
+CELLS = "cells.jsonl"
+"""The file of finished cells in the folder of a run."""
 CONTROL_SHARE = 0.5
 """Window of each control, as a share of the others; it is shorter because nothing in it waits."""
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--thin-uplink"]:
-        thin_uplink.main(sys.argv[2:])
-        return
     arguments = _arguments()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     machine = check_emulation()
@@ -44,15 +43,11 @@ def main() -> None:
         return
     for number in ENDING:
         signal.signal(number, _interrupt)
-    try:
-        earlier = earlier_cells(arguments.resume, _how(machine, arguments)) if arguments.resume else []
-    except ReportError as error:
-        sys.exit(str(error))
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path("runs").absolute() / f"wan-{stamp}-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
-        failed = _measure(_cells(arguments), earlier, machine, arguments, folder, console)
+        failed = _measure(_cells(arguments), machine, arguments, folder, console)
     except KeyboardInterrupt:
         console.print(f"\nstopped; everything that was started has ended. Logs and finished cells: {folder}")
         sys.exit(130)
@@ -60,34 +55,17 @@ def main() -> None:
 
 
 def _measure(
-    cells: list[Cell],
-    earlier: list[CellResult],
-    machine: EmulationSupport,
-    arguments: argparse.Namespace,
-    folder: Path,
-    console: Console,
+    cells: list[Cell], machine: EmulationSupport, arguments: argparse.Namespace, folder: Path, console: Console
 ) -> int:
-    """Measure all cells in turn, but not those of an earlier run. A cell that fails is skipped with its reason. Returns
-    the number of failures."""
+    """Measure all cells in turn. A cell that fails is skipped with its reason. Returns the number of failures."""
     failed = 0
     outcomes: list[CellResult] = []
     skipped: list[SkippedCell] = []
     how = _how(machine, arguments)
     console.print(f"{how}\nlogs in {folder}")
-
-    def keep() -> None:
-        """Write what is known so far, so that a run which is stopped again can be resumed too."""
-        write_cells([*outcomes, *(one for one in earlier if one not in outcomes)], skipped, how, folder)
-
-    if earlier:
-        keep()
     for link, times in cells:
         dilation = times / _nodes_share(machine)
         name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {times:g}×"
-        if done := next((one for one in earlier if (one.link, one.dilation) == (link, dilation)), None):
-            outcomes.append(done)
-            _print_result(f"{name}, measured earlier", done, console)
-            continue
         if reason := machine.cannot(link.rate_mbit / dilation):
             skipped.append(SkippedCell(link, reason))
             console.print(f"{name}: {reason}")
@@ -102,12 +80,15 @@ def _measure(
             console.print(f"{name}: failed: {error}", style="red")
             continue
         outcomes.append(outcome)
-        _print_result(name, outcome, console)
-        keep()
-    write_cells(outcomes, skipped, how, folder)
+        append(folder / CELLS, outcome)
+        console.print(
+            f"{name}: X/T {outcome.x_over_t:.1f}; swarm {outcome.swarm.tokens_s:,.0f} tokens/s, "
+            f"DDP {outcome.ddp.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_max:.1f}×, "
+            f"{outcome.gain_share:.0%}; forward and backward {outcome.swarm_compute_share:.0%}"
+        )
     into = arguments.into or folder
-    write_page(outcomes, skipped, how, into, arguments.page)
-    console.print(f"figures in {folder}, page and plot in {into}")
+    write_page(outcomes, skipped, how, into / f"{arguments.page}.md")
+    console.print(f"figures in {folder}, page in {into}")
     return failed
 
 
@@ -115,34 +96,21 @@ def _cell(
     link: LinkSpec, dilation: float, machine: EmulationSupport, arguments: argparse.Namespace, folder: Path
 ) -> CellResult:
     """Measure one cell. The swarm comes before the baseline, which uses the same number of tokens per exchange, and
-    each window of it between two controls, because a virtual machine's speed changes by a tenth within minutes."""
+    between two controls, because a virtual machine's speed changes by a tenth within minutes."""
     seconds, samples = arguments.seconds * dilation, round_samples(arguments.samples, dilation)
-    lines = (link.dilated(dilation), NODES, machine.netem, arguments.seed, folder)
+    lines = (link.dilated(dilation), NODES, machine.netem, SEED, folder)
     with groups_for(machine.controller, NODES) as groups, hosts_behind(*lines, groups=groups) as hosts:
-        controls, swarms = [measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)], []
-        for window in range(arguments.windows):
-            logs = folder / f"swarm-{window + 1}"
-            logs.mkdir()
-            swarms.append(measure_swarm(hosts, seconds, samples, arguments.base_age, logs))
-            tokens_each = SystemFigures.total(swarms).tokens_each
-            like_swarm = max(2, round(tokens_each / PRESETS[PRESET].context / MICRO_BATCH)) * MICRO_BATCH
-            controls.append(measure_control(hosts, like_swarm, CONTROL_SHARE * seconds, folder))
+        before = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
+        swarm = measure_swarm(hosts, seconds, samples, folder)
+        like_swarm = max(2, round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH)) * MICRO_BATCH
+        after = measure_control(hosts, like_swarm, CONTROL_SHARE * seconds, folder)
         ddp, exchange_s = measure_ddp(hosts, like_swarm, seconds, folder)
-    control, swarm = SystemFigures.total(controls), SystemFigures.total(swarms)
     cores = os.cpu_count() or 1
-    return CellResult(link, control, swarm, ddp, exchange_s, cores, dilation, _nodes_share(machine))
+    return CellResult(link, before + after, swarm, ddp, exchange_s, cores, dilation, _nodes_share(machine))
 
 
 def _nodes_share(machine: EmulationSupport) -> float:
     return NODES_SHARE if machine.controller else 1.0
-
-
-def _print_result(name: str, outcome: CellResult, console: Console) -> None:
-    console.print(
-        f"{name}: X/T {outcome.x_over_t:.1f}; swarm {outcome.swarm.tokens_s:,.0f} tokens/s, "
-        f"DDP {outcome.ddp.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_max:.1f}×, "
-        f"{outcome.gain_share:.0%}; forward and backward {outcome.swarm_compute_share:.0%}"
-    )
 
 
 def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
@@ -153,15 +121,12 @@ def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     return (
         f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), {parts}; "
         f"links by {by}, TCP with {congestion}, {arguments.seconds:g} s a window, "
-        f"{arguments.windows} window{'s' if arguments.windows > 1 else ''} of a swarm, seed {arguments.seed}, "
-        f"{arguments.samples:g} samples of a node in a round without dilated time, "
-        f"bases at most {arguments.base_age} step{'s' if arguments.base_age > 1 else ''} old."
+        f"seed {SEED}, {arguments.samples:g} samples of a node in a round without dilated time, "
+        "bases at most 1 step old."
     )
 
 
 def _cells(arguments: argparse.Namespace) -> list[Cell]:
-    if arguments.quick:
-        return [(LinkSpec(10, 100, 0.0), 1.0)]
     links = [
         LinkSpec(rate, round_trip, percent / 100)
         for rate, round_trip, percent in product(arguments.rates, arguments.round_trips, arguments.losses)
@@ -172,8 +137,6 @@ def _cells(arguments: argparse.Namespace) -> list[Cell]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("make bench-wan", description=__doc__)
-    parser.add_argument("--thin-uplink", action="store_true", help="only a node that sends 64 kbit/s; give it first")
-    parser.add_argument("--quick", action="store_true", help="one cell: 10 Mbit/s, 100 ms, no loss")
     parser.add_argument("--rates", type=_positive, nargs="+", default=[10, 100, 1000], metavar="MBIT")
     parser.add_argument("--round-trips", type=_positive, nargs="+", default=[20, 100], metavar="MS")
     parser.add_argument("--losses", type=_percent, nargs="+", default=[0, 1], metavar="PERCENT")
@@ -190,33 +153,14 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=_positive, default=60, help="length of a window, in the emulated world; default 60"
     )
     parser.add_argument(
-        "--windows",
-        type=_whole,
-        default=1,
-        metavar="N",
-        help="windows of the swarm in a cell, each of a new swarm, with a control between two; default %(default)s",
-    )
-    parser.add_argument(
-        "--base-age", type=int, choices=range(1, 5), default=BASE_AGE, help="steps a base may be behind; default 1"
-    )
-    parser.add_argument(
         "--samples",
         type=_positive,
         default=SAMPLES,
         metavar="N",
         help=f"samples of a node in a round, without dilated time; default {SAMPLES}",
     )
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FOLDER",
-        help="the folder of a run that was stopped; its finished cells are not measured again",
-    )
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of the losses; default %(default)s")
-    parser.add_argument(
-        "--into", type=Path, metavar="FOLDER", help="folder for page and plot; default: that of the run"
-    )
-    parser.add_argument("--page", default=PAGE, metavar="NAME", help="name of page and plot; default %(default)s")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder for the page; default: that of the run")
+    parser.add_argument("--page", default=PAGE, metavar="NAME", help="name of the page; default %(default)s")
     return parser.parse_args()
 
 
@@ -224,13 +168,6 @@ def _positive(text: str) -> float:
     number = float(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"must be more than 0, not {text}")
-    return number
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
     return number
 
 

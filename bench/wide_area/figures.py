@@ -14,19 +14,13 @@ the coordinator and the line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from bench.wide_area.hosts import LinkSpec
 
 GAIN_SHARE_WANTED = 0.9
 COMPUTE_SHARE_WANTED = 0.9
 X_OVER_T_WANTED = 10.0
-DERIVED = (
-    *("cores_each", "compute_round_s", "x_over_t", "gain_max", "gain", "gain_share"),
-    *("swarm_compute_share", "ddp_compute_share"),
-)
 WANTED_AT = (10.0, 100.0)
 """The link of the goal: rate in Mbit/s and round trip in ms."""
 
@@ -72,11 +66,10 @@ class SystemFigures:
     def line_cores(self) -> float:
         return self.line_cpu_s / self.wall_s
 
-    @staticmethod
-    def total(windows: Sequence[SystemFigures]) -> SystemFigures:
-        """All windows together, of as many nodes each; at least one."""
-        totals = {name: sum(getattr(window, name) for window in windows) for name in asdict(windows[0])}
-        return SystemFigures(**totals | {"nodes": windows[0].nodes})
+    def __add__(self, other: SystemFigures) -> SystemFigures:
+        """Both windows together, of as many nodes each."""
+        totals = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return SystemFigures(**totals | {"nodes": self.nodes})
 
     def bytes_each(self) -> tuple[float, float]:
         """Bytes that one node sends and receives in one exchange."""
@@ -129,10 +122,6 @@ class CellResult:
         return self.swarm.compute_share / self.control.compute_share
 
     @property
-    def ddp_compute_share(self) -> float:
-        return self.ddp.compute_share / self.control.compute_share
-
-    @property
     def decides(self) -> bool:
         """Whether this cell decides if the goal is reached."""
         here = (self.link.rate_mbit, self.link.round_trip_ms)
@@ -146,17 +135,6 @@ class CellResult:
     @property
     def reached(self) -> bool:
         return self.gain_share >= GAIN_SHARE_WANTED and self.swarm_compute_share >= COMPUTE_SHARE_WANTED
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"derived": {name: getattr(self, name) for name in DERIVED}}
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> CellResult:
-        parts: dict[str, Any] = {
-            name: document[name] for name in ("ddp_exchange_s", "cores", "dilation", "nodes_share")
-        }
-        parts |= {name: SystemFigures(**document[name]) for name in ("control", "swarm", "ddp")}
-        return cls(LinkSpec(**document["link"]), **parts)
 
 
 @dataclass(frozen=True)

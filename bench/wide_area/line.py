@@ -42,9 +42,6 @@ class LineQuality:
     """Share of packets lost in transit, after they have occupied the line."""
     queue_bytes: int
     """Drop-tail: a packet that does not fit is dropped."""
-    jitter_ms: float = 0.0
-    """A packet takes up to so much longer, evenly distributed. Packets stay in order, so one that is late delays those
-    behind it."""
 
 
 @dataclass
@@ -69,7 +66,6 @@ class AccessLine:
         self._delay_s = quality.delay_ms / 1000
         self._random = random.Random(seed)
         self._out_s = 0.0  # when the last accepted packet leaves the sender
-        self._arrival_s = 0.0  # of the last packet in transit
         self._in_transit: deque[tuple[float, bytes]] = deque()  # by time
 
     def offer(self, packet: bytes, now_s: float) -> bool:
@@ -88,10 +84,7 @@ class AccessLine:
         self.tally.carried += 1
         self.tally.carried_bytes += len(packet)
         arrival_s = self._out_s + self._delay_s
-        if self.quality.jitter_ms:
-            arrival_s += self._random.random() * self.quality.jitter_ms / 1000
-        self._arrival_s = max(self._arrival_s, arrival_s)
-        self._in_transit.append((self._arrival_s, packet))
+        self._in_transit.append((arrival_s, packet))
         return True
 
     def due(self, now_s: float) -> list[tuple[float, bytes]]:

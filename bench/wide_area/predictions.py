@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.markdown import table
 from bench.wide_area.hosts import LinkSpec
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SAMPLES
 from thinwire_planner.cli.plan_file import parameters_of
@@ -129,17 +130,17 @@ def section(cells: Sequence[MeasuredCell]) -> str:
         "But the default rates for compress and apply, and the cost of a loss, were chosen after earlier cells of the",
         "same links had been seen. So the table shows how well the model fits, not how well it predicts.",
         f"{within} of {len(compared)} are within {WITHIN:.0%}; the target is 90% of 24 cells.\n",
-        "| link | X, s | predicted | | DDP, a step, s | predicted | | star, a round, s | predicted | |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    rows = []
     for cell in cells:
         link = cell.link
         cores = f"{cell.cores:g} {'core' if cell.cores <= 1 else 'cores'} per node"
         cells_of_row = [f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {cores}"]
         for one in (one for one in compared if one.cell is cell):
             cells_of_row += [f"{one.measured_s:.2f}", f"{one.predicted_s:.2f}", f"{one.error:+.0%}"]
-        lines.append("| " + " | ".join(cells_of_row) + " |")
-    return "\n".join([*lines, ""])
+        rows.append(cells_of_row)
+    head = ("link", "X, s", "predicted", "", "DDP, a step, s", "predicted", "", "star, a round, s", "predicted", "")
+    return "\n".join([*lines, table(head, rows)])
 
 
 def main() -> None:

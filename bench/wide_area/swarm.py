@@ -40,11 +40,11 @@ class Reading:
     line_cpu_s: float
 
 
-def measure_swarm(hosts: Hosts, seconds: float, samples: int, base_age: int, folder: Path) -> SystemFigures:
+def measure_swarm(hosts: Hosts, seconds: float, samples: int, folder: Path) -> SystemFigures:
     """Train with a swarm, and return its figures for the last `seconds`. samples: of a node in a round. Raises
     SwarmError."""
     with Programs(folder) as programs:
-        watch = start_swarm(hosts, run_toml(samples, base_age), programs, folder)
+        watch = start_swarm(hosts, run_toml(samples), programs, folder)
         sealed = sealed_samples(watch, programs)
         for sample in sealed:
             if sample.step >= WARMUP_STEPS and sample.active == len(hosts.nodes):

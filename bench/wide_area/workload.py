@@ -17,7 +17,6 @@ MICRO_BATCH = 3
 effect."""
 THREADS = 1
 SEED = 1
-BASE_AGE = 1
 
 
 def round_samples(samples: float, dilation: float) -> int:
@@ -26,8 +25,8 @@ def round_samples(samples: float, dilation: float) -> int:
     return max(1, round(samples * dilation / MICRO_BATCH)) * MICRO_BATCH
 
 
-def run_toml(samples: int, base_age: int = BASE_AGE) -> str:
-    """The run file. samples: of a node in a round. base_age: how many steps a base may be behind its round."""
+def run_toml(samples: int) -> str:
+    """The run file. samples: of a node in a round."""
     return f"""
 [model]
 preset = "{PRESET}"
@@ -39,7 +38,7 @@ warmup_steps = 10
 [round]
 pace = "barrier"
 length_ms = 30000
-base_age_max = {base_age}
+base_age_max = 1
 min_contributions = 1
 samples = {samples}
 weight_max = 8

@@ -20,7 +20,6 @@ from thinwire_coordinator.hall.access.bounds import LEAST, Bounds, open_files_fo
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.ban_watch import watch_bans
 from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.events import Event
@@ -31,6 +30,7 @@ from thinwire_coordinator.hall.ledger.bodies import StoreFails
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.orders import watch_orders
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
@@ -113,6 +113,9 @@ class Coordinator:
                 await self._main_loop(stop)
         finally:
             await self._shutdown()
+        if self._run is not None and self._run.view.stage != "complete":
+            step, steps = self._run.view.step, self._run.view.contract.schedule.steps
+            log.info("stopped at step %d of %d; the same command goes on from there", step, steps)
         if self._run is not None and (error := self._run.tasks.failed_late) is not None:
             raise error  # a script that stops the coordinator must learn that something was not written
 
@@ -160,6 +163,7 @@ class Coordinator:
         hall = open_hall(state, replayed.replica, self._workers)
         hall.events.watchers += self._watchers
         self._run = run = kind.open(Opening(hall, settings, access, replayed.retention, held_out))
+        run.pause(access.pauses.at(hall.surroundings.wall()))
         await self._monitoring.begin(run, access, replayed, self._start_worker)
         await self._listen(kind, run, access, transport)
 
@@ -204,19 +208,20 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._run.upkeep())
-        bans = loop.create_task(watch_bans(self._run, self._access.bans, self._access.bans.newest_decision))
+        access = self._access
+        orders = loop.create_task(watch_orders(self._run, access.bans, access.pauses, access.bans.newest_decision))
         rotation = loop.create_task(self._rotate())
         try:
-            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, rotation, self._run.tasks.failed)
+            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, orders, rotation, self._run.tasks.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._run.tasks.failed, upkeep, bans, rotation):
+            for end in (self._run.tasks.failed, upkeep, orders, rotation):
                 if end.done() and (error := end.exception()) is not None:
                     raise error
         finally:
             self._run.tasks.log_failures()
             stopped.cancel()
             upkeep.cancel()
-            bans.cancel()
+            orders.cancel()
             rotation.cancel()
 
     async def _rotate(self) -> None:

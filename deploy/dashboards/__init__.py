@@ -1,1 +1,1 @@
-"""Grafana's dashboards, written from one description (`description`) with Grafana's own types (`build`)."""
+"""Grafana's dashboards: each has a description in YAML here, from which its JSON is generated."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local_swarm.gossip_summary import add_gossip, print_model
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.cli.status import disagreement
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.wire.service_pb2 import StatusReply
 
@@ -59,11 +60,13 @@ def print_summary(outcome: SwarmOutcome, console: Console) -> None:
         "trained", f"{status.step} {unit}, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
     )
     if outcome.without_centre:
-        add_gossip(table, status.gossip)
+        gossip = status.gossip
+        table.add_row("disagreement", disagreement(gossip))
+        table.add_row("exchange", f"{gossip.codec}; topology {gossip.topology}, {gossip.beats} beats sealed")
     console.print(table)
     _print_bytes(status, nodes, console)
     if outcome.without_centre:
-        print_model(outcome.folder, status, console)
+        _print_model(outcome.folder, status, console)
     else:
         _print_replicas(outcome, console)
     if not outcome.loss_fell:
@@ -120,3 +123,11 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
     console.print(f"(plus {human_bytes(fetched)} of corpus and snapshot, once at the start)", style="dim")
+
+
+def _print_model(folder: Path, status: StatusReply, console: Console) -> None:
+    """Print how many nodes the model is the mean of, and the command that exports it."""
+    nodes = status.gossip.deposits
+    console.print(f"the model is the exact mean of the parameters of {nodes} nodes, which `export` gives:")
+    words = "thinwire-coordinator", "export", "--state-dir", str(folder / "coordinator"), "--out", "MODEL"
+    console.print(f"  {shlex.join(words)}", style="dim", soft_wrap=True, markup=False)

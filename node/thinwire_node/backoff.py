@@ -28,7 +28,7 @@ class Backoff:
         self._patience_s = patience_s
         self._random = randomness
         self._first_s = first_s
-        self._max_s = max_s
+        self.max_s = max_s
         self.pause_s = first_s
         """The next pause before jitter, in seconds."""
 
@@ -36,13 +36,15 @@ class Backoff:
         """Whether the next pause would exceed the patience, after `alone_s` seconds without a coordinator."""
         return self._patience_s is not None and alone_s + self.pause_s > self._patience_s
 
-    def jittered_s(self) -> float:
-        """The next pause with jitter, in seconds."""
-        return self.pause_s * self._random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+    def jittered_s(self, pause_s: float | None = None) -> float:
+        """A pause with jitter, in seconds; by default the next one."""
+        return (self.pause_s if pause_s is None else pause_s) * self._random.uniform(
+            1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER
+        )
 
     def lengthen(self) -> None:
         """Double the pause: the last attempt failed."""
-        self.pause_s = min(2 * self.pause_s, self._max_s)
+        self.pause_s = min(2 * self.pause_s, self.max_s)
 
     def reset(self) -> None:
         """Start again with the first pause: the last session made progress."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from thinwire_common.logs import tell
 from thinwire_common.os_errors import in_words, limit_in_words
+from thinwire_common.units import human_seconds
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
@@ -32,7 +33,7 @@ from thinwire_proto.errors import (
     ThinwireError,
     UsageError,
 )
-from thinwire_proto.limits import RECEIPT_WAIT_S
+from thinwire_proto.limits import LOOK_WHILE_PAUSED_S, RECEIPT_WAIT_S
 
 log = logging.getLogger("thinwire.node")
 
@@ -79,6 +80,7 @@ class Node:
         self._resyncs_in_vain = 0
         self._replaced_in_a_row = 0
         self._joined = False
+        self._told_lost = self._told_retrying = ""
         self._is_fetching = False
         self._lost_while_fetching = 0
         self.has_joined = asyncio.Event()
@@ -168,7 +170,9 @@ class Node:
         except (LinkLost, PayloadError) as error:
             what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
             text = f"{what}: {error}"
-            tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
+            is_news, self._told_lost = text != self._told_lost, text
+            level = logging.WARNING if is_news else logging.DEBUG  # not a line for each attempt of a whole night
+            tell(log, level, "node.no_session", text, joined=self._joined, reason=str(error))
             self._note_thin_line(text)
             self._count_replaced(error)
             return False
@@ -207,10 +211,16 @@ class Node:
                 f"no coordinator at {self.settings.address} for {self.settings.give_up_after_s:g} s "
                 "(--give-up-after): check the address, and that the coordinator runs"
             )
-        pause_s = backoff.pause_s
-        tell(log, logging.INFO, "node.retrying", f"trying again in {pause_s:.1f} s", pause_s=pause_s)
+        pause_s, text = backoff.pause_s, f"trying again every {backoff.max_s:.0f} s"
+        if (pause := self.record.pause) is not None and self._now() < pause.resumes:
+            pause_s = min(LOOK_WHILE_PAUSED_S, pause.resumes - self._now())
+            text = f"{pause.text}; looking again every {human_seconds(LOOK_WHILE_PAUSED_S)}"
+            self._last_contact = self._now()  # nobody need answer during a pause
+        level = logging.DEBUG if text == self._told_retrying else logging.INFO
+        self._told_retrying = text
+        tell(log, level, "node.retrying", text, pause_s=pause_s)
         with contextlib.suppress(asyncio.TimeoutError):
-            async with Within(backoff.jittered_s()):
+            async with Within(backoff.jittered_s(pause_s)):
                 await stop.wait()
         backoff.lengthen()
 
@@ -279,6 +289,7 @@ class Node:
         if name_of(admission.contract) != kind:
             raise OtherKind(f"this run uses the exchange {name_of(admission.contract)!r}, so the node connects again")
         self._joined = True
+        self._told_lost = self._told_retrying = ""
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)

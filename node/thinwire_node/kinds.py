@@ -89,7 +89,7 @@ class Kind(Protocol):
 
 
 KINDS: Kinds[type[Kind]] = Kinds(
-    "exchange",
+    "exchange.kind",
     "thinwire_node.star.kind",
     "thinwire_node.gossip.kind",
 )

@@ -12,7 +12,7 @@ from typing import Any
 from thinwire_proto.kinds import Kinds
 
 RULES: Kinds[Callable[..., Any]] = Kinds(
-    "rule",
+    "rule.kind",
     "thinwire_node.star.rules",
     "thinwire_node.gossip.rules",
 )

@@ -177,6 +177,10 @@ COORDINATOR = {
         "The coordinator refused a node that wanted to join; at most one line for each `refusal` every 10 seconds.",
         ("node_id", "refusal", "reason", "times"),
     ),
+    "coordinator.pause": EventType(
+        "The organizer has paused the run, or let it go on. until: Unix time; null: until the organizer says so.",
+        ("paused", "until"),
+    ),
     "coordinator.session_ended": EventType(
         "The coordinator has ended a node's session, because the node is banned.", ("node_id", "name", "reason")
     ),

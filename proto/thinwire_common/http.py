@@ -49,16 +49,16 @@ ClientOf = Callable[[str, Sequence[str]], str]
 """The client's IP address, from that of the connection and the values of X-Forwarded-For, in their order."""
 
 
-async def read_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The body of a request. Raises HTTPException 413 once more than `bytes_max` bytes are announced or come."""
+async def read_body(request: Request) -> bytes:
+    """The body of a request. Raises HTTPException 413 once more than BODY_BYTES_MAX bytes are announced or come."""
     announced = request.headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced) > bytes_max:
-        raise HTTPException(413, f"a body has at most {bytes_max} bytes", SAFETY)
+    if not announced.isdecimal() or int(announced) > BODY_BYTES_MAX:
+        raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes", SAFETY)
     found = b""
     async for part in request.stream():
         found += part
-        if len(found) > bytes_max:
-            raise HTTPException(413, f"a body has at most {bytes_max} bytes", SAFETY)
+        if len(found) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes", SAFETY)
     return found
 
 

@@ -1,9 +1,13 @@
-"""Counts bytes on the wire for the TCP connections of this process, from the kernel's counters (Linux only).
+"""The TCP connections of this process (Linux only): counts their bytes on the wire, and ends those that take nothing.
 
-gRPC does not expose its sockets. They are open files of this process, so this module finds those that belong to a port
-and reads `TCP_INFO`. It does not duplicate a file descriptor, because a duplicate would keep a closed connection open.
-Reading one connection takes about ten microseconds, so callers read only on request and limit how often. For a
-connection that closes between two readings, the count of the last reading stays.
+gRPC does not expose its sockets. They are open files of this process, so this module finds them there. It does not
+duplicate a file descriptor, because a duplicate would keep a closed connection open.
+
+The bytes are the kernel's (`TCP_INFO`). Reading one connection takes about ten microseconds, so callers read only on
+request and limit how often. For a connection that closes between two readings, the count of the last reading stays.
+
+gRPC ends a call with a message to the peer, which waits behind what the peer does not read. So the call, and what it
+has buffered, would stay until the peer goes. If its connection is shut down here, gRPC closes it as if the peer had.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 IPV4_BYTES, IPV6_BYTES, TCP_BYTES, TIMESTAMPS_BYTES = 20, 40, 20, 12
 IPV4_AS_IPV6 = "::ffff:"
@@ -80,38 +84,60 @@ class Connections:
 
 def wire_counts(port: int, end: End) -> dict[str, WireCount]:
     """The count of each connection with `port` at end `end`, by the kernel's name of the socket."""
-    if sys.platform != "linux":
-        return {}
     found = {}
+    for name, own in _open_sockets():
+        try:
+            count = _count(own, port, end)
+        except OSError:
+            continue  # closed meanwhile, or not a connection
+        if count is not None:
+            found[name] = count
+    return found
+
+
+def shut_down_connection(peer: str) -> bool:
+    """Shut down the connection of a peer, as gRPC names it (`ipv4:192.0.2.1:5000`). Return whether it was found."""
+    _, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if not port.isdecimal():
+        return False
+    wanted = host.strip("[]").partition("%")[0].removeprefix(IPV4_AS_IPV6), int(port)
+    for _, own in _open_sockets():
+        try:
+            address = own.getpeername()
+            if isinstance(address, tuple) and (str(address[0]).removeprefix(IPV4_AS_IPV6), address[1]) == wanted:
+                own.shutdown(socket.SHUT_RDWR)
+                return True
+        except OSError:
+            continue  # closed meanwhile, or not a connection
+    return False
+
+
+def _open_sockets() -> Iterator[tuple[str, socket.socket]]:
+    """The sockets of this process with the kernel's names. Each belongs to somebody else, and is not closed here."""
+    if sys.platform != "linux":
+        return
     with os.scandir(FILES) as files:
         for file in files:
             try:
                 name = os.readlink(file.path)  # noqa: PTH115 - creating a thousand Path objects takes longer than the reading
-                count = _count(int(file.name), port, end) if name.startswith("socket:") else None
+                if not name.startswith("socket:"):
+                    continue
+                own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=int(file.name))
             except OSError:
-                continue  # closed meanwhile, or not a connection
-            if count is not None:
-                found[name] = count
-    return found
+                continue  # closed meanwhile
+            try:
+                yield name, own
+            finally:
+                own.detach()
 
 
-@contextmanager
-def _borrowed(file: int) -> Iterator[socket.socket]:
-    """Wrap an open file of another owner in a socket, without closing the file afterwards."""
-    own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=file)
-    try:
-        yield own
-    finally:
-        own.detach()
-
-
-def _count(file: int, port: int, end: End) -> WireCount | None:
-    """Read the count of one file; None if it is not a connection with that port. Raises OSError."""
-    with _borrowed(file) as own:
-        address = own.getsockname() if end is End.OURS else own.getpeername()
-        if not isinstance(address, tuple) or address[1] != port:
-            return None
-        info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+def _count(own: socket.socket, port: int, end: End) -> WireCount | None:
+    """Read the count of one socket; None if it is not a connection with that port. Raises OSError."""
+    address = own.getsockname() if end is End.OURS else own.getpeername()
+    if not isinstance(address, tuple) or address[1] != port:
+        return None
+    info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     ipv4 = len(address) == 2 or address[0].startswith(IPV4_AS_IPV6)
     return parse_tcp_info(info, IPV4_BYTES if ipv4 else IPV6_BYTES)
 

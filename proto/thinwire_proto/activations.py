@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from contextlib import suppress
 from typing import Any, cast
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from thinwire_proto.contract import ModelSpec
 from thinwire_proto.contract.data.images import CHANNELS
-from thinwire_proto.freed_memory import give_back
 from thinwire_proto.task import Batch, Model, Task
 
 log = logging.getLogger("thinwire")
@@ -96,3 +96,10 @@ def _sample(spec: Any) -> Batch:
     if (size := getattr(spec, "image_size", 0)) > 0:
         return torch.zeros(1, CHANNELS, size, size), torch.zeros(1, dtype=torch.int64)
     return (torch.zeros(1, spec.context + 1, dtype=torch.int64),)
+
+
+def give_back() -> None:
+    """Give the freed memory of this process back to the system. glibc keeps freed memory that lies below memory in use,
+    so the process stays as large as its peak. Does nothing with other C libraries."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

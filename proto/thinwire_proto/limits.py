@@ -32,13 +32,15 @@ DIAL_NEXT_S = ROUND_TRIP_MAX_S / 8
 """An address that has not answered after this time is joined by the next one (RFC 8305 recommends 250 ms)."""
 CHALLENGE_S = CALL_S
 """A node may take so long to answer the coordinator's challenge."""
-BANS_READ_S = ROUND_TRIP_MAX_S / 2
-"""Time between two looks at the bans that the organizer's commands have written."""
+ORDERS_READ_S = ROUND_TRIP_MAX_S / 2
+"""Time between two looks at what the organizer's commands have written: bans, and a pause."""
 READ_GRACE_S = ROUND_TRIP_MAX_S / 2
 """The coordinator still reads data that arrives so soon after the end of its round, to reply that it is late."""
 BACKOFF_FIRST_S = ROUND_TRIP_MAX_S / 4
 BACKOFF_MAX_S = HEARTBEAT_S
 """First and longest pause between attempts to reach the coordinator."""
+LOOK_WHILE_PAUSED_S = 90 * ROUND_TRIP_MAX_S
+"""Time between a node's attempts to reach the coordinator of a run that is paused."""
 RECONNECT_MAX_S = ROUND_TRIP_MAX_S
 """Longest pause between attempts inside gRPC."""
 LEAVE_S = 2.5 * ROUND_TRIP_MAX_S

@@ -244,11 +244,11 @@ class DataKind(Protocol):
         """Read a file from an untrusted source. Raises PayloadError if it is not the one that the contract names."""
 
 
-TASKS: Kinds[Callable[[Any], Task]] = Kinds("model", "thinwire_proto.models")
+TASKS: Kinds[Callable[[Any], Task]] = Kinds("model.kind", "thinwire_proto.models")
 """Constructors of tasks, by `model.kind`. Each takes the spec of its kind."""
 MODEL_MAKERS: dict[str, Callable[[Any, Callable[[], None]], tuple[ModelSpec, Mapping[Blob, Path]]]] = {}
 """See `complete_model`; for the kinds of model whose run file names a local folder. Filled by the kind's own file."""
-DATA_KINDS: Kinds[DataKind] = Kinds("data", "thinwire_proto.data")
+DATA_KINDS: Kinds[DataKind] = Kinds("data.kind", "thinwire_proto.data")
 """Data kinds, by `data.kind`."""
 
 

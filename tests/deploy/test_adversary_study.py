@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.adversary.__main__ import read, write
+from bench.adversary.__main__ import RESULTS, results_in
 from bench.adversary.attacks import ATTACKS, Knowledge
 from bench.adversary.report import page
 from bench.adversary.run import play
-from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene, Study
+from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene
+from bench.studies import append
 from support.small import random_votes, shapes_contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import decode_votes, encode_votes
@@ -51,35 +52,22 @@ def test_a_coordinator_accepts_what_an_attack_sends(attack: str, turn: int) -> N
 @pytest.mark.parametrize(
     "scene",
     [
-        Scene("vote", True, "flip", 2, 1, TINY),
-        Scene("vote", True, "collude", 2, 1, TINY),
-        Scene("vote", False, NOBODY, 2, 1, TINY),
-        Scene("mean", False, "random", 2, 1, TINY),
+        Scene(True, "flip", 2, 1, TINY),
+        Scene(True, "collude", 2, 1, TINY),
+        Scene(False, NOBODY, 2, 1, TINY),
     ],
     ids=lambda scene: scene.name,
 )
 def test_a_scene_plays_and_its_result_is_read_back(scene: Scene, tmp_path: Path) -> None:
-    study = Study(TINY)
     result = play(scene)
     assert len(result.nodes) == (6 if scene.alone else 8)
     assert [node.hostile for node in result.nodes] == [False] * 6 + [True] * (len(result.nodes) - 6)
     assert result.curve[-1][0] == 3 * 6 * 16
     assert replace(play(scene), seconds=result.seconds) == result
-    if scene in study.scenes():
-        write(tmp_path / "results.json", study, {scene.name: result})
-        assert read(tmp_path / "results.json", study) == {scene.name: result}
-        assert read(tmp_path / "results.json", Study(replace(TINY, rounds=4))) == {}
-
-
-def test_without_a_judge_a_node_that_shouts_moves_the_mean_and_not_the_vote() -> None:
-    size = replace(TINY, rounds=20, samples=2, held_out=32)
-    lost = {}
-    for rule in ("vote", "mean"):
-        scene = Scene(rule, False, "flip", 1, 1, size)
-        lost[rule] = play(scene).loss / play(scene.baseline()).loss - 1
-    assert lost["mean"] > 0.05 > lost["vote"]
+    append(tmp_path / RESULTS, result)
+    assert results_in(tmp_path) == {scene: result}
 
 
 def test_the_page_follows_from_the_recorded_results() -> None:
     folder = DOCS / "adversary"
-    assert (folder / "README.md").read_text(encoding="utf-8") == page(FULL, read(folder / "results.json", FULL))
+    assert (folder / "README.md").read_text(encoding="utf-8") == page(FULL, results_in(folder))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bench.convergence.arms import ARMS, Arm
 from bench.convergence.batched import BatchedVotingMethod, DeviceMerge
-from bench.convergence.compressed import VotingMethod
+from bench.convergence.compressed import SwarmMethod
 from bench.convergence.method import Method, SwarmSize, mean
 from bench.convergence.problem import Problem
 from bench.convergence.text import Text
@@ -59,9 +59,9 @@ def losses_of(method: Method, rounds: int, local_steps: int = 1) -> list[float]:
     return [method.round(step, step * SWARM.samples)[0] for step in steps]
 
 
-def both(demo: DemoSpec) -> tuple[VotingMethod, BatchedVotingMethod]:
+def both(demo: DemoSpec) -> tuple[SwarmMethod, BatchedVotingMethod]:
     return (
-        VotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
+        SwarmMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
         BatchedVotingMethod(a_problem(), an_arm(demo), SCHEDULE, SWARM),
     )
 

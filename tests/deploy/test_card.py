@@ -11,19 +11,22 @@ import torch
 
 from bench.card.__main__ import Texts, work
 from bench.card.arms import ARMS, make_method
-from bench.card.corpus import CardText, pack, read
+from bench.card.corpus import pack, read
 from bench.card.model import CardProblem
-from bench.card.plan import QUICK, CardRun, Item, Line, read_lines
+from bench.card.plan import QUICK, CardRun, Item, Line
 from bench.convergence.method import SwarmSize
+from bench.convergence.text import Text
+from bench.studies import append
+from bench.studies import read as read_results
 from thinwire_proto.contract import ScheduleSpec
 
 CPU = torch.device("cpu")
 SCHEDULE = ScheduleSpec(learning_rate=0.01, warmup_steps=1, steps=4)
 
 
-def a_text() -> CardText:
+def a_text() -> Text:
     drawn = np.random.default_rng(1).integers(0, 256, 1 << 14, dtype=np.uint8)
-    return CardText(drawn, drawn[: 1 << 11], "0" * 64)
+    return Text(drawn, drawn[: 1 << 11], "0" * 64)
 
 
 def a_problem() -> CardProblem:
@@ -44,20 +47,21 @@ def test_each_arm_learns(arm: str) -> None:
 
 
 def test_results_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack(tmp_path / "text", [Path(__file__).parent], bytes_max=200_000, vocabulary=300)
+    pack(tmp_path / "text", (Path(__file__).parent,), bytes_max=200_000, vocabulary=300)
     packed = read(tmp_path / "text")
     assert packed.as_tokens().train.max() < 300
     texts, results, items = Texts(tmp_path / "text"), tmp_path / "card.jsonl", [Item("quick", "adamw", 1, 512 * 6)]
     work(items, texts, CPU, results, time.monotonic() + 60)
-    lines = read_lines(results)
+    lines = read_results(results, Line)
     assert len(lines) >= 4
     assert lines[-1].run.tokens == 512 * 6
-    assert Line.from_json(lines[-1].to_json()) == lines[-1]
-    results.write_text("".join(line.to_json() + "\n" for line in lines[:-1]))
+    results.unlink()
+    for line in lines[:-1]:
+        append(results, line)
     work(items, texts, CPU, results, time.monotonic() + 60)
-    again = read_lines(results)
+    again = read_results(results, Line)
     assert [line.run for line in again] == [line.run for line in lines]
     assert again[-1].loss == pytest.approx(lines[-1].loss, abs=1e-4)
     work(items, texts, CPU, results, time.monotonic() - 1)
-    assert read_lines(results) == again
+    assert read_results(results, Line) == again
     assert isinstance(lines[0].run, CardRun)

@@ -7,29 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
+from bench.convergence.__main__ import run_all
 from bench.convergence.arms import (
     ADAMW,
     ARMS,
     DEFAULT,
     GOSSIP_ARMS,
     MAIN_ARMS,
+    RATE_FACTOR,
+    RATES_MAX,
     REFERENCE,
-    rate_at,
 )
-from bench.convergence.checkpoint import Checkpoint, RunState
-from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
-from bench.convergence.report import write_report
-from bench.convergence.run import RESULTS, Result, Run, Size, settings_of, train, write
-from bench.convergence.study import StudyError, results_in
-from bench.convergence.summaries import summaries_of
+from bench.convergence.plan import RESULTS, Study, StudyError, next_runs, results_in, sweep_rates
+from bench.convergence.report import summaries_of, write_report
+from bench.convergence.run import Result, Run, Size, train
 from bench.convergence.text import stdlib
-from thinwire_proto.models import BYTE_PRESETS
+from bench.studies import append, carry_out
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
 TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 1024, 1024, (1, 2))
 """One in a hundred is held out, by a hash of its path. With so many, at least one is."""
+
+
+def rate_at(arm: str, offset: int) -> float:
+    return float(f"{ARMS[arm].rate * RATE_FACTOR**offset:.3g}")
 
 
 def result_of(run: Run, loss: float) -> Result:
@@ -40,9 +42,8 @@ def completed(study: Study, best_offset: dict[str, int]) -> list[Result]:
     """Simulate a study: the loss of a rate is its distance from the arm's best rate."""
     results: list[Result] = []
     while runs := next_runs(study, results):
-        assert set(runs) <= set(runs_at_least(study, results))  # the estimate includes all of them
         for run in runs:
-            best = rate_at(ARMS[run.arm].rate, best_offset[run.arm])
+            best = rate_at(run.arm, best_offset[run.arm])
             results.append(result_of(run, 1 + abs(math.log(run.rate / best))))
     return results
 
@@ -50,8 +51,13 @@ def completed(study: Study, best_offset: dict[str, int]) -> list[Result]:
 def test_a_sweep_extends_until_the_best_rate_is_not_at_an_edge() -> None:
     results = completed(STUDY, {ADAMW: 0, REFERENCE: -2, DEFAULT: 1})
     for arm, offset in ((ADAMW, 0), (REFERENCE, -2), (DEFAULT, 1)):
-        sweep = sweep_of(STUDY, arm, results)
-        assert (sweep.best, sweep.missing, sweep.at_edge) == (rate_at(ARMS[arm].rate, offset), (), False)
+        assert sweep_rates(STUDY.sweep(arm, results), ARMS[arm].rate) == ([], rate_at(arm, offset))
+
+
+def test_the_number_of_rates_is_bounded() -> None:
+    results = completed(STUDY, {ADAMW: 9, REFERENCE: 0, DEFAULT: 0})
+    rates = {result.run.rate for result in results if result.run.arm == ADAMW and result.run.tokens == 1000}
+    assert len(rates) == RATES_MAX
 
 
 def test_arms_without_a_centre_run_on_every_seed_and_only_with_numbers_of_nodes_that_make_sense() -> None:
@@ -66,57 +72,49 @@ def test_arms_without_a_centre_run_on_every_seed_and_only_with_numbers_of_nodes_
 
 def test_the_report_contains_the_table_and_the_plots(tmp_path: Path) -> None:
     results = completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))
-    write_report(STUDY, results, tmp_path)
+    for result in results:
+        append(tmp_path / RESULTS, replace(result, settings=ARMS[result.run.arm].settings))
+    write_report(STUDY, tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "| adamw | 4 | 0.003 | 2 | 1.0000 | 0.0000 | +0.00% |" in text
     for name in ("loss-tokens.png", "loss-bytes.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-class StoppedError(Exception):
-    pass
+def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
+    """The simulated runs send and receive 30 bytes for 1,000 parameters, in four steps of 1,024 tokens."""
+    study = replace(STUDY, size=Size(samples=4), tokens=4096)
+    by = {(one.arm, one.nodes): one for one in summaries_of(study, completed(study, dict.fromkeys(MAIN_ARMS, 0)))}
+    four, sixteen = by[DEFAULT, 4], by[DEFAULT, 16]
+    assert four.bytes_a_parameter == sixteen.bytes_a_parameter == 30 / 1000 / 4
+    assert (four.times_fewer, sixteen.times_fewer) == (12 / 0.0075, 15 / 0.0075)
 
 
-class StopsAfterTwoRounds(Checkpoint):
-    def save_if_due(self, state: RunState) -> None:
-        super().save_if_due(state)
-        if state.next_round == 2:
-            raise StoppedError
+@pytest.mark.timeout(600)  # trainings in processes that import torch
+def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) -> None:
+    """Real processes and real training: stopped after one result, continued, and one run repeated.
 
-
-ONE_OF_EACH_KIND = {arm.kind: name for name, arm in ARMS.items()} | {
-    "gossip, corrected": "gossip-sign-noise",
-    "gossip, windows": "gossip-accum",
-    "gossip, Muon": "gossip-sign-muon",
-    "gossip, pulled": "gossip-sign-muon-pull",
-}
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Size:
-    """A model of one layer, for tests in which only the order of things matters."""
-    model = BYTE_PRESETS["byte-1m"].model_copy(update={"layers": 1, "width": 64, "hidden": 64, "context": 64})
-    monkeypatch.setitem(BYTE_PRESETS, "small", model)
-    return Size("small", samples=4, held_out=8)
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH_KIND.values(), ids=ONE_OF_EACH_KIND)
-def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(name: str, tmp_path: Path, small: Size) -> None:
-    arm = ARMS[name]
-    run = Run(name, 1e-3, 1, 2, 4 * 4 * small.spec.context * arm.local_steps, small)
-    of_run = (tmp_path, run.name, settings_of(arm), stdlib().hash, 0.0)
-    cpu = torch.device("cpu")
-    with pytest.raises(StoppedError):
-        train(run, cpu, StopsAfterTwoRounds(*of_run))
-    checkpoint = Checkpoint(*of_run)
-    resumed = train(run, cpu, checkpoint)
-    assert replace(resumed, seconds=0.0) == replace(train(run, cpu), seconds=0.0)
-    checkpoint.remove()
-    assert list(tmp_path.iterdir()) == []
+    The rates beside the best one are given, as an earlier study would have left them.
+    """
+    arm, corpus, file = ARMS[DEFAULT], stdlib().hash, tmp_path / RESULTS
+    rates = [rate_at(DEFAULT, offset) for offset in (-1, 1)]
+    for rate in rates:
+        given = result_of(TINY.sweep_run(DEFAULT, rate), 100.0)
+        append(file, replace(given, settings=arm.settings, corpus=corpus))
+    first = next(carry_out(train, lambda: next_runs(TINY, results_in(tmp_path, TINY)), 2))
+    assert first.run == TINY.sweep_run(DEFAULT, arm.rate)
+    append(file, first)
+    run_all(TINY, tmp_path, 2)
+    results = results_in(tmp_path, TINY)
+    assert next_runs(TINY, results) == []
+    assert len(file.read_text().splitlines()) == len(results) == 4  # no run is repeated
+    again = train(first.run)
+    assert again.curve == first.curve
+    assert 0 < first.up < first.down
 
 
 def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
-    write(result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0), tmp_path)
+    append(tmp_path / RESULTS, result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0))
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"run": {"arm": "ad')
     with pytest.raises(StudyError, match=r"runs\.jsonl:2: is no result: .*; remove the line"):
@@ -125,17 +123,26 @@ def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
 
 def test_a_result_with_other_settings_is_refused(tmp_path: Path) -> None:
     result = result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0)
-    write(replace(result, settings={"kind": "votes"}), tmp_path)
+    append(tmp_path / RESULTS, replace(result, settings={"kind": "votes"}))
     assert len(results_in(tmp_path, TINY)) == 1
-    write(replace(result, settings={"kind": "votes", "demo": {"k": 1}}), tmp_path)
+    append(tmp_path / RESULTS, replace(result, settings={"kind": "votes", "demo": {"k": 1}}))
     with pytest.raises(StudyError, match="another demo than the arm has now"):
         results_in(tmp_path, TINY)
 
 
-@pytest.mark.parametrize(("arm", "bits"), [("gossip-sign", 1), ("gossip-accum", 32)])
+@pytest.mark.parametrize(
+    ("arm", "bits"),
+    [
+        ("gossip-sign", 1),
+        ("gossip-sign-noise", 1),
+        ("gossip-dense", 32),
+        ("gossip-sign-muon", 1),
+        ("gossip-sign-muon-pull", 1),
+    ],
+)
 def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str, bits: int) -> None:
     size = Size("byte-1m", 8, 8)
-    result = train(Run(arm, 1e-3, 1, 4, 2 * 8 * 256, size), torch.device("cpu"))
+    result = train(Run(arm, 1e-3, 1, 4, 2 * 8 * 256, size))
     assert result.single_node_loss is not None
     assert math.isfinite(result.single_node_loss)
     assert result.up == result.down

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from bench.convergence.__main__ import FULL
-from bench.convergence.report import page
-from bench.convergence.study import results_in
-from bench.convergence.summaries import summaries_of
+from bench.convergence.plan import results_in
+from bench.convergence.report import page, scaling_page
 from bench.wide_area import report as wide_area
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_on_convergence_follows_from_its_runs() -> None:
+def test_the_pages_on_convergence_follow_from_their_runs() -> None:
     results = results_in(DOCS / "convergence", FULL)
     assert results
-    assert (DOCS / "convergence" / "README.md").read_text() == page(FULL, results, summaries_of(FULL, results))
+    assert (DOCS / "convergence" / "README.md").read_text() == page(FULL, results)
+    assert (DOCS / "convergence" / "scaling.md").read_text() == scaling_page(DOCS / "convergence")
 
 
 @pytest.mark.parametrize("name", [wide_area.PAGE, "wan-long-rounds"])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from thinwire_proto.contract import RunSpec, Section, parse_run
-from tools.run_reference import PAGE, keys, kinds, values
+from tools.generated import DOCS
+from tools.run_reference import keys, kinds, values
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +23,7 @@ TABLES = list(kinds())
 def shown(section: str, kind: str) -> dict[str, Any]:
     """The defaults in the page's table of a section, of the keys that a kind has; without those that are required."""
     heading = f"## [{section}]"
-    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    _, found, rest = (DOCS / "run-file.md").read_text(encoding="utf-8").partition(f"\n{heading}\n")
     assert found, heading
     _, found, table = re.split(r"^##", rest, maxsplit=1, flags=re.MULTILINE)[0].partition("\n| key |")
     assert found or not any(keys(spec) for name, _, spec in TABLES if name == section), heading

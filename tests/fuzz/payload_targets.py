@@ -20,7 +20,7 @@ from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Levels, Merged, Signs, Votes, WholeVotes, merge, tile_ranges
+from thinwire_proto.exact.votes import Levels, Merged, Votes, WholeVotes, merge, tile_ranges
 from thinwire_proto.wire.codec import (
     contribution_bytes_max,
     decode_update,
@@ -29,7 +29,6 @@ from thinwire_proto.wire.codec import (
     encode_votes,
     update_bytes_max,
 )
-from thinwire_proto.wire.sign_form import signs_of
 from thinwire_proto.wire.whole_tiles import tiles_in
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
@@ -58,7 +57,6 @@ def payload_targets() -> list[Target]:
     leveled = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True), LEVELS) for k in (0, K, MATRIX_COMPONENTS)]
     whole = [whole_votes(LAYOUT, absent, rng) for absent in (0.0, 0.5, 1.0)]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
-    signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, 7)) for one in merged]
     contribution = (
         BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
     )
@@ -74,7 +72,7 @@ def payload_targets() -> list[Target]:
                 write_votes, check_votes_of(MATRIX_COMPONENTS), [write_votes(one) for one in whole],
                 of_all + BYTES_OVERHEAD),
         _target("update", lambda data: decode_update(data, UPDATE_LAYOUT), write_update, check_update("sign"),
-                [write_update(one) for one in updates + signs], update),
+                [write_update(one) for one in updates], update),
         _target("update with magnitudes", lambda data: decode_update(data, UPDATE_LAYOUT, "tile"), write_update,
                 check_update("tile"), [write_update(one) for one in sized_updates], update),
         _target("update in levels", lambda data: decode_update(data, UPDATE_LAYOUT, "tile", LEVELS), write_update,
@@ -165,11 +163,6 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
         merged = found.merged
         assert 0 <= found.learning_rate <= 1, "rate"
         assert 0 <= found.decay <= 1, "decay"
-        if isinstance(merged, Signs):
-            assert magnitude == "sign", "signs"
-            assert len(merged.stepped) == UPDATE_LAYOUT.tiles, "tiles"
-            assert len(merged.positive) == UPDATE_LAYOUT.parameters_in(merged.stepped), "signs of parameters"
-            return
         if isinstance(merged, Levels):
             assert len(merged.values) == UPDATE_LAYOUT.components, "values"
             assert np.abs(merged.values.astype(np.int16)).max() <= LEVELS, "levels"

@@ -87,7 +87,7 @@ HF = {"kind": "hf", "vocabulary": 256, "context": 64, "folder": "", "weights": "
         (changed() | {"model": {"kind": "os.system"}}, "there is no such kind"),
         (changed() | {"model": {"kind": "../../evil"}}, "there is no such kind"),
         (changed(model={"context": 1 << 40}), "less than or equal to 131072"),
-        ({"version": 2, "\x1b[2J\u202e": 1}, "there is no such key"),
+        ({"version": 3, "\x1b[2J\u202e": 1}, "there is no such key"),
     ],
 )
 async def test_a_hostile_contract_is_refused(tmp_path: Path, document: dict[str, Any], says: str) -> None:

@@ -53,7 +53,7 @@ def test_the_page_shows_iterations_lines_and_agreement(browser: Browser, address
         assert (cells[4], cells[5][0] != "0") == ("0 B", True)  # all through the relay
     expect(page.locator("#agreement")).to_contain_text("Distance from the mean")
     expect(page.locator("#agreement")).to_contain_text(f"at iteration {STEPS}")
-    expect(page.locator("#agreement")).to_contain_text("codec int8, in each iteration")
+    expect(page.locator("#agreement")).to_contain_text("codec int8")
     expect(page.locator("#void-rounds")).to_be_hidden()
     page.get_by_text("tokens", exact=True).first.click()
     expect(page.locator("#loss-chart")).to_contain_text("held out, single nodes; at the end, their mean")

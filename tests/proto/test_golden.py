@@ -16,7 +16,7 @@ from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.exact.votes import Merged, Votes, merge
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update
 from thinwire_proto.wire.rows import Counted, Row
 
@@ -74,7 +74,6 @@ WITH_SCALES = (
     f"9d02{RATES}01{RANKS}750702c40c28b52ffd200319000006030cc40d28b52ffd2004210000607b0000"
     "c40f28b52ffd20063100000080803f3e3f"
 )
-SIGNS = f"9602{RATES}c40106c50208" + "499224" * 173 + "49"
 
 
 @pytest.mark.parametrize("data", [BY_GAPS, BY_RANKS, WITH_CODES])
@@ -94,10 +93,3 @@ def test_updates_of_version_2_can_be_read(data: str, largest: tuple[int, int]) -
     assert update.merged.values.tolist() == [1, -1, 2, -3, 1, 1, 1, -largest[0], 1, 1, largest[1]]
     scales = update.merged.scales
     assert scales is None if data == VOTES else scales.tolist() == [0.5, 0.25, 1.0]  # type: ignore[union-attr]
-
-
-def test_signs_of_version_2_can_be_read() -> None:
-    signs = decode_update(bytes.fromhex(SIGNS), LAYOUT).merged
-    assert isinstance(signs, Signs)
-    assert signs.stepped.tolist() == [False, True, True]
-    assert signs.positive.tolist() == [position % 3 == 0 for position in range(4096 + 64)]

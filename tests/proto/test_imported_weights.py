@@ -190,12 +190,9 @@ EDITS: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] =
     "frequencies": (lambda t: t | {FREQUENCIES: torch.ones(8)}, ""),
     "DistributedDataParallel": (
         lambda t: {f"module.{name}": tensor for name, tensor in t.items()},
-        r"names of tensors begin with 'module\.', which DistributedDataParallel puts there, as in module\.",
+        r"is missing; .* but the files have module\.\S+, .*: was a wrapper saved",
     ),
-    "torch.compile": (renamed("model.", "_orig_mod.model."), r"begin with '_orig_mod\.', which torch\.compile puts"),
-    "compiled inside": (renamed("model.", "model._orig_mod."), r"contain '_orig_mod\.', .* as in model\._orig_mod\."),
-    "FSDP": (renamed("layers.0.", "layers.0._fsdp_wrapped_module."), r"contain '_fsdp_wrapped_module\.', which Fully"),
-    "Lightning": (renamed("model.", "net.model."), r"begin with 'net\.', as in net\.model\."),
+    "compiled inside": (renamed("model.", "model._orig_mod."), r"is missing; .* have model\._orig_mod\..* a wrapper"),
     "integers": (
         lambda t: t | {f"{QUERY}.weight": torch.ones(64, 64, dtype=torch.int8)},
         "has type I8; take weights in",

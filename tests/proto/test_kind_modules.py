@@ -48,7 +48,7 @@ def test_a_script_cannot_take_a_name_of_this_projects_before_it_is_imported() ->
         "topology: the name 'ring' is taken; choose another",
         "codec: the name 'sign' is taken; choose another",
         "planner: the name 'star' is taken; choose another",
-        "exchange.kind 'star' is defined by thinwire_proto.contract.exchanges.star.StarSpec and __main__.MySpec",
+        "exchange.kind: the name 'star' is taken; choose another",
         "model.kind: the name 'decoder' is taken; choose another",
         "exchange.kind: the name 'star' is taken; choose another",
     ]

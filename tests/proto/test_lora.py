@@ -16,7 +16,7 @@ from support.two_nodes import Counting, TwoNodes
 from thinwire_coordinator.hall.ledger.state_directory import create_state, keep_blobs
 from thinwire_proto import activations
 from thinwire_proto.blobs import BlobFolder, Blobs
-from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
+from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import load_replica
@@ -173,9 +173,9 @@ def test_the_contract_names_the_base_by_its_hash(tmp_path: Path) -> None:
     run = RunSpec.model_validate(
         {"model": LoraSpec(base=str(base)), "data": SlopesSpec(), "schedule": contract.schedule}
     )
-    assert contract_like(contract, run) == contract
+    assert run_differences(contract, run) == []
     other = run.model_copy(update={"model": LoraSpec(base=str(base), rank=9)})
-    assert contract_like(contract, other) != contract
+    assert run_differences(contract, other) == ["model.rank: 8 here, 9 there"]
 
 
 def test_the_coordinator_keeps_the_base_and_starts_from_an_adapter(tmp_path: Path) -> None:

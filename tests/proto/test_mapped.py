@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from thinwire_proto.exact.mapped import GIVES_BACK, MappedTensors
-from thinwire_proto.exact.parameters import hash_of
+from thinwire_proto.exact.replica import hash_of
 from thinwire_proto.exact.tensor_files import save_tensors
 
 SIDE = 1024

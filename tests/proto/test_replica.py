@@ -100,6 +100,14 @@ def test_a_snapshot_is_checked_piece_by_piece(tmp_path: Path, monkeypatch: pytes
             list(read_pieces(tmp_path / "s.safetensors", wrong))
 
 
+def test_tensors_of_another_type_or_shape_are_refused() -> None:
+    right = random_replica(small_contract()).tensors
+    name, tensor = next(iter(right.items()))
+    for wrong in ({name: tensor[:1]}, {name: tensor.double()}):
+        with pytest.raises(ReplicaError, match="not float32 of"):
+            Replica(small_contract(), right | wrong, 0, b"")
+
+
 def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
     contract = small_contract()
     path = tmp_path / "s.safetensors"

@@ -95,6 +95,7 @@ def run(tree: Path, *command: str, timeout_s: float = 300.0) -> str:
 
 
 @pytest.mark.parametrize(("removed", "left"), [("star", "gossip"), ("gossip", "star")])
+@pytest.mark.timeout(900)
 def test_the_other_exchange_works_without_it(tmp_path: Path, removed: str, left: str) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git, which names the files of the tree")

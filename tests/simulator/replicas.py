@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from thinwire_proto.exact.parameters import Parameters
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 
@@ -21,7 +21,7 @@ class SharedReplicas:
     """States by (state before, row), and fingerprints by (state, nonce)."""
 
     def __init__(self) -> None:
-        self.after: dict[tuple[bytes, bytes], tuple[bytes, Parameters]] = {}
+        self.after: dict[tuple[bytes, bytes], tuple[bytes, dict[str, Tensor]]] = {}
         self.fingerprints: dict[tuple[bytes, int], int] = {}
 
     def forget_oldest(self) -> None:
@@ -33,7 +33,7 @@ class SharedReplicas:
 
 class SharedReplica(Replica):
     def __init__(self, shared: SharedReplicas, replica: Replica) -> None:
-        super().__init__(replica.contract, replica.parameters, replica.step, replica.head)
+        super().__init__(replica.contract, replica.tensors, replica.step, replica.head, is_checked=True)
         self._shared = shared
         self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
 
@@ -47,15 +47,15 @@ class SharedReplica(Replica):
         found = self._shared.after.get((self._state, head))
         if found is None:
             before = self._state
-            self.parameters = self.parameters.clone(self.device)
+            self.tensors = self._copied()
             super().apply(update, head)
             self._state = self.state_hash()
-            self._shared.after[before, head] = (self._state, self.parameters)
+            self._shared.after[before, head] = (self._state, self.tensors)
             self._shared.forget_oldest()
             return
         if update.step != self.step:
             super().apply(update, head)  # raises
-        self._state, self.parameters = found
+        self._state, self.tensors = found
         self.step += 1
         self.head = head
 
@@ -64,6 +64,9 @@ class SharedReplica(Replica):
 
     def differ(self) -> None:
         """Flip the last bit of one parameter."""
-        self.parameters = self.parameters.clone(self.device)
+        self.tensors = self._copied()
         next(iter(self.tensors.values())).view(-1).view(torch.int32)[7] ^= 1
         self._state = self.state_hash()
+
+    def _copied(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}

@@ -231,6 +231,8 @@ VERBS: list[tuple[str, Verb]] = [
     (r"start coordinator(?: keeping (\d+))?", lambda s, keep: s.world.start_coordinator(int(keep) if keep else None)),
     (r"kill coordinator", lambda s: s.world.kill_coordinator()),
     (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
+    (r"pause for (\S+)", lambda s, span: s.world.pause(number(span))),
+    (r"resume", lambda s: s.world.resume()),
     (rf"start {NODES}", Scenario.start),
     (rf"kill {NODES}", Scenario.kill),
     (rf"{NODES} leaves?", Scenario.leave),

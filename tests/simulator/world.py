@@ -24,6 +24,7 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
@@ -34,10 +35,9 @@ from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Levels, Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
-from thinwire_proto.wire.sign_form import signs_of
 
 PATIENCE_S = 100_000.0
 """Virtual seconds to wait for a condition before the simulation fails."""
@@ -91,6 +91,7 @@ class World:
         self.put_back_in_part = 0
         """The number of times that part of an extraction was put back. `check` updates it."""
         self._wait_for = wait_for
+        self._pause: Pause | None = None
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
         make_state(self.folder, spec, seed)
@@ -111,6 +112,22 @@ class World:
         """Start the coordinator. keep: the number of snapshots to keep, with the updates since the oldest of them;
         None: keep every update and no snapshot."""
         self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
+        self._tell_pause()
+
+    def pause(self, length_s: float) -> None:
+        """The organizer pauses the run; a real coordinator reads it from access.sqlite."""
+        self._pause = Pause(self.now, self.now + length_s)
+        self._tell_pause()
+        asyncio.get_running_loop().call_later(length_s, self._tell_pause)
+
+    def resume(self) -> None:
+        self._pause = None
+        self._tell_pause()
+
+    def _tell_pause(self) -> None:
+        pause = self._pause if self._pause is not None and self._pause.holds(self.now) else None
+        if self.sim_coordinator is not None:
+            self.sim_coordinator.swarm.pause(pause)
 
     def kill_coordinator(self) -> None:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
@@ -328,12 +345,9 @@ class World:
             if isinstance(due, Levels):
                 assert isinstance(found, Levels)
                 pairs = [(found.values, due.values), (found.scales, due.scales)]
-            elif isinstance(found, Merged):
-                pairs = [(found.components, due.components), (found.values, due.values)]
             else:
-                assert isinstance(found, Signs)
-                signs = signs_of(due, layout, row.step)
-                pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
+                assert isinstance(found, Merged)
+                pairs = [(found.components, due.components), (found.values, due.values)]
             if not all(np.array_equal(one, other) for one, other in pairs):
                 raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")
 

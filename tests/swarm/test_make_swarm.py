@@ -72,7 +72,7 @@ def test_without_a_centre_the_summary_shows_lines_bytes_and_what_export_gives(tm
     assert re.search(r"^iteration 6/6 ", text, re.MULTILINE)
     assert "replicas" not in text
     assert "disagreement" in text
-    assert "sign, each iteration; topology" in text
+    assert re.search(r"sign.*; topology", text)
     assert re.search(r"node-1 .+ 0 B +[1-9][0-9.]* [kM]B +0\.\d{4} B", text)  # nothing direct, all through the relay
     assert "fp32 all-reduce" in text
     assert "the exact mean of the parameters of 2 nodes" in text

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 
 import pytest
 
 from bench.wide_area.figures import CellResult, SkippedCell, SystemFigures
 from bench.wide_area.hosts import LinkSpec
-from bench.wide_area.report import ReportError, earlier_cells, page, read_cells, write_cells
+from bench.wide_area.report import page
 
 
 def figures(tokens: int, compute_s: float, exchanges: int = 100) -> SystemFigures:
@@ -49,7 +47,6 @@ def test_gain_is_a_share_of_the_largest_possible_gain() -> None:
     assert one.gain == pytest.approx(190 / 17)
     assert one.gain_share == pytest.approx(190 / 17 / 12)
     assert one.swarm_compute_share == pytest.approx(0.94)
-    assert one.ddp_compute_share == pytest.approx(0.085)
     assert one.swarm.bytes_each() == pytest.approx((4_000_000 / 760, 8_000_000 / 760))
     assert one.decides
     assert one.reached
@@ -65,27 +62,8 @@ def test_dilation_gives_nodes_more_cores_and_keeps_shares() -> None:
     assert LinkSpec(10, 100, 0.01).dilated(2) == LinkSpec(5, 200, 0.01)
 
 
-def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_path: Path) -> None:
-    skipped = [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")]
-    write_cells([cell_result()], skipped, "some machine.", tmp_path)
-    read = read_cells(tmp_path / "cells.json")
-    assert read == ([cell_result()], skipped, "some machine.")
-    text = page(*read)
+def test_page_has_measured_and_skipped_cells() -> None:
+    text = page([cell_result()], [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")], "some machine.")
     assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core per node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
     assert "| 11.0 | 93% | 94% | met |" in text
     assert "* 1000 Mbit/s, 20 ms, 0%: skipped: for a reason" in text
-    assert json.loads((tmp_path / "cells.json").read_text())["cells"][0]["derived"]["gain_share"] == pytest.approx(
-        cell_result().gain_share
-    )
-
-
-def test_a_stopped_run_gives_its_cells_to_one_that_measures_alike(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"holds no finished cells: .*give the folder of an earlier run"):
-        earlier_cells(tmp_path, "some machine.")
-    write_cells([cell_result()], [], "some machine.", tmp_path)
-    assert earlier_cells(tmp_path, "some machine.") == [cell_result()]
-    with pytest.raises(ReportError, match="measured otherwise"):
-        earlier_cells(tmp_path, "another machine.")
-    (tmp_path / "cells.json").write_text('{"cells": [{}], "skipped": [], "how": ""}')
-    with pytest.raises(ReportError, match="holds no finished cells"):
-        earlier_cells(tmp_path, "")

@@ -25,19 +25,6 @@ def test_single_packet_takes_transmission_time_plus_delay() -> None:
     assert line.next_s is None
 
 
-def test_jitter_delays_packets_and_keeps_their_order() -> None:
-    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=1 << 20, jitter_ms=20), seed=1)
-    sizes = range(40, 540)
-    for size in sizes:
-        line.offer(bytes(size), 0.0)
-    found = line.due(99.0)
-    assert [len(packet) for _, packet in found] == list(sizes)
-    sent_s = [sum(sizes[: number + 1]) / 1_000_000 for number in range(len(sizes))]
-    extra_s = [arrival_s - out_s - 0.05 for (arrival_s, _), out_s in zip(found, sent_s, strict=True)]
-    assert min(extra_s) > -1e-9
-    assert 0.015 < max(extra_s) < 0.02 + 1e-9
-
-
 def test_full_queue_drops_packets_until_it_drains() -> None:
     line = AccessLine(LineQuality(rate_mbit=8, delay_ms=0, loss=0, queue_bytes=3000), seed=1)
     assert [line.offer(PACKET, 0.0) for _ in range(5)] == [True, True, True, False, False]

@@ -1,4 +1,7 @@
-"""The commands that say who may join. They work on access.sqlite, whether or not the coordinator runs."""
+"""The commands that say who may join, and whether the run is paused.
+
+They work on access.sqlite, whether or not the coordinator runs.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from thinwire_common.units import human_seconds, parse_seconds
 from thinwire_coordinator.hall.access.bans import ORGANIZER, Ban
 from thinwire_coordinator.hall.access.invite_strings import make_invite
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS, InviteRecord
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.access.store import AccessStore, NodeRecord
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
@@ -166,6 +170,29 @@ def _unban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> N
         print(f"{node} may join; what the coordinator had against it is forgotten")
 
 
+def _pause(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now = time.time()
+    until = arguments.until if arguments.length_s is None else now + arguments.length_s
+    pause = Pause(now, until, arguments.because)
+    store.pauses.begin(pause)
+    if arguments.json:
+        _print_json(asdict(pause))
+        return
+    print(f"the run is {pause.text}")
+    print("an open round is still sealed; `thinwire-coordinator resume` lets the run go on at once")
+
+
+def _resume(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    pause = store.pauses.at(time.time())
+    if pause is None:
+        raise ConfigError("the run is not paused")
+    store.pauses.end()
+    if arguments.json:
+        _print_json({"paused_since": pause.since})
+    else:
+        print("the run goes on, once its coordinator runs")
+
+
 def _node(store: AccessStore, given: str) -> str:
     """The id of an enrolled node from its first digits. Raises ConfigError."""
     digits = given.lower()
@@ -190,4 +217,6 @@ COMMANDS: dict[str, Callable[[AccessStore, Path, argparse.Namespace], None]] = {
     "nodes": _nodes,
     "ban": _ban,
     "unban": _unban,
+    "pause": _pause,
+    "resume": _resume,
 }

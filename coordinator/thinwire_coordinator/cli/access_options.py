@@ -1,8 +1,10 @@
-"""The command lines of `thinwire-coordinator invite`, `invites`, `revoke`, `nodes`, `ban` and `unban`."""
+"""The command lines of the commands that work on access.sqlite: who may join, and whether the run is paused."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from datetime import datetime, time, timedelta
 
 from thinwire_common.options import add_options, read_options
 from thinwire_common.units import parse_seconds
@@ -14,7 +16,7 @@ NEVER = "never"
 
 
 def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands that say who may join."""
+    """Add the commands that say who may join, and whether the run is paused."""
     invite = commands.add_parser("invite", help="make an invite; its text is alone on the last line")
     invite.add_argument("--uses", type=_count, metavar="N", help="nodes that may enrol with it; default 1")
     invite.add_argument(
@@ -50,7 +52,14 @@ def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentPa
     for command in (ban, unban):
         command.add_argument("node", metavar="NODE", help="its id, or the first digits of it")
         command.add_argument("--reason", default="", metavar="TEXT", help="kept, and told to a banned node")
+    pause = commands.add_parser("pause", help="begin no round until you resume the run, or a time has come")
+    end = pause.add_mutually_exclusive_group()
+    end.add_argument("--for", dest="length_s", type=_duration, metavar="9h", help="default: until you resume it")
+    end.add_argument("--until", type=_time, metavar="08:00", help="here, within a day, or 2026-11-30T08:00")
+    pause.add_argument("--because", default="", metavar="TEXT", help="told to the nodes and shown on the page")
+    resume = commands.add_parser("resume", help="let a paused run go on")
     named = {"invite": invite, "invites": invites, "revoke": revoke, "nodes": nodes, "ban": ban, "unban": unban}
+    named |= {"pause": pause, "resume": resume}
     for name, command in named.items():
         add_options(command, RunStateOptions, "state_dir")
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -76,6 +85,22 @@ def _duration(text: str) -> float:
         return parse_seconds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _time(text: str) -> float:
+    """Unix time in seconds. Without a time zone, it is that of this machine."""
+    now = datetime.now().astimezone()
+    try:
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
+            found = datetime.combine(now.date(), time.fromisoformat(text.zfill(5))).astimezone()
+            found = found if found > now else (found + timedelta(days=1))
+        else:
+            found = datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a time such as 08:00 or 2026-11-30T08:00, not {text}") from None
+    if found <= now:
+        raise argparse.ArgumentTypeError(f"{text} is over")
+    return found.timestamp()
 
 
 def _expiry(text: str) -> float | None:

@@ -30,9 +30,10 @@ class PeerPlace:
 
 @dataclass(frozen=True)
 class BeatAnswer:
-    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment whose places are
-    new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of held-out sets to
-    measure, on the parameters with which the part's iteration begins."""
+    """stage: waiting, paused, training, deposit or complete. text: in words. peers: those of the assignment whose
+    places are new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of
+    held-out sets to measure, on the parameters with which the part's iteration begins. resumes_in_s: of a pause; None:
+    nobody has said when it ends."""
 
     stage: str
     text: str
@@ -42,6 +43,7 @@ class BeatAnswer:
     peers: Sequence[PeerPlace] = ()
     measure_at: int = 0
     evaluate: Sequence[Part] = ()
+    resumes_in_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,14 @@ class Beats:
         if directory.phase is Phase.COLLECTING:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)
+        return self._training(known, topology, soon_s)
+
+    def _training(self, known: Participant, topology: int, soon_s: float) -> BeatAnswer:
+        """The answer to a member that trains."""
+        directory, beat_s = self.directory, self._settings.beat_s
+        if (pause := self._hall.pause) is not None:  # without a lease, a node stops within the iteration
+            left_s = pause.left_s(self._hall.surroundings.wall())
+            return BeatAnswer("paused", pause.text, soon_s, resumes_in_s=left_s)
         leases, measure_at = self._hall.leases, self.sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
         next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
@@ -216,6 +224,7 @@ class Beats:
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
             return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, evaluate=parts)
+        assert directory.topology is not None  # the member is in it
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
         return BeatAnswer("training", "", next_s, lease, assignment, peers, measure_at, parts)

@@ -27,6 +27,7 @@ from thinwire_proto.wire import service_pb2 as pb
 
 STATES = {
     "waiting": pb.BeatReply.STATE_WAITING,
+    "paused": pb.BeatReply.STATE_PAUSED,
     "training": pb.BeatReply.STATE_TRAINING,
     "deposit": pb.BeatReply.STATE_DEPOSIT,
     "complete": pb.BeatReply.STATE_COMPLETE,
@@ -130,6 +131,7 @@ def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in answer.lease],
         measure_at=answer.measure_at,
         evaluate=[evaluation_part(part) for part in answer.evaluate],
+        resumes_in_s=None if answer.resumes_in_s is None else round(answer.resumes_in_s),
     )
     given = answer.assignment
     if given is not None:

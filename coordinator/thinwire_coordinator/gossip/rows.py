@@ -72,7 +72,7 @@ class RowSealer:
 
     def show_mean(self, mean: Replica) -> None:
         """Let the coordinator's replica be the mean. To be called on the worker of the replica."""
-        self._replica.parameters, self._replica.step, self._replica.head = mean.parameters, mean.step, mean.head
+        self._replica.tensors, self._replica.step, self._replica.head = mean.tensors, mean.step, mean.head
 
     def _kept(self, measured: Measurement) -> dict[str, Any]:
         body = measured.body

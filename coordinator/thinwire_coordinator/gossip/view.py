@@ -29,12 +29,16 @@ class GossipView(RunView):
 
     @property
     def stage(self) -> Stage:
+        if self.pause is not None and self.figures.stage == "training":
+            return "paused"
         return "training" if self.figures.stage == "deposit" else self.figures.stage
 
     @property
     def condition(self) -> str:
         if self.figures.stage == "deposit":
             return "collecting the parameters of all nodes"
+        if self.pause is not None and self.stage == "paused":
+            return self.pause.text
         return waiting_for(self.figures.missing) if self.stage == "waiting" else self.stage
 
     @property
@@ -59,7 +63,7 @@ class GossipView(RunView):
         figures = self.figures
         if figures.stage == "complete":
             return {"phase": "complete", "text": "the mean of all nodes is sealed"}
-        if figures.stage != "training":
+        if self.stage != "training":
             return {"phase": "waiting", "text": self.condition}
         least, median, most = figures.iterations
         at = f"iteration {median}" if least == most else f"iterations {least} to {most}, half of them past {median}"

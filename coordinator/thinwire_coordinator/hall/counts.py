@@ -106,8 +106,6 @@ class Counts:
         self.votes_bytes = 0
         self.update_components = 0
         self.update_bytes = 0
-        self.updates: Counter[str] = Counter()
-        """By the form that the codec chose."""
         self.dense_bytes = 0
         """Bytes that all-reducing whole gradients would have sent; it would have received as many."""
         self.refused: Counter[DoorReason] = Counter()
@@ -234,7 +232,6 @@ class Counts:
         self.tokens += event.tokens
         self.update_components += event.components
         self.update_bytes += event.update_bytes
-        self.updates[event.codec] += 1
         self.dense_bytes += ring_bytes_of_all(len(event.counted), self._parameters)
         self.loss_training = event.loss
         tokens_a_sample = event.tokens // max(1, sum(entry.samples for entry in event.counted))

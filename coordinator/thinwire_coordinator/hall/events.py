@@ -104,8 +104,8 @@ class RoundSealed:
 
     step: the step that the update starts from; step + 1 updates are sealed now. loss: training loss, nats per token,
     the median over the nodes, each with the weight of its votes. components: components whose merged vote is not 0.
-    codec: the form of the codec that was smallest. gather_s: from the announcement to the end of the round. merge_s:
-    from there until the update is encoded. seal_s: from there until body and row are on disk.
+    gather_s: from the announcement to the end of the round. merge_s: from there until the update is encoded. seal_s:
+    from there until body and row are on disk.
     """
 
     round: int
@@ -118,7 +118,6 @@ class RoundSealed:
     learning_rate: float
     update_bytes: int
     components: int
-    codec: str
     gather_s: float
     merge_s: float
     seal_s: float

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from thinwire_coordinator.hall.access.door import Admits, Door
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.access.refusals import Denied
 from thinwire_coordinator.hall.copies import Copies
 from thinwire_coordinator.hall.counts import Counts
@@ -43,7 +44,7 @@ class Surroundings:
 class Hall:
     """replica: the coordinator's own. sealed: set when a row is sealed, for upkeep. Times are on the coordinator's
     clock, in seconds. began: this process. sealed_at: the newest row; before the first one, `began`. measured_step:
-    the newest step whose held-out losses were measured, finite or not."""
+    the newest step whose held-out losses were measured, finite or not. pause: the one that holds now."""
 
     state: RunState
     replica: Replica
@@ -60,6 +61,7 @@ class Hall:
     sealed_at: float
     sealed: asyncio.Event = field(default_factory=asyncio.Event)
     measured_step: int = 0
+    pause: Pause | None = None
 
     @property
     def contract(self) -> Contract:

@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
@@ -79,6 +80,9 @@ class Run(ABC):
     def start(self) -> None:
         """Nodes may call from now on."""
 
+    def hold(self) -> None:
+        """The pause in the hall has changed: begin nothing while there is one, and go on without one."""
+
     def known(self, member: Member, group: str) -> None:
         """A node has joined. group: of its address; see `access.address_groups`."""
 
@@ -96,6 +100,16 @@ class Run(ABC):
         """A member has lost its place to another node."""
 
     # what they share
+
+    def pause(self, pause: Pause | None) -> None:
+        """Take the pause that the organizer has decided; None: there is none."""
+        before, self.hall.pause = self.hall.pause, pause
+        if before == pause:
+            return
+        text = pause.text if pause is not None else "the run goes on"
+        until = pause.until if pause is not None else None
+        tell(log, logging.INFO, "coordinator.pause", text, paused=pause is not None, until=until)
+        self.hold()
 
     def make_place(self, node_id: str, group: str, *, has_counted: bool) -> bool:
         """Free a place of the full swarm for a node that wants to join. Returns False if it has to wait."""

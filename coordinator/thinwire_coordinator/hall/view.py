@@ -8,10 +8,11 @@ from typing import Any, Literal, Protocol
 
 from prometheus_client.metrics_core import Metric
 
+from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 
-Stage = Literal["waiting", "training", "complete"]
+Stage = Literal["waiting", "paused", "training", "complete"]
 Plain = dict[str, Any]
 
 
@@ -51,6 +52,11 @@ class RunView(ABC):
     @abstractmethod
     def condition(self) -> str:
         """The stage, in words."""
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that holds now."""
+        return self._hall.pause
 
     @property
     @abstractmethod

@@ -39,7 +39,8 @@ class Job(Enum):
     """Decide whether a contribution of a node was ever counted."""
     ADMIT_NODE = "admit node"
     """Decide whether an identity may join, and enrol it."""
-    READ_BANS = "read bans"
+    READ_ORDERS = "read orders"
+    """Read the bans and the pause that the organizer's commands have written."""
     WRITE_TRUST = "write trust"
     """Write the standings of nodes, and the bans that follow from them."""
     READ_ROW = "read row"
@@ -77,7 +78,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID, Job.WRITE_BEAT),
     "query": (
         Job.ADMIT_NODE,
-        Job.READ_BANS,
+        Job.READ_ORDERS,
         Job.WRITE_TRUST,
         Job.COUNT_SENT,
         Job.COMPARE_CATCH_UP,

@@ -243,7 +243,7 @@ class _Check:
         kind = union.kind_of(given)
         if kind is None:
             return ["kind"]
-        keys = [key for key in kind.spec.model_fields if key not in getattr(kind.spec, "DERIVED", ())]
+        keys = [key for key in kind.spec.model_fields if key not in kind.spec.DERIVED]
         return [*keys, "preset"] if section == "model" else keys
 
     def _value_hint(self, path: KeyPath, entry: Any) -> str:

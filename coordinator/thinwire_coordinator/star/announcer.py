@@ -84,7 +84,16 @@ class Announcer:
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
         text = self._view.condition if self._intake.current is None else "a round is open"
-        return IdleAnnouncement(self._view.term.number, self._driver.step, text, complete=self._driver.complete)
+        pause, is_complete = self._hall.pause, self._driver.complete
+        left_s = None if pause is None else pause.left_s(self._hall.surroundings.wall())
+        return IdleAnnouncement(
+            self._view.term.number,
+            self._driver.step,
+            text,
+            complete=is_complete,
+            paused=self._view.stage == "paused",
+            resumes_in_s=left_s,
+        )
 
     def _write_leases(self) -> None:
         """Write the leases and then announce them; one write at a time covers all grants made meanwhile.

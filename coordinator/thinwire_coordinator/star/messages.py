@@ -12,8 +12,13 @@ from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
 
 def announcement(told: Announcement) -> pb.Announcement:
     if not isinstance(told, RoundAnnouncement):
-        state = pb.Announcement.STATE_COMPLETE if told.complete else pb.Announcement.STATE_WAITING
-        return pb.Announcement(state=state, term=told.term, step=told.step, text=told.text)
+        state = pb.Announcement.STATE_WAITING
+        if told.complete:
+            state = pb.Announcement.STATE_COMPLETE
+        elif told.paused:
+            state = pb.Announcement.STATE_PAUSED
+        resumes_in_s = None if told.resumes_in_s is None else round(told.resumes_in_s)
+        return pb.Announcement(state=state, term=told.term, step=told.step, text=told.text, resumes_in_s=resumes_in_s)
     return pb.Announcement(
         state=pb.Announcement.STATE_ROUND,
         term=told.term,

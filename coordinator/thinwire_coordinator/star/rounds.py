@@ -122,6 +122,7 @@ class Rounds:
         if self._driver.complete:
             text = f"the run is complete: {self._driver.step} updates are sealed"
             tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.step)
+        if self._driver.complete or self._hall.pause is not None:
             self._announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:
@@ -153,7 +154,6 @@ class Rounds:
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,
                 components=out.components,
-                codec=out.form,
                 gather_s=gathered_at - current.opened,
                 merge_s=out.merge_s,
                 seal_s=out.seal_s,

@@ -21,8 +21,8 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
 from thinwire_proto.identity import statements
 from thinwire_proto.limits import FILE_WAIT_S
+from thinwire_proto.wire.codec import encode_update
 from thinwire_proto.wire.rows import Counted, Row
-from thinwire_proto.wire.sign_form import encode_smaller
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,14 @@ class SealedRound:
 class PublishedUpdate:
     """A sealed update and figures about it.
 
-    components: those of the update that are not 0. size: encoded bytes. form: votes, signs or levels. merge_s: time to
-    merge and encode. seal_s: time to write body and row. applied: done when the coordinator's replica has applied the
-    update; its result is the seconds that this took.
+    components: those of the update that are not 0. size: encoded bytes. merge_s: time to merge and encode. seal_s: time
+    to write body and row. applied: done when the coordinator's replica has applied the update; its result is the
+    seconds that this took.
     """
 
     update: Update
     components: int
     size: int
-    form: str
     merge_s: float
     seal_s: float
     applied: asyncio.Future[float]
@@ -93,9 +92,7 @@ class Sealer:
         ledger's lock; nothing is published then, and after Locked nothing is on disk.
         """
         began = self._now()
-        (update, components), (encoded, form) = await self._workers.submit(
-            Job.ENCODE_UPDATE, self._body, sealed.step, merger
-        )
+        update, components, encoded = await self._workers.submit(Job.ENCODE_UPDATE, self._body, sealed.step, merger)
         merged = self._now()
         row, out = await self._workers.submit(
             Job.WRITE_UPDATE, self._write, sealed, counted, signatures, encoded, leases and leases()
@@ -104,7 +101,7 @@ class Sealer:
         self._head = row.hash
         applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
         await self._feed.publish(out)
-        return PublishedUpdate(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
+        return PublishedUpdate(update, components, len(encoded), merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
         """Apply the update to the replica. Return the seconds that this took."""
@@ -114,10 +111,10 @@ class Sealer:
         self._replica.apply(update, head)
         return self._now() - began
 
-    def _body(self, step: int, merger: Merges) -> tuple[tuple[Update, int], tuple[bytes, str]]:
+    def _body(self, step: int, merger: Merges) -> tuple[Update, int, bytes]:
         schedule, merged = self._state.contract.schedule, merger.merged()
         update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
-        return (update, len(merged)), encode_smaller(update, self._replica.layout, self._state.contract.demo)
+        return update, len(merged), encode_update(update, self._replica.layout)
 
     def _write(
         self,

@@ -137,6 +137,11 @@ class Star(Run):
         )
         return JoinDecision(self.feed.step, take_snapshot, why)
 
+    def hold(self) -> None:
+        self.driver.hold(held=self.hall.pause is not None)
+        if self.intake.current is None:
+            self._announcer.announce_to_all()
+
     def known(self, member: Member, group: str) -> None:
         self.observer.joined(member.node_id, group)
 

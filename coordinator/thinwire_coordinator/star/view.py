@@ -37,10 +37,14 @@ class StarView(RunView):
     def stage(self) -> Stage:
         if self._driver.complete:
             return "complete"
+        if self.pause is not None and self._driver.round is None:
+            return "paused"
         return "waiting" if self._driver.round is None and self._driver.missing_nodes else "training"
 
     @property
     def condition(self) -> str:
+        if self.pause is not None and self.stage == "paused":
+            return self.pause.text
         return waiting_for(self._driver.missing_nodes) if self.stage == "waiting" else self.stage
 
     @property

@@ -17,7 +17,7 @@ import torch
 from thinwire.compression.sent import Sent
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Levels, Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Awaited:
         self._by_hash.clear()
 
     def applied(
-        self, step: int, counted: Collection[bytes], merged: Merged | Levels | Signs, layout: TileLayout
+        self, step: int, counted: Collection[bytes], merged: Merged | Levels, layout: TileLayout
     ) -> Iterator[Sent]:
         """Yield the dropped parts of our contributions, after the update of `step` was applied, which counts `counted`.
 

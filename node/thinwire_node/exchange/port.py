@@ -135,6 +135,13 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Paused(Waiting):
+    """The organizer has paused the run. text: until when, and why. resumes_in_s: None: nobody has said when."""
+
+    resumes_in_s: float | None = None
+
+
+@dataclass(frozen=True)
 class RunComplete:
     """The run is complete: there are no more rounds."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from thinwire_node.exchange.coordinator.messages import KEY_BYTES, check_number, evaluation_parts, lease_of
+from thinwire_node.exchange.coordinator.messages import KEY_BYTES, check_number, evaluation_parts, lease_of, resumes_in
 from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace, Phase
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
@@ -24,6 +24,7 @@ ADDRESS_BYTES_MAX = 255 + 6
 """A name and a port."""
 PHASES = {
     pb.BeatReply.STATE_WAITING: Phase.WAITING,
+    pb.BeatReply.STATE_PAUSED: Phase.PAUSED,
     pb.BeatReply.STATE_TRAINING: Phase.TRAINING,
     pb.BeatReply.STATE_DEPOSIT: Phase.DEPOSIT,
     pb.BeatReply.STATE_COMPLETE: Phase.COMPLETE,
@@ -66,6 +67,7 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
         places,
         reply.measure_at,
         evaluation_parts(reply.evaluate),
+        resumes_in(reply),
     )
 
 

@@ -20,6 +20,7 @@ class Phase(Enum):
     """The state of a run, as the coordinator tells it."""
 
     WAITING = "waiting"
+    PAUSED = "paused"
     TRAINING = "training"
     DEPOSIT = "deposit"
     COMPLETE = "complete"
@@ -65,7 +66,8 @@ class BeatAnswer:
     text: what a waiting node waits for. next_s: until the next report. lease: positions to train on, in order, without
     those that were reported. assignment: a new one; None if the node has the newest. places: of its peers, as far as
     they are new to this node. measure_at: the iteration whose sketch is wanted; 0: none. evaluate: parts of held-out
-    sets to measure on the parameters with which the iteration `step` of the part begins."""
+    sets to measure on the parameters with which the iteration `step` of the part begins. resumes_in_s: of a pause;
+    None: nobody has said when it ends."""
 
     phase: Phase
     text: str
@@ -75,6 +77,7 @@ class BeatAnswer:
     places: Mapping[int, PeerPlace] = field(default_factory=dict)
     measure_at: int = 0
     evaluate: tuple[EvaluationPart, ...] = ()
+    resumes_in_s: float | None = None
 
 
 class GossipExchange(Entrance, Protocol):

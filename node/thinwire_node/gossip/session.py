@@ -41,6 +41,8 @@ class GossipSession:
     ) -> None:
         self._exchange = exchange
         self._training = training
+        self._record = record
+        self._now = clocks.now
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
         fetch = self._prefetch.fetch_held_out
         self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake, own=True)
@@ -99,6 +101,10 @@ class GossipSession:
             training.reported(report)
             await training.take(answer)
             before, self._answer = self._answer, answer
+            if answer.phase is Phase.PAUSED:
+                self._record.paused(answer.text, answer.resumes_in_s, self._now())
+            else:
+                self._record.goes_on()
             if answer.phase is Phase.COMPLETE:
                 step = training.work.finished
                 tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)

@@ -17,7 +17,7 @@ from email.message import Message
 from ipaddress import ip_address
 from typing import IO, Any
 
-from thinwire_common.reach.own_address import own_address
+from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import DataAddresses
 from thinwire_proto.errors import RemoteError
 

@@ -5,6 +5,7 @@ The record outlives sessions. `report.py` takes all its figures from here."""
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -37,6 +38,15 @@ class Durations:
         self.sum_s += seconds
 
 
+@dataclass(frozen=True)
+class Pause:
+    """The organizer has paused the run. text: until when, and why. resumes: the time on this node's clock at which it
+    goes on; infinity if nobody has said."""
+
+    text: str
+    resumes: float
+
+
 @dataclass
 class Record:
     """Counts since the process started, and figures of the newest contribution."""
@@ -66,6 +76,8 @@ class Record:
     clock_jumps: int = 0
     sessions: int = 0
     sessions_lost: int = 0
+    pause: Pause | None = None
+    """What the coordinator has said last."""
 
     # figures of the newest contribution or micro-batch
     loss: float | None = None
@@ -80,6 +92,14 @@ class Record:
     speed: Speed = field(default_factory=Speed)
     measuring: Speed = field(default_factory=Speed)
     lent: LentTime = field(default_factory=LentTime)
+
+    def paused(self, text: str, resumes_in_s: float | None, now: float) -> None:
+        """The coordinator says that the run is paused."""
+        self.pause = Pause(text, now + (math.inf if resumes_in_s is None else resumes_in_s))
+
+    def goes_on(self) -> None:
+        """The coordinator says something else."""
+        self.pause = None
 
     def trained(self, samples: int, seconds: float, compute_s: float, now: float) -> None:
         """Record a micro-batch that was just trained. seconds: with the wait for the compute thread; compute_s: without

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import AnnouncedRound, Exchange
+from thinwire_node.exchange.port import AnnouncedRound, Exchange, Paused
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -38,7 +39,13 @@ async def follow_updates(exchange: Exchange, work: Work, record: Record, situati
 
 
 async def follow_rounds(
-    exchange: Exchange, work: Work, situation: Situation, prefetch: Prefetch, evaluation: Evaluation
+    exchange: Exchange,
+    work: Work,
+    record: Record,
+    situation: Situation,
+    prefetch: Prefetch,
+    evaluation: Evaluation,
+    now: Callable[[], float],
 ) -> None:
     """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node that
     listens."""
@@ -46,6 +53,10 @@ async def follow_rounds(
         await work.reached(situation.head_step)
     async with aclosing(exchange.rounds()) as announcements:
         async for announcement in announcements:
+            if isinstance(announcement, Paused):
+                record.paused(announcement.text, announcement.resumes_in_s, now())
+            else:
+                record.goes_on()
             if announcement == situation.newest:
                 continue  # it changes nothing
             if isinstance(announcement, AnnouncedRound):

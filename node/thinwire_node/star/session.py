@@ -92,7 +92,7 @@ class Session:
         train = asyncio.ensure_future(self._training.run())
         others = (
             follow_updates(exchange, work, self._record, situation),
-            follow_rounds(exchange, work, situation, self._prefetch, self._evaluation),
+            follow_rounds(exchange, work, self._record, situation, self._prefetch, self._evaluation, self._clocks.now),
             exchange.clock.keep(self._probed),
             self._delivery.run(),
             self._prefetch.run(),

@@ -1,7 +1,7 @@
 """Computes the loss and the gradients of a batch.
 
 `Compute` is the port. `TorchCompute` implements it for one device of this machine. Another implementation could use
-several cards and hold the parameters in shards by tile range (`thinwire_proto.exact.parameters`).
+several cards.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.kind_modules import KindModules
+from thinwire_proto.kinds import Kinds
 
 ITERATIONS_MAX = 400
 """Iterations that a prediction goes through at most."""
@@ -180,24 +180,11 @@ class FormulaVariant:
 
 
 Variants = Callable[[Setting], Iterator[Variant]]
-_kinds: dict[str, Variants] = {}
-_modules = KindModules("thinwire_planner.methods")
-
-
-def register_method(name: str) -> Callable[[Variants], Variants]:
-    """A decorator for a function from a setting to variants. Raises ConfigError if the name is taken."""
-
-    def put(variants: Variants) -> Variants:
-        _modules.load_before(variants)
-        if name in _kinds:
-            raise ConfigError(f"planner: the name {name!r} is taken; choose another")
-        _kinds[name] = variants
-        return variants
-
-    return put
+_KINDS: Kinds[Variants] = Kinds("planner", "thinwire_planner.methods")
+register_method = _KINDS.register
+"""A decorator for a function from a setting to variants, with its name. Raises ConfigError if the name is taken."""
 
 
 def all_variants(setting: Setting) -> Sequence[Variant]:
     """The variants of all methods, each method's together."""
-    _modules.import_for("", _kinds)
-    return [variant for name in sorted(_kinds) for variant in _kinds[name](setting)]
+    return [variant for name in sorted(_KINDS.names()) for variant in _KINDS[name](setting)]

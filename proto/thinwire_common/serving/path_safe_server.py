@@ -13,6 +13,7 @@ alone. All of it stands on names that gRPC does not promise; a test sends the pa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -20,9 +21,11 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
-from thinwire_common.serving.log_filter import filter_peer_errors
-
 UNREGISTERED: Final = "an unregistered method"
+LOG = logging.getLogger("grpc._cython.cygrpc")
+OF_PEERS = ("ExecuteBatchError raised in core", "Aborting method", "Invalid encoding on")
+"""Lines of gRPC's log that any stranger can cause, and that are left out: the other end went away in the middle of a
+stream, or sent metadata that are no text; or this end stops."""
 
 
 def path_safe_server(
@@ -31,8 +34,12 @@ def path_safe_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
     """`grpc.aio.server`, without handlers for methods that are not registered."""
-    filter_peer_errors()
+    LOG.addFilter(_is_not_of_peers)  # a second call changes nothing
     return cast(grpc.aio.Server, _Server(options, maximum_concurrent_rpcs, interceptors))
+
+
+def _is_not_of_peers(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(OF_PEERS)
 
 
 class _Server(_server.Server):

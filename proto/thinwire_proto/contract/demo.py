@@ -68,5 +68,5 @@ class DemoSpec(Section):
 
     @property
     def sends_whole_tiles(self) -> bool:
-        """Whether contributions have all components of each tile (`wire.whole_form`)."""
+        """Whether contributions have all components of each tile (`wire.whole_tiles`)."""
         return self.update_levels > 0 and self.k == TILE_EDGE**2

@@ -42,31 +42,16 @@ def parse_run(document: dict[str, Any], source: str) -> RunSpec:
         raise ConfigError(f"{source}: {_plain(error)}{because}") from None
 
 
-def contract_like(held: Contract, run: RunSpec) -> Contract:
-    """The contract that a run file asks for, completed from `held` with the manifest and the derived keys of the data.
-
-    Raises ValidationError if the two make no contract: if the file has another kind of data or model, `held` has no
-    derived keys for it.
-    """
-    return Contract.model_validate(_asked(held, run) | {"parameters": held.parameters})
-
-
-def _asked(held: Contract, run: RunSpec) -> dict[str, Any]:
-    """The sections of `contract_like`, unchecked."""
-    asked = run.model_dump()
-    for section, ours, theirs in (("data", held.data, run.data), ("model", held.model, run.model)):
-        if type(ours) is type(theirs):
-            asked[section] |= {key: getattr(ours, key) for key in (*ours.DERIVED, *ours.LOCAL)}
-    asked["model"] |= run.model.completed_like(held.model)
-    return asked
-
-
 def run_differences(held: Contract, run: RunSpec) -> list[str]:
-    """The fields in which a run file differs from a run's contract, in words. See `differences`."""
-    try:
-        return differences(held, contract_like(held, run))
-    except ValidationError:
-        here, there = held.model_dump(mode="json"), from_json(canonical_json(_asked(held, run)))
+    """The fields in which a run file differs from a run's contract, in words. See `differences`.
+
+    What a run file leaves out, because the coordinator computes it, is as in the contract.
+    """
+    here, there = held.model_dump(mode="json"), run.model_dump(mode="json")
+    for section, spec, asked in (("data", held.data, run.data), ("model", held.model, run.model)):
+        if type(spec) is type(asked):
+            there[section] |= {key: here[section][key] for key in (*spec.DERIVED, *spec.LOCAL)}
+    there["model"] |= run.model.completed_like(held.model)
     found: list[str] = []
     for section in RunSpec.model_fields:
         ours, theirs = here[section], there[section]

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from thinwire_proto.contract.sections import Section
-from thinwire_proto.kind_modules import KindModules
+from thinwire_proto.kinds import Kinds
 
 UNKNOWN_KIND = "unknown_kind"
 """The pydantic error type for a kind that is not registered."""
@@ -30,6 +30,11 @@ UNKNOWN_KIND = "unknown_kind"
 
 class KindSpec(Section):
     """A section that is one of several kinds. Each kind overrides `kind` with a literal."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ()
+    """Keys that the coordinator computes."""
+    LOCAL: ClassVar[tuple[str, ...]] = ()
+    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     kind: str
 
@@ -57,32 +62,28 @@ class TaggedUnion(Generic[Spec]):
         self.section = section
         self._base = base
         self._default = default
-        self._kinds: dict[str, Kind[Spec]] = {}
-        self._modules = KindModules(home)
+        self._specs: Kinds[type[Spec]] = Kinds(f"{section}.kind", home)
 
     def register(self, registered: type[New]) -> type[New]:
-        """Decorator that registers a spec. The default of its field `kind` is the kind's name."""
+        """Decorator that registers a spec. The default of its field `kind` is the kind's name.
+
+        Raises ConfigError if the name is taken."""
         spec, name = registered, registered.model_fields["kind"].default
         if not issubclass(spec, self._base) or not isinstance(name, str):
             raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
-        self._modules.load_before(spec)
-        known = self._kinds.get(name)
-        if known is not None and _path(known.spec) != _path(spec):
-            raise TypeError(f"{self.section}.kind {name!r} is defined by {_path(known.spec)} and {_path(spec)}")
-        self._kinds[name] = Kind(name, spec)
+        self._specs.register(name)(spec)
         return registered
 
     def find(self, name: str) -> Kind[Spec] | None:
         """The kind with this name, or None if neither thinwire nor an installed package defines it.
 
         Raises ConfigError if the kind is unknown and an installed package cannot be imported."""
-        self._modules.import_for(name, self._kinds)
-        return self._kinds.get(name)
+        spec = self._specs.find(name)
+        return None if spec is None else Kind(name, spec)
 
     def __iter__(self) -> Iterator[Kind[Spec]]:
         """All kinds, ordered by name."""
-        self.find("")
-        return iter([self._kinds[name] for name in sorted(self._kinds)])
+        return iter([Kind(name, self._specs[name]) for name in sorted(self._specs.names())])
 
     def kind_of(self, given: object) -> Kind[Spec] | None:
         """The kind of a section, given as a spec or as a table."""
@@ -105,7 +106,3 @@ class TaggedUnion(Generic[Spec]):
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.read)
-
-
-def _path(spec: type[KindSpec]) -> str:
-    return f"{spec.__module__}.{spec.__qualname__}"

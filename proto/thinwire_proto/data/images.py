@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from thinwire_proto.blobs import Blob, BlobMissing, Blobs
+from thinwire_proto.blobs import Blob, Blobs
 from thinwire_proto.contract import Contract, DataSpec, RunSpec
 from thinwire_proto.contract.data.images import CHANNELS, ImagesSpec
 from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard, read_manifest
+from thinwire_proto.data.manifest import read_manifest
 from thinwire_proto.data.shard_order import ShardOrder
+from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
-from thinwire_proto.task import DATA_KINDS, Batch, DataKind, DataSource, HeldOutSet, Made
+from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, Made
 
 HELD_OUT = "images"
 """The name of the only held-out set."""
@@ -28,32 +26,18 @@ DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 """Of red, green and blue in ImageNet; most models of timm expect images that are normalized by them."""
 
 
-class Images(DataSource):
+class Images(ShardedData):
     """A `DataSource` over shards of images. A batch is the images, float32 [samples, 3, size, size], normalized by
     MEAN and DEVIATION, and their classes, int64 [samples]."""
 
     def __init__(self, manifest: ImageManifest, spec: ImagesSpec, blobs: Blobs) -> None:
+        order = ShardOrder([[shard.tokens for shard in manifest.train]], spec.seed)
+        held_out = HeldOut(manifest.held_out, (shard.tokens for shard in manifest.held_out))
+        super().__init__(blobs, [manifest.train], order, {HELD_OUT: held_out})
         self._manifest = manifest
-        self._blobs = blobs
-        self._order = ShardOrder([[shard.tokens for shard in manifest.train]], spec.seed)
-        self._held_out_ends = list(accumulate(shard.tokens for shard in manifest.held_out))
-
-    def batch(self, positions: Sequence[int]) -> Batch:
-        places = (self._order.place(position) for position in positions)
-        return self._read([(self._manifest.train[place.shard], place.sample) for place in places])
-
-    def needs(self, positions: Iterable[range]) -> tuple[Blob, ...]:
-        found: dict[Blob, None] = {}
-        for one in positions:
-            for _, _, shard in sorted(self._order.shards(one)):
-                found[self._manifest.train[shard].blob] = None
-        return tuple(found)
 
     def blobs(self) -> Iterable[Blob]:
         return (shard.blob for shard in (*self._manifest.train, *self._manifest.held_out))
-
-    def block(self, position: int) -> range:
-        return self._order.block(position)
 
     def check(self, blob: Blob) -> None:
         """Check that every image of a shard has a class that the manifest names."""
@@ -66,41 +50,20 @@ class Images(DataSource):
                     )
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
-        return (HeldOutSet(HELD_OUT, self._held_out_ends[-1]),)
-
-    def held_out(self, name: str, samples: Sequence[int]) -> Batch:
-        return self._read([self._held_out_place(sample) for sample in samples])
-
-    def held_out_needs(self, name: str, samples: Sequence[int]) -> tuple[Blob, ...]:
-        return tuple(dict.fromkeys(self._held_out_place(sample)[0].blob for sample in samples))
+        return (HeldOutSet(HELD_OUT, self._held_out[HELD_OUT].samples),)
 
     def describe(self) -> str:
         manifest = self._manifest
         images = sum(shard.tokens for shard in manifest.train)
         return f"{images:,} images of {len(manifest.classes)} classes in {len(manifest.train)} shards"
 
-    def _held_out_place(self, sample: int) -> tuple[Shard, int]:
-        number = bisect_right(self._held_out_ends, sample)
-        return self._manifest.held_out[number], sample - (self._held_out_ends[number - 1] if number else 0)
-
-    def _read(self, places: Sequence[tuple[Shard, int]]) -> Batch:
-        """Read images by shard and number. The files are read and not mapped: see `thinwire_proto.data.tokens`."""
+    def _read(self, places: Sequence[Place]) -> Batch:
         size, record_bytes = self._manifest.image_size, self._manifest.record_bytes
         pixels = np.empty((len(places), size, size, CHANNELS), np.uint8)
         labels = np.empty(len(places), np.int64)
-        by_shard: dict[Blob, list[tuple[int, int]]] = {}
-        for row, (shard, sample) in enumerate(places):
-            by_shard.setdefault(shard.blob, []).append((row, sample))
-        for blob, rows in by_shard.items():
-            try:
-                with self._blobs.path(blob).open("rb", buffering=0) as file:
-                    for row, sample in rows:
-                        file.seek(sample * record_bytes)
-                        record = file.read(record_bytes)
-                        labels[row] = int.from_bytes(record[:LABEL_BYTES], "little")
-                        pixels[row] = np.frombuffer(record, np.uint8, offset=LABEL_BYTES).reshape(pixels.shape[1:])
-            except (FileNotFoundError, ValueError):  # it was deleted or truncated a moment ago
-                raise BlobMissing(blob) from None
+        for row, record in self._records(places, record_bytes, record_bytes):
+            labels[row] = int.from_bytes(record[:LABEL_BYTES], "little")
+            pixels[row] = np.frombuffer(record, np.uint8, offset=LABEL_BYTES).reshape(pixels.shape[1:])
         normal = (pixels.astype(np.float32) / np.float32(255) - MEAN) / DEVIATION
         return torch.from_numpy(np.ascontiguousarray(normal.transpose(0, 3, 1, 2))), torch.from_numpy(labels)
 
@@ -110,28 +73,18 @@ class ImagesKind(DataKind):
 
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         spec = images_of(run.data)
-        if not spec.folder:
-            raise ConfigError(f"data.folder must name a folder of prepared images; {PREPARE}")
-        folder = Path(spec.folder)
-        try:
-            file = (folder / MANIFEST_FILE).read_bytes()
-            manifest = read_manifest(ImageManifest, file)
-        except FileNotFoundError:
-            raise ConfigError(f"data.folder: {folder} has no {MANIFEST_FILE}; {PREPARE}") from None
-        except OSError as error:
-            raise ConfigError(f"data.folder: {folder / MANIFEST_FILE}: {error.strerror or error}") from None
-        except PayloadError as error:
-            raise ConfigError(f"data.folder: {folder / MANIFEST_FILE}: {error}; {PREPARE}") from None
+        file, manifest = read_folder(ImageManifest, spec.folder, PREPARE)
         name = hashlib.sha256(file).hexdigest()
         if spec.manifest_hash not in ("", name):
-            raise ConfigError(f"data.manifest_hash: {folder} has other data; remove the key to use them")
+            raise ConfigError(f"data.manifest_hash: {spec.folder} has other data; remove the key to use them")
         derived = {
             "manifest_hash": name,
             "manifest_bytes": len(file),
             "classes": len(manifest.classes),
             "image_size": manifest.image_size,
         }
-        blobs = _blobs_of(manifest, folder, go_on)
+        shards = (*manifest.train, *manifest.held_out)
+        blobs = paths_of((shard.blob for shard in shards), spec.folder, go_on)
         return Made(spec.model_copy(update={**derived, "folder": ""}), file, blobs)
 
     def file_bytes_max(self, spec: ImagesSpec) -> int:
@@ -150,18 +103,6 @@ def images_of(data: DataSpec) -> ImagesSpec:
     if not isinstance(data, ImagesSpec):
         raise ContractError(f"data.kind must be images here; it is {data.kind}")
     return data
-
-
-def _blobs_of(manifest: ImageManifest, folder: Path, go_on: Callable[[], None]) -> dict[Blob, Path]:
-    """All shards of a manifest, and where they are in its folder. Raises ConfigError if one is not there whole."""
-    found = {}
-    for shard in (*manifest.train, *manifest.held_out):
-        go_on()
-        path = folder / BLOBS_FOLDER / shard.hash
-        if not path.is_file() or path.stat().st_size != shard.size:
-            raise ConfigError(f"data.folder: {path} is missing or truncated; run `prepare --images` again")
-        found[shard.blob] = path
-    return found
 
 
 DATA_KINDS.register("images")(ImagesKind())

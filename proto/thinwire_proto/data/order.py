@@ -40,9 +40,5 @@ def sample_at(position: int, seed: int, samples: int) -> int:
 
 @lru_cache(maxsize=4)
 def _round_keys(seed: int, pass_number: int) -> tuple[int, ...]:
-    key = _key_of_pass(seed, pass_number)
+    key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
     return tuple(mix64(key + number * GOLDEN) for number in range(1, ROUNDS + 1))
-
-
-def _key_of_pass(seed: int, pass_number: int) -> int:
-    return mix64(mix64(seed) + (pass_number + 1) * GOLDEN)

@@ -7,7 +7,6 @@ end of a shard; a document may.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thinwire_proto.blobs import Blob, BlobMissing, Blobs
+from thinwire_proto.blobs import Blob, Blobs
 from thinwire_proto.contract import Contract, DataSpec, RunSpec
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source, read_manifest
 from thinwire_proto.data.shard_order import ShardOrder
+from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
-from thinwire_proto.task import DATA_KINDS, Batch, DataKind, DataSource, HeldOutSet, Made, Tokenizer
+from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, Made, Tokenizer
 
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
@@ -34,43 +34,30 @@ PREPARE = "make it with `thinwire-coordinator prepare`"
 Tokens = npt.NDArray[np.int64]
 
 
-class TokenShards(DataSource):
+class TokenShards(ShardedData):
     """A `DataSource` over token shards. A batch is one tensor of tokens, int64 [samples, context + 1]."""
 
     def __init__(self, manifest: Manifest, spec: TokensSpec, context: int, blobs: Blobs) -> None:
         self._manifest = manifest
         self._context = context
-        self._blobs = blobs
         self._type = np.dtype(manifest.token).newbyteorder("<")
         self._checked: set[Blob] = set()
         self._drawn = drawn_sources(manifest, spec)
-        self._train = [long_enough(source.train, context) for source in self._drawn]
-        samples = [[windows_in(shard, context) for shard in shards] for shards in self._train]
-        weights = [spec.weights[source.name] for source in self._drawn] if spec.weights else None
-        self._order = ShardOrder(samples, spec.seed, weights)
         self._shards = {shard.blob: shard for source in manifest.sources for shard in (*source.train, *source.held_out)}
-        self._held_out = {
-            source.name: _HeldOut(shards, context)
-            for source in manifest.sources
-            if (shards := long_enough(source.held_out, context))
+        train = [long_enough(source.train, context) for source in self._drawn]
+        samples = [[windows_in(shard, context) for shard in shards] for shards in train]
+        weights = [spec.weights[source.name] for source in self._drawn] if spec.weights else None
+        self._held_out_shards = {
+            source.name: shards for source in manifest.sources if (shards := long_enough(source.held_out, context))
         }
-
-    def batch(self, positions: Sequence[int]) -> Batch:
-        places = (self._order.place(position) for position in positions)
-        return self._read([(self._train[place.source][place.shard], place.sample) for place in places])
-
-    def needs(self, positions: Iterable[range]) -> tuple[Blob, ...]:
-        found: dict[Blob, None] = {}
-        for one in positions:
-            for _, source, shard in sorted(self._order.shards(one)):
-                found[self._train[source][shard].blob] = None
-        return tuple(found)
+        held_out = {
+            name: HeldOut(shards, (windows_in(shard, context) for shard in shards))
+            for name, shards in self._held_out_shards.items()
+        }
+        super().__init__(blobs, train, ShardOrder(samples, spec.seed, weights), held_out)
 
     def blobs(self) -> Iterable[Blob]:
         return self._manifest.blobs()
-
-    def block(self, position: int) -> range:
-        return self._order.block(position)
 
     def check(self, blob: Blob) -> None:
         """Check that a shard has the size of its tokens, and no token outside the vocabulary."""
@@ -89,15 +76,10 @@ class TokenShards(DataSource):
         self._checked.add(blob)
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
-        return tuple(HeldOutSet(name, found.samples, found.text_bytes) for name, found in self._held_out.items())
-
-    def held_out(self, name: str, samples: Sequence[int]) -> Batch:
-        found = self._held_out[name]
-        return self._read([found.place(sample) for sample in samples])
-
-    def held_out_needs(self, name: str, samples: Sequence[int]) -> tuple[Blob, ...]:
-        found = self._held_out[name]
-        return tuple(dict.fromkeys(found.place(sample)[0].blob for sample in samples))
+        return tuple(
+            HeldOutSet(name, self._held_out[name].samples, sum(text_bytes_in(shard, self._context) for shard in shards))
+            for name, shards in self._held_out_shards.items()
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -114,47 +96,22 @@ class TokenShards(DataSource):
         names = ", ".join(source.name for source in self._drawn)
         return f"{tokens:,} tokens in {shards} shards of {names}"
 
-    def _read(self, places: Sequence[tuple[Shard, int]]) -> Batch:
-        """Read samples by shard and number, and open each shard once. The files are read and not mapped into memory:
-        if one is truncated meanwhile, a read falls short, where a mapping would kill the process."""
-        by_shard: dict[Blob, list[tuple[int, int]]] = {}
-        for row, (shard, sample) in enumerate(places):
-            by_shard.setdefault(shard.blob, []).append((row, sample))
+    def _read(self, places: Sequence[Place]) -> Batch:
         length, found = self._context + 1, np.empty((len(places), self._context + 1), np.int64)
-        for blob, rows in by_shard.items():
-            try:
-                with self._blobs.path(blob).open("rb", buffering=0) as file:
-                    for row, sample in rows:
-                        file.seek(sample * self._context * self._type.itemsize)
-                        data = file.read(length * self._type.itemsize)
-                        found[row] = np.frombuffer(data, self._type)
-            except (FileNotFoundError, ValueError):  # it was deleted or truncated a moment ago
-                raise BlobMissing(blob) from None
+        of_token = self._type.itemsize
+        for row, record in self._records(places, self._context * of_token, length * of_token):
+            found[row] = np.frombuffer(record, self._type)
         return (torch.from_numpy(found),)
-
-
-class _HeldOut:
-    """The samples of one held-out set: those of its shards, one shard after another."""
-
-    def __init__(self, shards: Sequence[Shard], context: int) -> None:
-        self._shards = shards
-        self._starts: list[int] = []
-        self.samples = 0
-        self.text_bytes = 0
-        for shard in shards:
-            samples = windows_in(shard, context)
-            self._starts.append(self.samples)
-            self.samples += samples
-            self.text_bytes += shard.text_bytes * samples * context // shard.tokens
-
-    def place(self, sample: int) -> tuple[Shard, int]:
-        slot = bisect_right(self._starts, sample) - 1
-        return self._shards[slot], sample - self._starts[slot]
 
 
 def windows_in(shard: Shard, context: int) -> int:
     """The number of samples in a shard; adjacent ones share a token."""
     return (shard.tokens - 1) // context
+
+
+def text_bytes_in(shard: Shard, context: int) -> int:
+    """Bytes of text that the samples of a shard predict."""
+    return shard.text_bytes * windows_in(shard, context) * context // shard.tokens
 
 
 def wrong_size(shard: Shard, kind: np.dtype[Any]) -> str:
@@ -179,17 +136,15 @@ class TokensKind(DataKind):
 
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         spec = tokens_of(run.data)
-        if not spec.folder:
-            raise ConfigError(f"data.folder must name a folder of prepared data; {PREPARE}")
-        folder = Path(spec.folder)
-        file, manifest = _read_manifest_of(folder)
+        file, manifest = read_folder(Manifest, spec.folder, PREPARE)
         _check_enough(manifest, spec, run.model.context)
-        _check_tokenizer(manifest, folder)
+        _check_tokenizer(manifest, Path(spec.folder))
         name = hashlib.sha256(file).hexdigest()
         if spec.manifest_hash not in ("", name):
-            raise ConfigError(f"data.manifest_hash: {folder} has other data; remove the key to use them")
+            raise ConfigError(f"data.manifest_hash: {spec.folder} has other data; remove the key to use them")
         derived = {"manifest_hash": name, "manifest_bytes": len(file), "vocabulary": manifest.vocabulary}
-        blobs = _blobs_of(manifest, folder, go_on)
+        _check_sizes(manifest, Path(spec.folder))
+        blobs = paths_of(manifest.blobs(), spec.folder, go_on)
         return Made(spec.model_copy(update={**derived, "folder": ""}), file, blobs)
 
     def file_bytes_max(self, spec: TokensSpec) -> int:
@@ -214,19 +169,6 @@ def tokens_of(data: DataSpec) -> TokensSpec:
     if not isinstance(data, TokensSpec):
         raise ContractError(f"data.kind must be tokens here; it is {data.kind}")
     return data
-
-
-def _read_manifest_of(folder: Path) -> tuple[bytes, Manifest]:
-    path = folder / MANIFEST_FILE
-    try:
-        file = path.read_bytes()
-        return file, read_manifest(Manifest, file)
-    except FileNotFoundError:
-        raise ConfigError(f"data.folder: {folder} has no {MANIFEST_FILE}; {PREPARE}") from None
-    except OSError as error:
-        raise ConfigError(f"data.folder: {path}: {error.strerror or error}") from None
-    except PayloadError as error:
-        raise ConfigError(f"data.folder: {path}: {error}; {PREPARE}") from None
 
 
 def _check_enough(manifest: Manifest, spec: TokensSpec, context: int) -> None:
@@ -266,22 +208,12 @@ def _check_tokenizer(manifest: Manifest, folder: Path) -> None:
         )
 
 
-def _blobs_of(manifest: Manifest, folder: Path, go_on: Callable[[], None]) -> dict[Blob, Path]:
-    """All blobs of a manifest, and where they are in its folder. Raises ConfigError if one is not there whole."""
+def _check_sizes(manifest: Manifest, folder: Path) -> None:
+    """Raise ConfigError if the bytes of a shard cannot be its tokens."""
     for source in manifest.sources:
         for shard in (*source.train, *source.held_out):
             if wrong := wrong_size(shard, np.dtype(manifest.token)):
                 raise ConfigError(f"data.folder: {folder / MANIFEST_FILE}: shard {wrong}; {PREPARE}")
-    found = {}
-    for blob in manifest.blobs():
-        go_on()
-        path = folder / BLOBS_FOLDER / blob.hash
-        size = path.stat().st_size if path.is_file() else None
-        if size != blob.size:
-            what = "is missing" if size is None else f"has {size:,} bytes, and must have {blob.size:,}"
-            raise ConfigError(f"data.folder: {path} {what}; run `thinwire-coordinator prepare` again")
-        found[blob] = path
-    return found
 
 
 DATA_KINDS.register("tokens")(TokensKind())

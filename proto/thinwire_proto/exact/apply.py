@@ -27,18 +27,16 @@ from thinwire_proto.exact.tiles import (
     Batch,
     TileLayout,
 )
-from thinwire_proto.exact.votes import Levels, Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
-CHUNK_PARAMETERS = 1 << 22
-"""Parameters that `_apply_signs` handles at a time. Bounds the extra memory; does not change the result."""
 
 
 @torch.no_grad()
 def apply_votes(
     tensors: Mapping[str, Tensor],
-    merged: Merged | Levels | Signs,
+    merged: Merged | Levels,
     layout: TileLayout,
     demo: DemoSpec,
     *,
@@ -55,9 +53,6 @@ def apply_votes(
     decay: η and c, float32 numbers that are equal on all replicas.
     """
     if not layout.tensors:
-        return
-    if isinstance(merged, Signs):
-        _apply_signs(tensors, merged, layout, learning_rate, decay)
         return
     device = tensors[layout.tensors[0].name].device
 
@@ -159,26 +154,6 @@ def _of_batch(scales: Tensor, batch: Batch, layout: TileLayout) -> Tensor:
     """The scales of a batch's tiles, [n, 1, 1] or [n, 1]. scales: of all tiles."""
     of_kind = scales[: layout.matrix_tiles] if batch.is_matrix else scales[layout.matrix_tiles :]
     return of_kind[batch.tiles].view(-1, *[1] * (2 if batch.is_matrix else 1))
-
-
-def _apply_signs(
-    tensors: Mapping[str, Tensor], signs: Signs, layout: TileLayout, learning_rate: float, decay: float
-) -> None:
-    """Apply an update in sign form. The result has the same bits as with the merged votes that the signs come from."""
-    start, rate = 0, np.float32(learning_rate)
-    for tensor in layout.tensors:
-        whole = tensors[tensor.name].view(tensor.rows, tensor.columns)
-        rows = max(1, CHUNK_PARAMETERS // (tensor.columns * TILE_EDGE)) * TILE_EDGE
-        steps_of = layout.in_tiles(tensor, signs.stepped)
-        for first in range(0, tensor.rows, rows):
-            steps, theta = steps_of[first : first + rows], whole[first : first + rows]
-            end = start + int(np.count_nonzero(steps))
-            change = np.zeros(steps.shape, np.float32)
-            change[steps] = np.where(signs.positive[start:end], rate, -rate)
-            start = end
-            _decay(theta, decay)
-            theta.sub_(torch.from_numpy(change).to(theta.device))
-            flush_subnormals(theta)
 
 
 def _shape(batch: Batch) -> torch.Size:

@@ -1,9 +1,9 @@
 """The fingerprint of a replica's bits: Σ mix64(bits, position, tensor, nonce) mod 2⁶⁴.
 
-The sum uses integer arithmetic on the device that holds the parameters. Its order does not matter, so threads, batches,
-devices and shards do not change the result: the fingerprints of a replica's parts add up to that of the whole. The
-coordinator announces the nonce with the round, so a node cannot answer with an older fingerprint. Fingerprints detect
-machines that make errors. They are not cryptographic hashes and do not detect machines that lie.
+The sum uses integer arithmetic on the device that holds the parameters. Its order does not matter, so threads, batches
+and devices do not change the result. The coordinator announces the nonce with the round, so a node cannot answer with
+an older fingerprint. Fingerprints detect machines that make errors. They are not cryptographic hashes and do not detect
+machines that lie.
 
 The key of tensor t is mix64(nonce + (t + 1)·GOLDEN). Parameter p with float32 bits u adds mix64((p·2³² + u) ⊕ key),
 where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
@@ -11,8 +11,7 @@ where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -53,25 +52,18 @@ def _mix64_(x: Tensor) -> Tensor:
 
 def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
     """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1)."""
-    return fingerprint_of_runs(((number, 0, tensor) for number, tensor in enumerate(tensors)), nonce)
-
-
-def fingerprint_of_runs(runs: Iterable[tuple[int, int, Tensor]], nonce: int) -> int:
-    """The share of some runs of elements in the fingerprint, mod 2⁶⁴.
-
-    runs: (the tensor's number in the manifest, position of the run's first element in the tensor, float32 elements).
-    """
     total = 0
     batches: list[Batch] = []
-    for number, first, tensor in runs:
-        if tensor.dtype != torch.float32 or first + tensor.numel() >= TENSOR_ELEMENTS_MAX:
+    for number, tensor in enumerate(tensors):
+        if tensor.dtype != torch.float32 or tensor.numel() >= TENSOR_ELEMENTS_MAX:
             raise ValueError("a fingerprint needs float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)
         bits = tensor.detach().contiguous().view(-1).view(torch.int32)
         if bits.device.type == "cpu":
-            batches += _batches_of(bits.numpy(), key, first)
+            values = bits.numpy()
+            batches += [(values[start : start + BATCH], key, start) for start in range(0, len(values), BATCH)]
         else:
-            total += _sum(bits, key, first)
+            total += _sum(bits, key)
     by_slot: dict[int, _Cached] = {}
 
     def add_up(batch: Batch, slot: int) -> int:
@@ -82,20 +74,13 @@ def fingerprint_of_runs(runs: Iterable[tuple[int, int, Tensor]], nonce: int) -> 
     return (total + sum(process_batches(add_up, batches))) & MASK
 
 
-def _batches_of(bits: npt.NDArray[np.int32], key: int, first: int) -> Iterator[Batch]:
-    """Split a run into batches whose edges are edges of chunks too."""
-    edges = [0, *range(BATCH - first % BATCH, len(bits), BATCH), len(bits)]
-    for start, end in pairwise(edges):
-        yield bits[start:end], key, first + start
-
-
-def _sum(bits: Tensor, key: int, first: int = 0) -> int:
-    """Σ mix64((p·2³² + u) ⊕ key) over int32 bits [n] at the positions p = first, first + 1, …; on any device."""
+def _sum(bits: Tensor, key: int) -> int:
+    """Σ mix64((p·2³² + u) ⊕ key) over int32 bits [n] at the positions p = 0, 1, …; on any device."""
     sums = torch.zeros((), dtype=torch.int64, device=bits.device)  # stays on the device until the run is done
     for start in range(0, bits.numel(), CHUNK):
         x = bits[start : start + CHUNK].to(torch.int64)
         x &= 0xFFFFFFFF
-        position = torch.arange(first + start, first + start + x.numel(), device=bits.device, dtype=torch.int64)
+        position = torch.arange(start, start + x.numel(), device=bits.device, dtype=torch.int64)
         x |= position << 32
         x ^= _signed(key)
         sums += _mix64_(x).sum()
@@ -120,16 +105,14 @@ class _Cached:
         self._scratch = np.empty(self._chunk, np.uint64)
 
     def sum(self, bits: npt.NDArray[np.int32], key: int, first: int = 0) -> int:
-        """See `_sum`."""
-        total = done = 0
-        while done < len(bits):
-            inside = (first + done) % self._chunk
-            part = bits[done : done + self._chunk - inside].view(np.uint32)
-            count, end = len(part), inside + len(part)
-            self._low[inside:end] = part
+        """`_sum` of bits at the positions from `first` on, which is a multiple of the chunk."""
+        total = 0
+        for start in range(0, len(bits), self._chunk):
+            part = bits[start : start + self._chunk].view(np.uint32)
+            count = len(part)
+            self._low[:count] = part
             x = self._x[:count]
-            np.bitwise_xor(self._whole[inside:end], np.uint64(key ^ ((first + done - inside) << 32)), out=x)
+            np.bitwise_xor(self._whole[:count], np.uint64(key ^ ((first + start) << 32)), out=x)
             mix64_in_place(x, self._scratch[:count])
             total += int(x.sum())
-            done += count
         return total

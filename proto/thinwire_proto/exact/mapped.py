@@ -8,7 +8,6 @@ finds them in the cache.
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from thinwire_proto.exact.tensor_files import ABOUT, HEAD_BYTES, PIECE_BYTES
+from thinwire_proto.exact.tensor_files import PIECE_BYTES, read_head
 
 GIVES_BACK = hasattr(mmap, "MADV_DONTNEED")
 """Windows has no such call; there the pages stay until the system needs them."""
@@ -35,17 +34,15 @@ class MappedTensors:
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(HEAD_BYTES), "little")
-            header = json.loads(file.read(header_bytes))
+            entries, begin = read_head(file)
             # not ACCESS_READ, because torch has no read-only tensors
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        header.pop(ABOUT, None)
         bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
         self._base = bytes_.data_ptr()
         self.tensors: dict[str, Tensor] = {}
         """By name, in the order of the file."""
-        for name, entry in header.items():
-            start, end = (HEAD_BYTES + header_bytes + offset for offset in entry["data_offsets"])
+        for name, entry in entries.items():
+            start, end = (begin + offset for offset in entry["data_offsets"])
             self.tensors[name] = bytes_[start:end].view(torch.float32).view(entry["shape"])
 
     @contextmanager

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import OtherContract, ReplicaError
+from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.frozen import FrozenTensors
-from thinwire_proto.exact.parameters import Parameters, hash_of, load_parameters
-from thinwire_proto.exact.tensor_files import read_about, read_pieces
+from thinwire_proto.exact.tensor_files import read_about, read_pieces, read_tensors, save_tensors
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
 
@@ -31,11 +34,9 @@ STATE_LATER = "0" * 2 * HASH_BYTES
 
 @dataclass(frozen=True)
 class FrozenReplica:
-    """A replica at one step, to be written to a file while the replica goes on. parameters: the replica's, which
-    change."""
+    """A replica at one step, to be written to a file while the replica goes on."""
 
     contract: Contract
-    parameters: Parameters
     step: int
     head: bytes
     tensors: FrozenTensors
@@ -48,45 +49,35 @@ class FrozenReplica:
 class Replica:
     """The parameters θ_step. Machines that applied the same updates to the same first state hold the same bits.
 
-    tensors: the whole `Parameters`, or float32 tensors by name on one device, which are changed in place. head: hash of
-    the row of step − 1, or the genesis hash. layout: tile layout of the contract's parameters, if the caller has it.
+    tensors: float32, by name, on one device; changed in place. Subnormal values become zero. head: hash of the row of
+    step − 1, or the genesis hash. is_checked: the tensors were a replica's already, so nobody looks at them. Raises
+    ReplicaError if a tensor is missing or has the wrong type or shape.
     """
 
     def __init__(
-        self,
-        contract: Contract,
-        tensors: Parameters | dict[str, Tensor],
-        step: int,
-        head: bytes,
-        layout: TileLayout | None = None,
+        self, contract: Contract, tensors: Mapping[str, Tensor], step: int, head: bytes, *, is_checked: bool = False
     ) -> None:
         self.contract = contract
-        if not isinstance(tensors, Parameters):
-            tensors = Parameters(layout or layout_of(contract.parameters), tensors)
-        self.parameters = tensors
+        self.tensors = dict(tensors) if is_checked else _checked(tensors, self.layout)
         self.step = step
         self.head = head
         self._frozen: weakref.WeakSet[FrozenTensors] = weakref.WeakSet()
 
     @property
-    def tensors(self) -> dict[str, Tensor]:
-        return self.parameters.tensors
-
-    @property
     def layout(self) -> TileLayout:
-        return self.parameters.whole
+        return layout_of(self.contract.parameters)
 
     @property
     def device(self) -> torch.device:
-        return self.parameters.device
+        return next(iter(self.tensors.values())).device
 
     def fingerprint(self, nonce: int) -> int:
         """See `thinwire_proto.exact.fingerprint`."""
-        return self.parameters.fingerprint(nonce)
+        return fingerprint(self.tensors.values(), nonce)
 
     def state_hash(self) -> bytes:
-        """See `Parameters.state_hash`."""
-        return self.parameters.state_hash()
+        """SHA-256 of the parameters' little-endian bytes in the manifest's order."""
+        return hash_of(self.tensors.values())
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
@@ -95,8 +86,10 @@ class Replica:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
         for frozen in self.frozen:
             frozen.separate()
-        self.parameters.apply(
+        apply_votes(
+            self.tensors,
             update.merged,
+            self.layout,
             self.contract.demo,
             learning_rate=update.learning_rate,
             decay=update.decay,
@@ -106,13 +99,14 @@ class Replica:
         self.head = head
 
     def clone(self, device: torch.device | str = "cpu") -> Replica:
-        return Replica(self.contract, self.parameters.clone(device), self.step, self.head)
+        tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.tensors.items()}
+        return Replica(self.contract, tensors, self.step, self.head, is_checked=True)
 
     def freeze(self) -> FrozenReplica:
         """The replica at this step, on the CPU, without a copy in memory. To be called by the thread that applies."""
         tensors = FrozenTensors(self.tensors)
         self._frozen.add(tensors)
-        return FrozenReplica(self.contract, self.parameters, self.step, self.head, tensors)
+        return FrozenReplica(self.contract, self.step, self.head, tensors)
 
     @property
     def frozen(self) -> list[FrozenTensors]:
@@ -128,7 +122,28 @@ class Replica:
 
     def save(self, path: Path) -> None:
         """Write a snapshot (safetensors) to `path`. The caller syncs and renames the file. Raises OSError."""
-        self.parameters.save(path, about_snapshot(self, self.state_hash().hex()))
+        save_tensors(self.tensors, path, about_snapshot(self, self.state_hash().hex()))
+
+
+def hash_of(tensors: Iterable[Tensor]) -> bytes:
+    """SHA-256 of the little-endian bytes of float32 tensors, one after another."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().cpu().reshape(-1).numpy().astype("<f4", copy=False)
+        digest.update(flat.view(np.uint8).data)
+    return digest.digest()
+
+
+def _checked(tensors: Mapping[str, Tensor], layout: TileLayout) -> dict[str, Tensor]:
+    """The tensors in the manifest's order, contiguous and without subnormal values. Raises ReplicaError."""
+    found: dict[str, Tensor] = {}
+    for expected in layout.tensors:
+        name, tensor = expected.name, tensors.get(expected.name)
+        if tensor is None or tuple(tensor.shape) != expected.shape or tensor.dtype != torch.float32:
+            raise ReplicaError(f"parameter {name} is missing or is not float32 of shape {expected.shape}")
+        found[name] = tensor.contiguous()
+        flush_subnormals(found[name])
+    return found
 
 
 def about_snapshot(replica: Replica | FrozenReplica, state: str) -> dict[str, str]:
@@ -142,7 +157,7 @@ def load_replica(contract: Contract, path: Path) -> Replica:
     another contract, and OSError if the disk fails, which says nothing about the contents."""
     with _reading(path):
         step, head, state = _about(contract, path)
-        replica = Replica(contract, load_parameters(layout_of(contract.parameters), path), step, head)
+        replica = Replica(contract, read_tensors(path), step, head)
         if replica.state_hash().hex() != state:
             raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return replica

@@ -129,9 +129,9 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     start["vector"][:32] = SMALLEST_NORMAL  # the decay makes these subnormal
     votes = np.concatenate([matrix.reshape(-1), vector.reshape(-1)])
     positions = np.flatnonzero(votes)
-    update = Update(STEP, RATE, DECAY, Merged(positions, votes[positions].astype(np.int16)))
+    merged_votes = Merged(positions, votes[positions].astype(np.int16))
     replica = Replica(contract, {n: torch.from_numpy(t.copy()).to(device) for n, t in start.items()}, STEP, b"")
-    replica.apply(update, b"")
+    replica.apply(Update(STEP, RATE, DECAY, merged_votes), b"")
     different = 0
     for name, merged in (("matrix", matrix), ("vector", vector)):
         different += _step_and_compare(start, name, reference_change(merged, demo, STEP), replica)
@@ -142,15 +142,11 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     has_votes = [bool(tile.any()) for tiles_of_kind in scaled.values() for tile in tiles_of_kind]
     scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
     sized = Merged(positions, values[positions].astype(np.int16), scales[scales > 0])
-    replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
-    for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
-        x = reference_integers(tiles_of_kind).astype(np.float32)
-        different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
-    in_levels = Levels(VOTE_MAX, values.astype(np.int8), scales)
-    replica.apply(Update(STEP + 2, RATE, DECAY, in_levels), b"")
-    for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
-        x = reference_integers(tiles_of_kind).astype(np.float32)
-        different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
+    for update in (sized, Levels(VOTE_MAX, values.astype(np.int8), scales)):
+        replica.apply(Update(replica.step, RATE, DECAY, update), b"")
+        for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
+            x = reference_integers(tiles_of_kind).astype(np.float32)
+            different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
     control = _control_differs(matrix, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
     if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):

@@ -7,7 +7,7 @@ that was truncated kills it. So the library checks the header only, and the tens
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,12 +36,10 @@ DTYPES = {
 OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def save_tensors(
-    tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str], passed: Callable[[], None] | None = None
-) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
     """Write a safetensors file with `about` as metadata. The caller syncs and renames it. Raises OSError.
 
-    The tensors must not change meanwhile. passed: called after each tensor, which is not needed any longer.
+    The tensors must not change meanwhile.
     """
     names, head = head_of(tensors, about)
     try:
@@ -49,8 +47,6 @@ def save_tensors(
             file.write(head)
             for name in names:
                 _write(file, tensors[name])
-                if passed is not None:
-                    passed()
     except OSError as error:
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from None
 
@@ -75,17 +71,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     read_about(path)  # the library checks the header, and that the file is as long as it says
     found = {}
     with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(HEAD_BYTES), "little")
-        header = json.loads(file.read(header_bytes))
-        header.pop(ABOUT, None)
-        for name, entry in header.items():
+        entries, start = read_head(file)
+        for name, entry in entries.items():
             if entry["dtype"] not in OF_NAME:
                 raise SafetensorError(f"{path}: {name}: {entry['dtype']} is not known")
-            tensor = torch.empty(entry["shape"], dtype=OF_NAME[entry["dtype"]])
-            file.seek(HEAD_BYTES + header_bytes + entry["data_offsets"][0])
-            if _read(file, tensor) < tensor.numel() * tensor.element_size():
-                raise SafetensorError(f"{path}: {name}: the file ends before the tensor")
-            found[name] = tensor
+            found[name] = torch.empty(entry["shape"], dtype=OF_NAME[entry["dtype"]])
+            file.seek(start + entry["data_offsets"][0])
+            _read(file, found[name], f"{path}: {name}")
     return found
 
 
@@ -94,20 +86,26 @@ def read_pieces(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[T
     memory. Raises SafetensorError, also if a tensor is missing or has another shape, or OSError."""
     read_about(path)
     with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(HEAD_BYTES), "little")
-        header = json.loads(file.read(header_bytes))
+        entries, start = read_head(file)
         passing = torch.empty(PIECE_BYTES // 4)
         for name, shape in shapes.items():
-            entry = header.get(name)
+            entry = entries.get(name)
             if entry is None or (entry["dtype"], tuple(entry["shape"])) != (DTYPES[torch.float32], shape):
                 raise SafetensorError(f"{path}: parameter {name} is missing or is not float32 of shape {shape}")
-            start, end = entry["data_offsets"]
-            file.seek(HEAD_BYTES + header_bytes + start)
-            for offset in range(start, end, PIECE_BYTES):
+            first, end = entry["data_offsets"]
+            file.seek(start + first)
+            for offset in range(first, end, PIECE_BYTES):
                 piece = passing[: min(PIECE_BYTES, end - offset) // 4]
-                if _read(file, piece) < 4 * len(piece):
-                    raise SafetensorError(f"{path}: {name}: the file ends before the tensor")
+                _read(file, piece, f"{path}: {name}")
                 yield piece
+
+
+def read_head(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """The entries of a file's header, by the names of the tensors, and where their bytes begin."""
+    header_bytes = int.from_bytes(file.read(HEAD_BYTES), "little")
+    entries: dict[str, Any] = json.loads(file.read(header_bytes))
+    entries.pop(ABOUT, None)
+    return entries, HEAD_BYTES + header_bytes
 
 
 def read_about(path: Path) -> dict[str, str]:
@@ -123,9 +121,10 @@ def _write(file: BinaryIO, tensor: Tensor) -> None:
             file.write(bytes_of(piece.cpu()))
 
 
-def _read(file: BufferedReader, tensor: Tensor) -> int:
-    """Read a whole tensor. Returns the number of bytes, fewer at the end of the file."""
-    return file.readinto(bytes_of(tensor.view(-1))) if tensor.numel() else 0
+def _read(file: BufferedReader, tensor: Tensor, name: str) -> None:
+    """Read a whole tensor. Raises SafetensorError, which begins with `name`, at the end of the file."""
+    if tensor.numel() and file.readinto(bytes_of(tensor.view(-1))) < tensor.numel() * tensor.element_size():
+        raise SafetensorError(f"{name}: the file ends before the tensor")
 
 
 def bytes_of(flat: Tensor) -> memoryview:

@@ -165,22 +165,6 @@ class TileLayout:
             self.matrix_tiles + ((components - self.matrix_components) >> VECTOR_SHIFT),
         )
 
-    def in_tiles(self, tensor: TensorTiles, tiles: np.ndarray) -> np.ndarray:
-        """Mask of a tensor's elements that lie in the given tiles.
-
-        tiles: bool [tiles] of the whole space. Returns bool [rows, columns]; a vector is one row.
-        """
-        first = tensor.first_tile + (0 if tensor.is_matrix else self.matrix_tiles)
-        grid = tiles[first : first + tensor.tiles].reshape(tensor.tile_rows, tensor.tile_columns)
-        along = grid.repeat(TILE_EDGE, axis=1)[:, : tensor.columns]
-        return along.repeat(TILE_EDGE, axis=0)[: tensor.rows]
-
-    def parameters_in(self, tiles: np.ndarray) -> int:
-        """Number of parameters, without padding, in the given tiles; tiles: bool [tiles]."""
-        if tiles.all():
-            return self.parameters
-        return sum(int(np.count_nonzero(self.in_tiles(tensor, tiles))) for tensor in self.tensors)
-
     def matrices(self, flat: Tensor) -> Tensor:
         """The matrix tiles of a flat buffer [components], as a view [matrix_tiles, 64, 64]."""
         return flat[: self.matrix_components].view(-1, TILE_EDGE, TILE_EDGE)

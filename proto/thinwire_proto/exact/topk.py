@@ -19,7 +19,7 @@ from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64_array
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.exact.votes import Components, Levels, Merged, Signs, counts_of, nonzero_positions
+from thinwire_proto.exact.votes import Components, Levels, Merged, counts_of, nonzero_positions
 
 _WEAKNESS_BITS = 15
 _POSITIONS = MATRIX_COMPONENTS - 1
@@ -83,7 +83,7 @@ def update_bounds(layout: TileLayout, update_topk: int) -> npt.NDArray[np.int64]
     return bounds
 
 
-def check_update_topk(merged: Merged | Levels | Signs, layout: TileLayout, update_topk: int) -> None:
+def check_update_topk(merged: Merged | Levels, layout: TileLayout, update_topk: int) -> None:
     """Raise PayloadError if a tile of the update has more components than update_topk allows."""
     if not update_topk:
         return

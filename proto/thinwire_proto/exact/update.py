@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_proto.exact.votes import Levels, Merged, Signs
+from thinwire_proto.exact.votes import Levels, Merged
 
 
 @dataclass(frozen=True)
@@ -18,4 +18,4 @@ class Update:
     step: int
     learning_rate: float  # a float32
     decay: float  # a float32
-    merged: Merged | Levels | Signs
+    merged: Merged | Levels

@@ -126,19 +126,6 @@ class Levels:
         return int(np.count_nonzero(self.values))
 
 
-@dataclass(frozen=True)
-class Signs:
-    """Merged votes reduced to step directions, for contracts that step by signs alone
-    (`thinwire_proto.wire.sign_form`).
-
-    It says which tiles step, and for each parameter in them, in the manifest's order and row-major, whether sign(X) is
-    +.
-    """
-
-    stepped: npt.NDArray[np.bool_]  # [tiles]
-    positive: npt.NDArray[np.bool_]  # [parameters in tiles that step]
-
-
 class Selection(Protocol):
     """Chooses the merged components that an update contains; see `thinwire_proto.exact.topk`."""
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.kind_modules import KindModules
+from thinwire_proto.kinds import Kinds
 
 VERSION = 1
 """The first byte of each body."""
@@ -76,35 +76,22 @@ class Codec(ABC):
         """See `decode`. body: without the version."""
 
 
-_kinds: dict[str, type[Codec]] = {}
-_modules = KindModules("thinwire_proto.gossip.codecs")
-
-
-def register_codec(name: str) -> Callable[[type[Codec]], type[Codec]]:
-    """A decorator for a class of `Codec`. Raises ConfigError if the name is taken."""
-
-    def put(make: type[Codec]) -> type[Codec]:
-        _modules.load_before(make)
-        if name in _kinds:
-            raise ConfigError(f"codec: the name {name!r} is taken; choose another")
-        _kinds[name] = make
-        return make
-
-    return put
+_KINDS: Kinds[type[Codec]] = Kinds("codec", "thinwire_proto.gossip.codecs")
+register_codec = _KINDS.register
+"""A decorator for a class of `Codec`, with its name. Raises ConfigError if the name is taken."""
 
 
 def codec_names() -> tuple[str, ...]:
     """The names of this project's kinds and of all that were registered, in alphabetical order."""
-    _modules.import_for("", _kinds)
-    return tuple(sorted(_kinds))
+    return tuple(sorted(_KINDS.names()))
 
 
 def make_codec(name: str, layout: TileLayout) -> Codec:
     """Make the codec of this name. Raises ConfigError if there is none."""
-    _modules.import_for(name, _kinds)
-    if name not in _kinds:
+    kind = _KINDS.find(name)
+    if kind is None:
         raise ConfigError(f"codec: there is no {name!r}; there are {', '.join(codec_names())}")
-    return _kinds[name](layout)
+    return kind(layout)
 
 
 def check_length(body: Bytes, expected: int) -> None:

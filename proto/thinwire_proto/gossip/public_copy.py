@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.apply import flush_subnormals
-from thinwire_proto.exact.fingerprint import fingerprint_of_runs
+from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.tiles import TileLayout
 
 FINGERPRINT_PARTS = 16
@@ -41,7 +41,7 @@ class PublicCopy:
         """The fingerprint of this sequence's part; see `thinwire_proto.exact.fingerprint`."""
         part, size = self.sequence % FINGERPRINT_PARTS, -(-len(self.flat) // FINGERPRINT_PARTS)
         values = self.flat[part * size : (part + 1) * size]
-        return fingerprint_of_runs([(0, part * size, values)], self.sequence)
+        return fingerprint([values], self.sequence)
 
     @classmethod
     def at(cls, layout: TileLayout, flat: Tensor, sequence: int) -> PublicCopy:

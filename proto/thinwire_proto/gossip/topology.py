@@ -14,7 +14,7 @@ from operator import index
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.mixing import Edge, Mixing, check_stochastic, contraction, metropolis, push
-from thinwire_proto.kind_modules import KindModules
+from thinwire_proto.kinds import Kinds
 
 AUTO = "auto"
 CONTRACTION_MAX = 1 - 1e-9
@@ -52,12 +52,6 @@ Edges = Sequence[Iterable[Edge]]
 
 
 @dataclass(frozen=True)
-class TopologyKind:
-    edges: Callable[[Layout], Edges]
-    is_directed: bool
-
-
-@dataclass(frozen=True)
 class Topology:
     """A checked topology. mixings: the weights of each iteration of its cycle. layout: also counts nodes that were
     absent when it was made."""
@@ -87,8 +81,9 @@ class Topology:
         return tuple(sorted(joined))
 
 
-_kinds: dict[str, TopologyKind] = {}
-_modules = KindModules("thinwire_proto.gossip.topologies")
+_KINDS: Kinds[Callable[[Layout], Edges]] = Kinds("topology", "thinwire_proto.gossip.topologies")
+_one_way: set[str] = set()
+"""Names of kinds whose edges are one-way."""
 
 
 def register_topology(
@@ -96,12 +91,13 @@ def register_topology(
 ) -> Callable[[Callable[[Layout], Edges]], Callable[[Layout], Edges]]:
     """A decorator for a function from the layout to the edges of each iteration. Raises ConfigError if the name is
     taken."""
+    if name == AUTO:
+        raise ConfigError(f"topology: the name {name!r} is taken; choose another")
 
     def put(edges: Callable[[Layout], Edges]) -> Callable[[Layout], Edges]:
-        _modules.load_before(edges)
-        if name == AUTO or name in _kinds:
-            raise ConfigError(f"topology: the name {name!r} is taken; choose another")
-        _kinds[name] = TopologyKind(edges, directed)
+        _KINDS.register(name)(edges)
+        if directed:
+            _one_way.add(name)
         return edges
 
     return put
@@ -110,8 +106,7 @@ def register_topology(
 def topology_names(*, directed: bool | None = None) -> tuple[str, ...]:
     """The names of this project's kinds and of all that were registered, in alphabetical order. directed: only those
     whose edges are one-way, or only the others."""
-    _modules.import_for("", _kinds)
-    return tuple(sorted(name for name, kind in _kinds.items() if directed in (None, kind.is_directed)))
+    return tuple(sorted(name for name in _KINDS.names() if directed in (None, name in _one_way)))
 
 
 def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> Topology:
@@ -119,18 +114,18 @@ def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> To
     edges are left out, and the others count as nodes 0, 1, … in their order. Raises ConfigError if the name is unknown,
     or if the topology would not bring all nodes to one mean."""
     chosen = _automatic(layout) if name == AUTO else name
-    _modules.import_for(chosen, _kinds)
-    if chosen not in _kinds:
+    edges_of = _KINDS.find(chosen)
+    if edges_of is None:
         raise ConfigError(f"topology: there is no {chosen!r}; there are {', '.join((AUTO, *topology_names()))}")
-    kind = _kinds[chosen]
-    weigh = push if kind.is_directed else metropolis
+    is_directed = chosen in _one_way
+    weigh = push if is_directed else metropolis
     nodes = layout.nodes - len(set(absent))
-    mixings = tuple(weigh(nodes, edges) for edges in _present(_cycle(chosen, kind.edges(layout)), layout, absent))
+    mixings = tuple(weigh(nodes, edges) for edges in _present(_cycle(chosen, edges_of(layout)), layout, absent))
     if not mixings:
         raise ConfigError(f"topology {chosen!r}: its cycle has no iteration")
     for mixing in mixings:
-        check_stochastic(mixing, doubly=not kind.is_directed)
-    topology = Topology(chosen, layout, mixings, kind.is_directed)
+        check_stochastic(mixing, doubly=not is_directed)
+    topology = Topology(chosen, layout, mixings, is_directed)
     if not _is_connected(topology):
         raise ConfigError(f"topology {chosen!r}: with {_counted(layout, nodes)}, some never hear of some others")
     if nodes <= DENSE_NODES_MAX and topology.contraction > CONTRACTION_MAX:

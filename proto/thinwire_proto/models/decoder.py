@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -11,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
-from thinwire_proto.contract import DecoderSpec, Parameter
+from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models.decoder_layout import from_llama, to_llama
 from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.llama import LlamaTask
 from thinwire_proto.models.rotary import angles, rotate
-from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.models.trained import SpecTask, trained
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 NORM_EPSILON = 1e-5
@@ -110,14 +109,8 @@ class Decoder(nn.Module):
 
 
 @TASKS.register("decoder")
-class DecoderTask(Task):
+class DecoderTask(SpecTask[DecoderSpec]):
     """The `Task` of the model kind `decoder`."""
-
-    def __init__(self, spec: DecoderSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         model = self.model("cpu")
@@ -151,8 +144,3 @@ class DecoderTask(Task):
                 norm_epsilon=NORM_EPSILON,
             )
         )
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: DecoderSpec) -> tuple[Parameter, ...]:
-    return manifest(DecoderTask(spec).model("meta"))

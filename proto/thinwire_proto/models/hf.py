@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from thinwire_proto.blobs import Blob, Blobs
-from thinwire_proto.contract import ModelSpec, Parameter
+from thinwire_proto.contract import ModelSpec
 from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.transformers_models import (
     CausalLM,
     build,
@@ -27,18 +26,12 @@ from thinwire_proto.models.transformers_models import (
     sizes_of,
 )
 from thinwire_proto.models.weights_folder import CONFIG, read_json
-from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel
 
 
 @TASKS.register("hf")
-class HuggingFaceTask(Task):
+class HuggingFaceTask(SpecTask[HuggingFaceSpec]):
     """The `Task` of the model kind `hf`."""
-
-    def __init__(self, spec: HuggingFaceSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         """As transformers draws them for the family."""
@@ -57,11 +50,6 @@ class HuggingFaceTask(Task):
         model = build(self._spec.config, "meta")
         config = json.loads(self._spec.config) | {"architectures": [type(model).__name__], "dtype": "float32"}
         return HuggingFaceModel(config, in_files(model, {name: tensor.cpu() for name, tensor in parameters.items()}))
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: HuggingFaceSpec) -> tuple[Parameter, ...]:
-    return manifest(HuggingFaceTask(spec).model("meta"))
 
 
 def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[HuggingFaceSpec, Mapping[Blob, Path]]:

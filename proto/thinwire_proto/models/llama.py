@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -12,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
-from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.rotary import angles, rotate
-from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.weights_folder import NONE_TIED, check_config, read_tensors
-from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""
@@ -135,23 +133,16 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = angles(tokens.shape[1], self._spec.head_width, self._spec.rope_theta, tokens.device)
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """cache: of the tokens before. These are then the next one, or the first ones."""
+        begin = 0 if cache is None else cache.length
+        end = begin + tokens.shape[1]
+        cos, sin = angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
         x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return self.norm(x)  # type: ignore[no-any-return]
-
-    def continued(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """The same for tokens that follow those in the cache: one, or the first ones."""
-        end = cache.length + tokens.shape[1]
-        cos, sin = (
-            table[cache.length :] for table in angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
-        )
-        x = self.embed_tokens(tokens)
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, cos, sin, kept)
-        cache.length = end
+        for number, layer in enumerate(self.layers):
+            x = layer(x, cos[begin:], sin[begin:], None if cache is None else cache.layers[number])
+        if cache is not None:
+            cache.length = end
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -189,7 +180,7 @@ class Llama(nn.Module):
             return self.next_logits(tokens), None  # the context moves on, and with it all that was computed
         if cache is None or cache.length != len(tokens) - 1:
             cache = Cache(self.spec.layers)
-        last = self.model.continued(tokens[None, cache.length :], cache)[0, -1]
+        last = self.model(tokens[None, cache.length :], cache)[0, -1]
         return self.lm_head(last).float(), cache
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -198,14 +189,8 @@ class Llama(nn.Module):
 
 
 @TASKS.register("llama")
-class LlamaTask(Task):
+class LlamaTask(SpecTask[LlamaSpec]):
     """The `Task` of the model kind `llama`."""
-
-    def __init__(self, spec: LlamaSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         model = self.model("cpu")
@@ -248,8 +233,3 @@ class LlamaTask(Task):
             "attention_bias": False,
             "mlp_bias": False,
         }
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: LlamaSpec) -> tuple[Parameter, ...]:
-    return manifest(LlamaTask(spec).model("meta"))

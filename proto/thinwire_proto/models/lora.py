@@ -12,7 +12,6 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from thinwire_proto.contract import ModelSpec, Parameter
 from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.trained import manifest
+from thinwire_proto.models.trained import SpecTask
 from thinwire_proto.models.transformers_models import (
     CausalLM,
     build,
@@ -36,7 +35,7 @@ from thinwire_proto.models.transformers_models import (
     sizes_of,
 )
 from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS, dtypes, read_json, read_tensors, weight_files
-from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -59,14 +58,8 @@ class Adapted(CausalLM):
 
 
 @TASKS.register("lora")
-class LoraTask(Task):
+class LoraTask(SpecTask[LoraSpec]):
     """The `Task` of the model kind `lora`."""
-
-    def __init__(self, spec: LoraSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def blobs(self) -> tuple[Blob, ...]:
         return self._spec.blobs
@@ -115,11 +108,6 @@ class LoraTask(Task):
         tensors = {name: parameter.detach() for name, parameter in whole.named_parameters()}
         config = json.loads(self._spec.config) | {"architectures": [type(whole).__name__], "dtype": "float32"}
         return HuggingFaceModel(config, in_files(whole, tensors))
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: LoraSpec) -> tuple[Parameter, ...]:
-    return manifest(LoraTask(spec).model("meta"))
 
 
 def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapping[Blob, Path]]:

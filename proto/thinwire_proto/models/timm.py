@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
-from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.contract.models.timm import TimmSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.weights_folder import CONFIG, read_json, read_tensors
 from thinwire_proto.models.wrapped import Wrapped
-from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 
 class Classifier(Wrapped):
@@ -36,14 +34,8 @@ class Classifier(Wrapped):
 
 
 @TASKS.register("timm")
-class TimmTask(Task):
+class TimmTask(SpecTask[TimmSpec]):
     """The `Task` of the model kind `timm`."""
-
-    def __init__(self, spec: TimmSpec) -> None:
-        self._spec = spec
-
-    def manifest(self) -> tuple[Parameter, ...]:
-        return _manifest_of(self._spec)
 
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         """As timm draws them."""
@@ -78,11 +70,6 @@ class TimmTask(Task):
         return HuggingFaceModel(
             json.loads(json.dumps(config)), {name: tensor.cpu() for name, tensor in parameters.items()}
         )
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: TimmSpec) -> tuple[Parameter, ...]:
-    return manifest(TimmTask(spec).model("meta"))
 
 
 def _arguments(spec: TimmSpec) -> dict[str, Any]:

@@ -1,13 +1,35 @@
-"""Lists the trained tensors of a module for the contract's manifest."""
+"""The base of this package's tasks: the trained tensors of a module are the contract's manifest."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from thinwire_proto.contract import Parameter
+from thinwire_proto.contract import ModelSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.running_statistics import refuse_running_statistics
+from thinwire_proto.task import Task
+
+Spec = TypeVar("Spec", bound=ModelSpec)
+
+
+class SpecTask(Task, Generic[Spec]):
+    """A task that follows from a spec. Its manifest is that of its model."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+
+    def manifest(self) -> tuple[Parameter, ...]:
+        return _manifest_of(type(self), self._spec)
+
+
+@lru_cache(maxsize=32)
+def _manifest_of(task: type[SpecTask[Any]], spec: ModelSpec) -> tuple[Parameter, ...]:
+    model: Any = task(spec).model("meta")
+    return manifest(model)
 
 
 def manifest(model: nn.Module) -> tuple[Parameter, ...]:

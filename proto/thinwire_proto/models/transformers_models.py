@@ -26,8 +26,8 @@ from thinwire_proto.models.weights_folder import (
     dtypes,
     read_json,
     refuse_keys,
+    refuse_missing,
     refuse_others,
-    refuse_renamed,
     tell_left_out,
     weight_files,
 )
@@ -214,9 +214,8 @@ def _loaded(folder: Path, config: str, dtype: torch.dtype, **more: Any) -> tuple
         raise ConfigError(f"{folder}: transformers cannot read these weights: {error}") from None
     for name, theirs, ours in sorted(report["mismatched_keys"]):
         raise ConfigError(f"{folder}: {name}: has shape {tuple(theirs)}; the model of this run has {tuple(ours)}")
-    for name in (missing := sorted(report["missing_keys"])):
-        refuse_renamed(folder, sorted(report["unexpected_keys"]), missing)
-        raise ConfigError(f"{folder}: {name}: is missing; the model of this run has it")
+    for name in sorted(report["missing_keys"]):
+        refuse_missing(folder, name, sorted(report["unexpected_keys"]))
     return _ready(model), sorted(report["unexpected_keys"])
 
 

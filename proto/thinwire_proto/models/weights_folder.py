@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from pydantic_core import from_json
@@ -30,14 +30,6 @@ ROPE_THETA = 10_000.0
 """transformers' default."""
 DTYPES = ("F64", "F32", "F16", "BF16")
 """As headers of safetensors name them. Other types are those of quantized weights."""
-WRAPPERS = {
-    "module": "DistributedDataParallel",
-    "_orig_mod": "torch.compile",
-    "_fsdp_wrapped_module": "FullyShardedDataParallel",
-    "_checkpoint_wrapped_module": "checkpointing of activations",
-    "_forward_module": "Lightning",
-}
-"""Parts of names, and what puts them there."""
 COMPUTED = re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 """Tensors in files of earlier versions of transformers, which follow from the config."""
 NONE_TIED: Mapping[str, str] = {}
@@ -155,41 +147,21 @@ def read_tensors(
                 f"{folder}: {name}: has other values than {source}, and the model of this run has one tensor for both; "
                 "set model.tied = false"
             )
-    for name, shape in shapes.items():
+    for name in shapes:
         if name not in found:
-            refuse_renamed(folder, others, [name])
-            raise ConfigError(f"{folder}: {name}: is missing; the model of this run has it, with shape {shape}")
+            refuse_missing(folder, name, others)
     left_out = [name for name in others if name in computed or COMPUTED.search(name)]
     refuse_others(folder, [name for name in others if name not in left_out])
     tell_left_out(folder, left_out)
     return {name: found[name] for name in shapes}
 
 
-def refuse_renamed(folder: Path, others: Sequence[str], missing: Sequence[str]) -> None:
-    """Raise ConfigError, naming the prefix, if tensors are missing because a wrapper has changed their names.
-
-    others: names that the model does not have.
-    """
-    parts = {part: name for name in reversed(others) for part in name.split(".")[:-1]}
-    for part, wrapper in WRAPPERS.items():
-        if part in parts:
-            where = "begin with" if parts[part].startswith(f"{part}.") else "contain"
-            raise ConfigError(
-                f"{folder}: names of tensors {where} {part + '.'!r}, which {wrapper} puts there, as in {parts[part]}; "
-                "save the module inside, or remove this part of the names"
-            )
-    for lost in missing:
-        for name in others:
-            if name.endswith(f".{lost}"):
-                raise ConfigError(
-                    f"{folder}: names of tensors begin with {name.removesuffix(lost)!r}, as in {name}; the model of "
-                    f"this run has {lost}. Remove this part of the names"
-                )
-            if lost.endswith(f".{name}"):
-                raise ConfigError(
-                    f"{folder}: names of tensors lack {lost.removesuffix(name)!r}, as in {name}; the model of this run "
-                    f"has {lost}. Save the whole model"
-                )
+def refuse_missing(folder: Path, name: str, others: Sequence[str]) -> NoReturn:
+    """Raise ConfigError for a tensor that a folder lacks. others: names that the model does not have."""
+    has = ""
+    if others:
+        has = f", but the files have {_listed(others)}: was a wrapper saved, such as DistributedDataParallel?"
+    raise ConfigError(f"{folder}: {name}: is missing; the model of this run has it{has}")
 
 
 def refuse_others(folder: Path, others: Sequence[str]) -> None:

@@ -1,10 +1,9 @@
 """The payload codec: votes and updates to bytes and back.
 
 A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
-of all their components (`whole_form`). An update has in addition the size of each merged vote. Where nodes seldom
+of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
 choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses them.
-If the contract steps by signs alone and there are many votes, an update can contain the signs of the steps instead,
-when that is smaller (`sign_form`). With `demo.update_levels` it contains the level of each component (`levels_form`).
+With `demo.update_levels` an update contains the level of each component (`levels_form`).
 
 With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
 kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
@@ -27,7 +26,7 @@ from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Signs, Votes, WholeVotes
+from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Votes, WholeVotes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
 from thinwire_proto.wire.levels_form import digits_of_a_byte, pack_levels, unpack_levels
@@ -46,8 +45,7 @@ from thinwire_proto.wire.packing import (
     unpack_bits,
     unpack_signs,
 )
-from thinwire_proto.wire.whole_form import WHOLE, decode_whole, encode_whole
-from thinwire_proto.wire.whole_tiles import components_in, spread, take, tiles_in
+from thinwire_proto.wire.whole_tiles import WHOLE, components_in, decode_whole, encode_whole, spread, take, tiles_in
 
 VERSION = 2
 ENVELOPE_BYTES_MAX = 128
@@ -112,8 +110,6 @@ def decode_votes(
 def encode_update(update: Update, layout: TileLayout) -> bytes:
     head = [VERSION, update.step, _float_bits(update.learning_rate), _float_bits(update.decay)]
     merged = update.merged
-    if isinstance(merged, Signs):
-        return pack_array([*head, pack_signs(merged.stepped), pack_signs(merged.positive)])
     if isinstance(merged, Levels):
         stepped = merged.scales > 0
         digits = pack_levels(take(merged.values, stepped, layout), merged.levels)
@@ -137,8 +133,6 @@ def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign"
     step, (rate, decay) = rest[0], [_bits_float(bits) for bits in rest[1:3]]
     if not (0 <= rate <= 1 and 0 <= decay <= 1):
         raise PayloadError(f"learning rate and decay must lie between 0 and 1; they are {rate} and {decay}")
-    if magnitude == "sign" and len(rest) == 5:
-        return Update(step, rate, decay, _decode_sign_form(rest[3:], layout))
     if levels:
         return Update(step, rate, decay, _decode_levels(rest[3:], layout, levels))
     return Update(step, rate, decay, _decode_merged(rest[3:], layout, magnitude))
@@ -153,12 +147,6 @@ def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) 
     values[~unpack_signs(signs, count)] *= -1
     scales = _decode_scales(more[0], int(np.count_nonzero(tile_counts))) if more else None
     return Merged(components, values, scales)
-
-
-def _decode_sign_form(fields: list[Any], layout: TileLayout) -> Signs:
-    check_types(fields, (bytes, bytes), "update")
-    stepped = unpack_signs(fields[0], layout.tiles)
-    return Signs(stepped, unpack_signs(fields[1], layout.parameters_in(stepped)))
 
 
 def _decode_levels(fields: list[Any], layout: TileLayout, levels: int) -> Levels:

@@ -240,6 +240,8 @@ class Announcement(_message.Message):
         """The node takes no part in a round now: none is open, or it came in the middle of one. `text` says what it waits for."""
         STATE_COMPLETE: Announcement._State.ValueType  # 3
         """The run is complete; there will be no further round."""
+        STATE_PAUSED: Announcement._State.ValueType  # 4
+        """The organizer has paused the run: `text` says until when, and why."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Announcement.State.ValueType  # 0
@@ -249,6 +251,8 @@ class Announcement(_message.Message):
     """The node takes no part in a round now: none is open, or it came in the middle of one. `text` says what it waits for."""
     STATE_COMPLETE: Announcement.State.ValueType  # 3
     """The run is complete; there will be no further round."""
+    STATE_PAUSED: Announcement.State.ValueType  # 4
+    """The organizer has paused the run: `text` says until when, and why."""
 
     STATE_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
@@ -263,6 +267,7 @@ class Announcement(_message.Message):
     EVALUATE_FIELD_NUMBER: _builtins.int
     UPCOMING_FIELD_NUMBER: _builtins.int
     EVALUATING_FIELD_NUMBER: _builtins.int
+    RESUMES_IN_S_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -278,6 +283,8 @@ class Announcement(_message.Message):
     """What the coordinator's clock showed when this was sent."""
     evaluating: _builtins.int
     """The node keeps the parameters of this step: it may be given more parts of it. Missing: it need not keep any."""
+    resumes_in_s: _builtins.int
+    """Of a pause: the seconds until the run goes on; absent if nobody has said when."""
     @_builtins.property
     def nonces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """For fingerprints of the parameters at `step`, at step - 1, and so on, as far back as a base may be."""
@@ -312,14 +319,20 @@ class Announcement(_message.Message):
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
         upcoming: _abc.Iterable[Global___SampleRange] | None = ...,
         evaluating: _builtins.int | None = ...,
+        resumes_in_s: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "evaluating", b"evaluating"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "evaluating", b"evaluating", "resumes_in_s", b"resumes_in_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "resumes_in_s", b"resumes_in_s", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluating: _TypeAlias = _typing.Literal["evaluating"]  # noqa: Y015
     _WhichOneofArgType__evaluating: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating"]  # noqa: Y015
+    _WhichOneofReturnType__resumes_in_s: _TypeAlias = _typing.Literal["resumes_in_s"]  # noqa: Y015
+    _WhichOneofArgType__resumes_in_s: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluating) -> _WhichOneofReturnType__evaluating | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resumes_in_s) -> _WhichOneofReturnType__resumes_in_s | None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
 
@@ -1623,6 +1636,8 @@ class BeatReply(_message.Message):
         """All iterations are done: the node sends its parameters by Deposit, unless it has."""
         STATE_COMPLETE: BeatReply._State.ValueType  # 4
         """The model is sealed, and the run is complete."""
+        STATE_PAUSED: BeatReply._State.ValueType  # 5
+        """The organizer has paused the run: `text` says until when, and why. The node trains nothing."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: BeatReply.State.ValueType  # 0
@@ -1634,6 +1649,8 @@ class BeatReply(_message.Message):
     """All iterations are done: the node sends its parameters by Deposit, unless it has."""
     STATE_COMPLETE: BeatReply.State.ValueType  # 4
     """The model is sealed, and the run is complete."""
+    STATE_PAUSED: BeatReply.State.ValueType  # 5
+    """The organizer has paused the run: `text` says until when, and why. The node trains nothing."""
 
     STATE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
@@ -1642,12 +1659,15 @@ class BeatReply(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MEASURE_AT_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
+    RESUMES_IN_S_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
     text: _builtins.str
     next_ms: _builtins.int
     """Time until the next report."""
     measure_at: _builtins.int
     """The iteration whose sketch is asked for, so that those of all nodes can be compared; 0: none."""
+    resumes_in_s: _builtins.int
+    """Of a pause: the seconds until the run goes on; absent if nobody has said when."""
     @_builtins.property
     def lease(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
         """Samples that the node may train on, in this order, without those that it has reported as trained."""
@@ -1672,12 +1692,15 @@ class BeatReply(_message.Message):
         assignment: Global___Assignment | None = ...,
         measure_at: _builtins.int = ...,
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
+        resumes_in_s: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s", "assignment", b"assignment", "resumes_in_s", b"resumes_in_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s", "assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "resumes_in_s", b"resumes_in_s", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__resumes_in_s: _TypeAlias = _typing.Literal["resumes_in_s"]  # noqa: Y015
+    _WhichOneofArgType__resumes_in_s: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resumes_in_s) -> _WhichOneofReturnType__resumes_in_s | None: ...
 
 Global___BeatReply: _TypeAlias = BeatReply  # noqa: Y015
 

@@ -1,5 +1,8 @@
-"""Takes some tiles with all of their components out of the tile space, and puts them back. A flat array that is 0 in
-the other tiles travels so.
+"""Values on each component of some tiles: takes them out of the tile space for the wire, and puts them back.
+
+So travels a contribution with votes on each component of its tiles, as a mask of the tiles and a sign for each
+component. It is the only form of contracts whose nodes send everything (`DemoSpec.sends_whole_tiles`), and follows
+those of `component_codec`. An update in levels (`levels_form`) travels in the same way.
 """
 
 from __future__ import annotations
@@ -7,11 +10,31 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.wire.packing import Values
+from thinwire_proto.wire.packing import Values, pack_signs, unpack_signs
 
+WHOLE = 2
+"""The form that follows `component_codec.GAPS` and `RANKS`."""
 Tiles = npt.NDArray[np.bool_]
 """Mask of tiles, bool [tiles]."""
+
+
+def encode_whole(signs: Values, tiles: Tiles, layout: TileLayout) -> list[int | bytes]:
+    """Form, number of votes, tiles with votes, nothing, and signs. signs: int8 [components], never 0 in these tiles."""
+    taken = take(signs, tiles, layout)
+    return [WHOLE, len(taken), pack_signs(tiles), b"", pack_signs(taken > 0)]
+
+
+def decode_whole(count: int, head: bytes, body: bytes, signs: bytes, layout: TileLayout) -> tuple[Values, Tiles]:
+    """The inverse of `encode_whole`. Raises PayloadError."""
+    tiles = unpack_signs(head, layout.tiles)
+    if count != components_in(tiles, layout) or body:
+        raise PayloadError(f"the tiles hold {components_in(tiles, layout)} votes; the payload announces {count}")
+    taken = unpack_signs(signs, count).view(np.int8)
+    taken *= 2
+    taken -= 1
+    return spread(taken, tiles, layout), tiles
 
 
 def tiles_in(values: Values, layout: TileLayout) -> Tiles:

@@ -86,7 +86,7 @@ def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
     counted = tuple(Counted(node_key(node).public.node_id, b"", 4, 8) for node in range(nodes))
     return RoundSealed(
         round=step, step=step, at=100.0 + step, why="", counted=counted, tokens=8 * 32 * nodes, loss=loss,
-        learning_rate=1e-3, update_bytes=50, components=9, codec="votes", gather_s=0.0, merge_s=0.0, seal_s=0.0,
+        learning_rate=1e-3, update_bytes=50, components=9, gather_s=0.0, merge_s=0.0, seal_s=0.0,
     )  # fmt: skip
 
 

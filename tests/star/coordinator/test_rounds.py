@@ -44,6 +44,16 @@ def test_a_stopped_machine_notes_what_is_sealed_and_opens_and_ends_no_round() ->
     assert open_.depart("a", 1.0) == open_.tick(2 * T) == []
 
 
+def test_a_paused_machine_opens_no_round_and_ends_the_open_one() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert m.hold(1.0, held=True) == []
+    assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
+    assert m.sealed(2.0) == m.attend("b", 3.0) == m.tick(10 * T) == []
+    assert (m.step, m.deadline) == (1, None)
+    assert kinds(m.hold(20 * T, held=False)) == ["Opened"]
+
+
 def test_a_node_that_missed_a_round_is_not_awaited_until_it_delivers() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)

@@ -112,7 +112,7 @@ def sealed(step: int, at: float) -> RoundSealed:
     counted = tuple(Counted(f"{node:032x}", b"", 4, 8) for node in range(2))
     return RoundSealed(
         round=step, step=step, at=at, why="", counted=counted, tokens=512, loss=3.0, learning_rate=1e-3,
-        update_bytes=50, components=9, codec="votes", gather_s=0.0, merge_s=0.0, seal_s=0.0,
+        update_bytes=50, components=9, gather_s=0.0, merge_s=0.0, seal_s=0.0,
     )  # fmt: skip
 
 

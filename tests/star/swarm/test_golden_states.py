@@ -20,7 +20,7 @@ from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.storage.state import NodeState
-from thinwire_proto.contract import contract_like, differences, parse_run
+from thinwire_proto.contract import parse_run, run_differences
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.identity.keys import KEY_FILE
@@ -84,7 +84,7 @@ def test_the_run_file_of_a_run_matches_it(swarm: RealSwarm) -> None:
     document["data"] = {"seed": document["data"]["seed"]}
     state = open_state(swarm.state)
     run = parse_run(document, "RUN.toml")
-    assert differences(state.contract, contract_like(state.contract, run)) == []
+    assert run_differences(state.contract, run) == []
     state.close()
 
 

@@ -12,6 +12,7 @@ from thinwire_coordinator.hall.access.bans import ORGANIZER, BanTable
 from thinwire_coordinator.hall.access.database import FILE, Database
 from thinwire_coordinator.hall.access.door import Candidate
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, network_of, why_not
+from thinwire_coordinator.hall.access.pauses import Pauses
 from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 
 NODES_MAX = 1 << 16
@@ -174,6 +175,7 @@ class AccessStore:
         self.nodes = NodeTable(self._db)
         self.bans = BanTable(self._db)
         self.settings = SettingsTable(self._db)
+        self.pauses = Pauses(self.settings)
         self.standings = StandingTable(self._db)
 
     def close(self) -> None:

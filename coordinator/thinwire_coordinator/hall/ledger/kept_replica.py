@@ -16,9 +16,9 @@ from torch import Tensor
 
 from thinwire_common.files import rename_synced
 from thinwire_proto.exact.mapped import MappedTensors
-from thinwire_proto.exact.parameters import hash_of
-from thinwire_proto.exact.replica import STATE_LATER, FrozenReplica, Replica
+from thinwire_proto.exact.replica import STATE_LATER, FrozenReplica, Replica, hash_of
 from thinwire_proto.exact.tensor_files import HEAD_BYTES
+from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 
 _NUMBERS = itertools.count()
@@ -33,8 +33,9 @@ class KeptReplica(Replica):
         self._mapped = MappedTensors(path)
         self._path = path
         self._remove = weakref.finalize(self, _remove, path)
-        tensors = {name: self._mapped.tensors[name] for name in frozen.parameters.tensors}
-        super().__init__(frozen.contract, frozen.parameters.with_tensors(tensors), frozen.step, frozen.head)
+        names = [tensor.name for tensor in layout_of(frozen.contract.parameters).tensors]
+        tensors = {name: self._mapped.tensors[name] for name in names}
+        super().__init__(frozen.contract, tensors, frozen.step, frozen.head, is_checked=True)
 
     def apply(self, update: Update, head: bytes) -> None:
         raise TypeError("a replica in a file can only be read")

@@ -32,7 +32,6 @@ class Counters(Collector):
         yield _one(definitions.SAMPLES_SKIPPED, counts.samples_skipped)
         yield _each(star_metrics.COMPONENTS, {"up": counts.votes, "down": counts.update_components})
         yield _each(star_metrics.COMPONENT_BYTES, {"up": counts.votes_bytes, "down": counts.update_bytes})
-        yield _each(star_metrics.UPDATES, counts.updates)
         yield _one(star_metrics.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
         yield _each(definitions.CHANGES, {"came": counts.came, "left": counts.left, "lost": counts.lost})
         by_door = {"call": counts.calls_refused, "join": counts.refused}

@@ -15,7 +15,7 @@ from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Workers
 
-STATES = ("starting", "waiting", "training", "complete", "failed")
+STATES = ("starting", "waiting", "paused", "training", "complete", "failed")
 PLACES = ("state", "bodies")
 """Labels of the disks, in the order in which `disk_forecast.measure` returns them."""
 CONTRACT_DIGITS = 16

@@ -70,12 +70,6 @@ COMPONENT_BYTES = METRICS.counter(
     "8 · component_bytes_total / components_total is the number of bits per component.",
     "direction",
 )
-UPDATES = METRICS.counter(
-    "updates_total",
-    "Sealed updates by encoding. codec: votes, signs, levels.",
-    "codec",
-    values=("votes", "signs", "levels"),
-)
 DENSE_ALLREDUCE_BYTES = METRICS.counter(
     "dense_allreduce_bytes_total",
     "Bytes that the nodes would have sent with a ring all-reduce of fp32 gradients: for each sealed round with "

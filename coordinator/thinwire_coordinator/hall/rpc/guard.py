@@ -6,7 +6,7 @@ it asks whether the call may begin at all (`access.admission`), bounds how long 
 how large it may be, and bounds how long the peer may take to accept each answer.
 
 Without a session, only a few calls may begin, and a caller that sends nothing gives its place to the next one. A peer
-that does not accept an answer in time gets its connection ended (`connection_shutdown`), because the end of the call
+that does not accept an answer in time gets its connection ended (`thinwire_common.tcp`), because the end of the call
 would wait behind the answer. A refused call is answered after a pause, so that whoever ignores refusals is slow.
 """
 
@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 
 from thinwire_common.logs import tell
-from thinwire_common.serving.connection_shutdown import shut_down_connection
+from thinwire_common.tcp import shut_down_connection
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.access.admission import AdmissionRules, Caller, network_of
 from thinwire_coordinator.hall.access.bounds import REFUSALS_WAITING_MAX

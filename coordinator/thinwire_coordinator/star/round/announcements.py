@@ -35,12 +35,15 @@ class RoundAnnouncement:
 
 @dataclass(frozen=True)
 class IdleAnnouncement:
-    """The node takes part in no round now. complete: whether the run is complete. text: what the node waits for."""
+    """The node takes part in no round now. complete: whether the run is complete. text: what the node waits for.
+    paused: whether the run is. resumes_in_s: the time until it goes on, if that is known."""
 
     term: int
     step: int
     text: str
     complete: bool = False
+    paused: bool = False
+    resumes_in_s: float | None = None
 
 
 Announcement = RoundAnnouncement | IdleAnnouncement

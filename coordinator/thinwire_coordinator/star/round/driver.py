@@ -105,6 +105,9 @@ class RoundDriver:
         self._do(actions)
         return in_time
 
+    def hold(self, *, held: bool) -> None:
+        self._do(self._machine.hold(self.now(), held=held))
+
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""
         self._machine.stop()

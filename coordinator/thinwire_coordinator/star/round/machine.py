@@ -119,6 +119,7 @@ class RoundMachine:
         self._beat: float | None = None  # deadline of the previous round
         self._not_before = float("-inf")
         self._stopped = False
+        self._held = False
         self.step = step
         self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
 
@@ -250,6 +251,11 @@ class RoundMachine:
         assert current is not None
         return [self._void(current, why), *self._advance(now)]
 
+    def hold(self, now: float, *, held: bool) -> list[Action]:
+        """Open no round while held. An open one ends as it would."""
+        self._held = held
+        return self._advance(now)
+
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""
         self._stopped = True
@@ -265,6 +271,8 @@ class RoundMachine:
         return actions
 
     def _enough(self) -> bool:
+        if self._held:
+            return False
         on_the_clock = self._spec.pace == "clock" and self._wait_for <= len(self._active)
         return on_the_clock or self.missing_nodes == 0
 

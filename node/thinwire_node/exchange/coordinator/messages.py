@@ -15,6 +15,7 @@ from thinwire_node.exchange.port import (
     EvaluationPart,
     MomentumClaim,
     Outcome,
+    Paused,
     RunComplete,
     Waiting,
 )
@@ -75,6 +76,12 @@ def admission(reply: pb.JoinReply) -> Admission:
     return Admission(contract, reply.step, reply.take_snapshot, clean_text(reply.drop_momentum))
 
 
+def resumes_in(message: pb.Announcement | pb.BeatReply) -> float | None:
+    """Seconds until a paused run goes on; None if nobody has said when. Raises PayloadError."""
+    check_number("seconds until the run goes on", message.resumes_in_s)
+    return float(message.resumes_in_s) if message.HasField("resumes_in_s") else None
+
+
 def announcement(message: pb.Announcement, contract: Contract | None = None) -> Announcement:
     """Convert an announcement. Raises PayloadError for what no coordinator of this contract announces; without one,
     of any contract."""
@@ -85,6 +92,8 @@ def announcement(message: pb.Announcement, contract: Contract | None = None) -> 
         return RunComplete(message.step)
     if message.state == pb.Announcement.STATE_WAITING:
         return Waiting(message.step, clean_text(message.text))
+    if message.state == pb.Announcement.STATE_PAUSED:
+        return Paused(message.step, clean_text(message.text), resumes_in(message))
     if message.state != pb.Announcement.STATE_ROUND:
         raise PayloadError(f"the coordinator announces the unknown state {message.state}")
     check_number("round", message.round)

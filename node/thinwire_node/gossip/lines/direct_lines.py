@@ -6,7 +6,7 @@ import logging
 
 from thinwire_common.logs import tell
 from thinwire_common.reach.happy_eyeballs import Address
-from thinwire_common.reach.own_address import own_address
+from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import IpAddress
 from thinwire_node.gossip.lines.line_settings import DirectLines
 from thinwire_node.gossip.lines.opening import networks_of, refusal_of

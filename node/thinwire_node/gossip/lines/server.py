@@ -18,9 +18,9 @@ from grpc.aio import ServicerContext
 
 from thinwire_common import heartbeat
 from thinwire_common.logs import tell
-from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
+from thinwire_common.tcp import shut_down_connection
 from thinwire_common.within import Within
 from thinwire_node.bind_host import bind_host, cannot_listen
 from thinwire_node.gossip.lines.direct_handshake import (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from thinwire_proto.contract.models import ModelSpec
@@ -12,11 +10,6 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 class DataSpec(KindSpec):
     """The training data and the order of its samples."""
-
-    DERIVED: ClassVar[tuple[str, ...]] = ()
-    """Keys that the coordinator computes."""
-    LOCAL: ClassVar[tuple[str, ...]] = ()
-    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
 

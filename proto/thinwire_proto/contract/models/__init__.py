@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ModelSpec(KindSpec):
     """The spec of a model. Both ends build the same tensors from it alone."""
-
-    DERIVED: ClassVar[tuple[str, ...]] = ()
-    """Keys that the coordinator computes."""
-    LOCAL: ClassVar[tuple[str, ...]] = ()
-    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     vocabulary: int
     """Number of different tokens."""
