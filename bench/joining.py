@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.refusals import Denied
+from thinwire_coordinator.hall.access.door import Candidate, Denied
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey

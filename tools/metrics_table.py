@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from thinwire_common.metrics import Definition
-from thinwire_coordinator.hall.observe import definitions, star_metrics
+from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.kinds import KINDS, kind
 from thinwire_node.observe import metrics as node_metrics
 from tools.generated import write_or_check
 
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
-COORDINATOR = (*definitions.METRICS, *star_metrics.METRICS, *OF_KINDS)
+COORDINATOR = (*definitions.METRICS, *OF_KINDS)
 NODE = node_metrics.ALL
 TABLES = (
     ("The coordinator", COORDINATOR),

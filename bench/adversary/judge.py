@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from thinwire_coordinator.hall.verdicts import Verdict
+from thinwire_coordinator.hall.events import Verdict
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Decision, RoundEvidence

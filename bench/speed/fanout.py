@@ -26,9 +26,9 @@ from bench.speed.row import BenchRow
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.star.calls import StarService
-from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, EncodedUpdate
-from thinwire_coordinator.star.star import Star, UpdateSource
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
+from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
+from thinwire_coordinator.star.star import Star
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split_for_download
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
@@ -159,7 +159,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
 
     body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
 
-    def encode(step: int) -> EncodedUpdate:
+    def encode(step: int) -> UpdateMessages:
         return encode_update_parts(step, row, body if step else b"", signature)
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -167,7 +167,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         state = open_state(Path(scratch))
         wait_for = state.contract.round.nodes_max  # so that no round opens
         hall = open_hall(state, replica_at_head(state), workers)
-        swarm = Star(hall, wait_for, source=UpdateSource(read=encode, cache_bytes_max=cache_bytes_max))
+        swarm = Star(hall, wait_for, read=encode, cache_bytes_max=cache_bytes_max)
         feed, server = swarm.feed, Server(swarm, StarService, hall.door(Everybody()), plain_transport())
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encode(0))  # tells subscribers that their stream is open

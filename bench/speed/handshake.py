@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 
 from bench.speed.row import BenchRow
+from thinwire_common.serving.credentials import following
 from thinwire_coordinator.hall.access.transport import OwnCertificates, utc_now
-from thinwire_coordinator.hall.rpc.secure_port import credentials
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite
 from thinwire_proto.identity.keys import SecretKey
@@ -113,7 +113,7 @@ async def _compare(folder: Path) -> list[BenchRow]:
     async def plainly(port: int) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
 
-    ours_s, ours_bytes, ours_large = await measured(by_invite, credentials(certificates))
+    ours_s, ours_bytes, ours_large = await measured(by_invite, following(lambda: certificates.current))
     plain_s, plain_bytes, plain_large = await measured(plainly, None)
     return [
         BenchRow(TOPIC, "until the first answer", 1000 * ours_s, 1000 * plain_s, "ms", PLAIN),

@@ -19,7 +19,7 @@ from bench.speed.row import BenchRow
 from bench.speed.synthetic import model_parameters
 from bench.wide_area.programs import POLL_S, module
 from deploy.local_swarm.processes import Processes, SwarmError
-from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of

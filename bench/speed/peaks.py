@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.hall.ledger.kept_replica import keep
+from thinwire_coordinator.planning.problems import read_run
 from thinwire_coordinator.star.trust.audit import REFERENCES_MIN, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot

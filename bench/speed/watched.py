@@ -16,10 +16,10 @@ from typing import Any
 
 import uvloop
 
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.events import ContributionTaken, Event, RoundOpened, RoundSealed
 from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.planning.problems import read_run
 
 NEVER = 1 << 30
 """Rounds between two measurements of the held-out loss, which must not disturb this benchmark."""

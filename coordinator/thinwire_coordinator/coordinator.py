@@ -16,12 +16,11 @@ from thinwire_common.logs import tell
 from thinwire_common.open_files import check_open_files
 from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
-from thinwire_coordinator.hall.access.bounds import LEAST, Bounds, open_files_for
+from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files_for
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
-from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.events import Event
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
@@ -29,14 +28,14 @@ from thinwire_coordinator.hall.kind import Kind, Opening
 from thinwire_coordinator.hall.ledger.bodies import StoreFails
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.orders import watch_orders
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.hall.torch_threads import default_threads
-from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.hall.workers import Workers, default_threads
 from thinwire_coordinator.kinds import kind_of
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_proto import limits
@@ -187,19 +186,15 @@ class Coordinator:
         name, parameters = contract.hash.hex(), run.view.layout.parameters
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
-        tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
+        log.info("%s", text)
         self._monitoring.listening(run, port)
         if self._on_listening is not None:
             self._on_listening(port)
         host, _, _ = settings.listen.rpartition(":")
-        self._tell_ready(f"{host}:{port}", run.view.term.number)
-
-    def _tell_ready(self, address: str, term: int) -> None:
-        """Write the ready file and log that nodes can join."""
-        page = self._monitoring.page_address
-        write_ready(self._settings.ready, address=address, page=page, term=term)
+        address, page, term = f"{host}:{port}", self._monitoring.page_address, run.view.term.number
+        write_ready(settings.ready, address=address, page=page, term=term)
         text = f"term {term}, listening on {address}"
-        tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term)
+        tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term, contract=name)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run the upkeep until told to stop or until a failure."""
@@ -243,8 +238,8 @@ class Coordinator:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._run is not None:
             self._run.stop()  # otherwise a round could open after the workers are closed
-            await self._run.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
-            self._run.end()
+            await self._run.tasks.settle(limits.SEAL_CLOSE_S)  # otherwise curves and metrics would lack a step
+            self._run.tasks.end()
         await self._monitoring.close()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

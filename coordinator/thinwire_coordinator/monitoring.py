@@ -10,17 +10,15 @@ from thinwire_coordinator.hall.access.organizer import Logins, OrganizerSecret
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.observe.exposition import Exposition
-from thinwire_coordinator.hall.observe.node_names import NodeNames
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.observe.sinks.sinks import Sinks
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.hall.web.organizer import Organizer
+from thinwire_coordinator.hall.view import WholeRun
+from thinwire_coordinator.hall.web.organizer import AccessPanel, Organizer
 from thinwire_coordinator.hall.web.page import Page
-from thinwire_coordinator.hall.web.panel import AccessPanel
 from thinwire_coordinator.hall.web.server import WebServer
-from thinwire_coordinator.hall.whole_run import WholeRun
 from thinwire_coordinator.hall.workers import Workers
 
 log = logging.getLogger("thinwire.coordinator")
@@ -40,7 +38,6 @@ class Monitoring:
         self._sinks = Sinks(settings.sinks, settings.state_dir)
         self._exposition.metrics.registry.register(self._sinks)
         self._page = Page(self.readiness)
-        self._names: NodeNames | None = None
         self._web: WebServer | None = None
         self._organizer: Organizer | None = None
 
@@ -68,15 +65,12 @@ class Monitoring:
     async def begin(self, run: Run, access: AccessStore, replayed: ReplayedRun, worker: StartWorker) -> None:
         """Start to watch the run."""
         settings = self._settings
-        self._names = NodeNames(run)
         if self._web is not None:
             self._exposition.begin(run, replayed.measure_disks, replayed.needs, replayed.losses)
         self._page.open(run)  # even if it is not served: its history answers the status call
         if self._organizer is not None:
             self._organizer.panel = AccessPanel(access, settings.state_dir, run)
-        memories = self._sinks.recall()
-        totals = await worker.run(self._sinks.totals, memories, run)
-        self._sinks.begin(run, memories, totals)
+        self._sinks.begin(run, await worker.run(self._sinks.recall, run))
 
     def whole_run(self) -> WholeRun | None:
         """Figures of all terms of the coordinator; None until they are read from the ledger."""
@@ -93,8 +87,6 @@ class Monitoring:
 
     async def close(self) -> None:
         await self._sinks.close()
-        if self._names is not None:
-            self._names.close()
         self._page.close()
         if self._web is not None:
             await self._web.stop()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from thinwire_coordinator.hall.ledger.blob_sizes import check_blobs
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.hall.ledger.soundness import check_length
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck, check_blobs, check_length
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.errors import LedgerError

@@ -25,7 +25,6 @@ FIELDS = {
     "address": "HOST:PORT of the coordinator's gRPC port",
     "bits_per_byte": "loss in bits per byte of text, or null if it is not text",
     "blob": "the SHA-256 of a file that nodes fetch as they need it, in hex",
-    "bodies": "number of bodies",
     "bytes": "size in bytes",
     "cause": "what the node is suspected of; docs/trust.md has the list",
     "contract": "the contract's hash, in hex",
@@ -33,11 +32,9 @@ FIELDS = {
     "device": "the device's name, as PyTorch writes it",
     "distance": "root mean square distance of the nodes from their mean",
     "dropped": "micro-batches that were dropped",
-    "ends": "the last day on which a certificate is valid, as an ISO 8601 time",
+    "ends": "the last day on which a certificate is valid, as an ISO 8601 time, or null",
     "fingerprint": "fingerprint of the parameters with nonce 0, in hex",
-    "folder": "the state directory",
     "forwards": "whether the proxy adds its client's address to X-Forwarded-For",
-    "head_step": "the swarm's newest step",
     "head": "head of the chain of all that the node has mixed, in hex",
     "iteration": "iterations that the node has finished, in a gossip run",
     "here_bytes": "size of the part that is here already, in bytes",
@@ -49,15 +46,12 @@ FIELDS = {
     "member": "member number of a node, in a gossip run",
     "members": "number of members of a topology",
     "memory_bytes": "the most memory that the program takes, in bytes",
-    "metrics": "URL of the node's metrics",
-    "micro_batches": "number of micro-batches",
     "name": "the node's name; not unique",
     "node": "the node's report, as `thinwire-node status --json` shows it",
     "node_id": "the node's id, which stays the same",
     "nodes": "number of nodes",
     "not_counted": "contributions that were not counted",
     "page": "URL of the page, or null without one",
-    "parameters": "number of the model's parameters",
     "pause_s": "seconds until the next attempt",
     "peers": "number of peers in a topology",
     "place": "file, or folder or address of files",
@@ -67,19 +61,18 @@ FIELDS = {
     "received_bytes": "payload received, in bytes",
     "refusal": "the reason in one word, as in operating.md",
     "refused": "why the parameters were refused; empty if they were taken",
+    "renewed": "whether it was replaced",
     "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
     "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
-    "rows": "number of rows of the ledger",
     "samples": "number of samples",
     "sent_bytes": "payload sent, in bytes",
-    "set": "name of the held-out set",
-    "short_bytes": "missing disk space, in bytes",
+    "set": "name of the held-out set, or null",
+    "short_bytes": "missing disk space, in bytes; 0 if there is enough",
     "sink": "tensorboard or wandb",
     "slept_s": "how long the machine slept, in seconds",
     "start": "the first iteration in which a topology holds",
     "step": "the step, which is the number of updates before it",
-    "steps": "number of steps of the whole run",
     "term": "the number of the coordinator's term (one life of its process)",
     "threads": "CPU threads",
     "times": "how often it happened since the last line",
@@ -92,10 +85,6 @@ FIELDS = {
 """The meaning of each field, which is the same in every event."""
 
 COORDINATOR = {
-    "coordinator.run_created": EventType("The state directory is empty, so a new run is being created.", ("folder",)),
-    "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
-    "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
-    "coordinator.invites": EventType("The address that invites hold.", ("address",)),
     "coordinator.proxy": EventType(
         "A proxy terminates TLS. forwards: whether limits hold for its clients' addresses, not for its own.",
         ("forwards",),
@@ -103,54 +92,49 @@ COORDINATOR = {
     "coordinator.reachable": EventType(
         "The coordinator has tried the address in its invites; with a reason, in vain.", ("address", "reach", "reason")
     ),
-    "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term")),
-    "coordinator.certificate_renewed": EventType("The TLS certificate was replaced.", ("ends", "reason")),
-    "coordinator.certificate_not_renewed": EventType(
-        "The TLS certificate cannot be replaced; the old one stays in use.", ("reason",)
+    "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term", "contract")),
+    "coordinator.certificate": EventType(
+        "The TLS certificate was replaced, or cannot be: then the old one stays in use.", ("renewed", "ends", "reason")
     ),
-    "coordinator.memory_bound": EventType("The most memory that the coordinator takes.", ("memory_bytes",)),
-    "coordinator.memory_small": EventType(
-        "The machine has less memory than the coordinator may take.", ("memory_bytes", "machine_bytes")
+    "coordinator.memory_bound": EventType(
+        "The most memory that the coordinator takes, and what the machine has.", ("memory_bytes", "machine_bytes")
     ),
-    "coordinator.disk_forecast": EventType("The disk space that the run will need.", ("total_bytes",)),
-    "coordinator.disk_too_small": EventType("A disk has too little room for the run.", ("place", "short_bytes")),
-    "coordinator.blob_damaged": EventType(
-        "A file of data or of a base is damaged, and is not served until it is restored.", ("place", "reason")
+    "coordinator.disk_forecast": EventType(
+        "The disk space that the run will need. short_bytes: of the disk that lacks most.",
+        ("total_bytes", "short_bytes"),
     ),
-    "coordinator.blob_unreadable": EventType(
-        "A file of data or of a base cannot be read now; it is tried again when a node asks for it.",
-        ("place", "reason"),
+    "coordinator.blob_unusable": EventType(
+        "A file of data or of a base is damaged or cannot be read, and is not served until it can.", ("place", "reason")
     ),
     "coordinator.snapshot_written": EventType("A snapshot was written.", ("step",)),
-    "coordinator.snapshot_set_aside": EventType("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
-    "coordinator.snapshot_unsound": EventType("A snapshot cannot be read, so older ones are not deleted.", ("step",)),
-    "coordinator.deletion_suspended": EventType("The ledger is damaged, so nothing is deleted.", ("folder",)),
-    "coordinator.bodies_unnamed": EventType("Bodies belong to no row of the ledger; they are kept.", ("bodies",)),
-    "coordinator.bodies_missing": EventType(
-        "Bodies of updates are missing; `step` is that of the first.", ("place", "bodies", "step")
+    "coordinator.snapshot_unsound": EventType(
+        "A snapshot cannot be used. At a start, it is renamed to STEP.bad; later, older ones are not deleted.",
+        ("step",),
     ),
-    "coordinator.sink_behind": EventType("A sink does not keep up, so points are left out of it.", ("sink",)),
-    "coordinator.sink_failed": EventType("A sink cannot be written; the run goes on.", ("sink", "reason")),
-    "coordinator.sink_abandoned": EventType("A sink has not ended in time; the coordinator did.", ("sink",)),
+    "coordinator.files_differ": EventType(
+        "Bodies or rows are missing or damaged, so what may belong to them is not deleted.", ("place", "reason")
+    ),
+    "coordinator.sink_failed": EventType(
+        "A sink cannot be written, does not keep up, or has not ended in time; the run goes on.", ("sink", "reason")
+    ),
     "coordinator.login_refused": EventType("Somebody said a wrong secret to the organizer's panel."),
     "coordinator.loss_measured": EventType(
         "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
     ),
     "coordinator.not_measured": EventType(
-        "Held-out samples are damaged, and the run goes on without their loss.", ("set", "reason")
+        "A held-out loss is not measured: samples are damaged, or nodes did not answer before the next measurement. "
+        "set: null for all sets.",
+        ("set", "reason"),
     ),
     "coordinator.diverged": EventType("The loss on a held-out set is not finite.", ("step", "set")),
-    "coordinator.evaluates_alone": EventType(
-        "Fewer than two nodes can measure the held-out loss, so the coordinator measures it.", ("reason",)
-    ),
     "coordinator.evaluation_differs": EventType(
         "A node's held-out loss differs from that of the others, and is not used.",
         ("node_id", "name", "step", "set", "loss", "accepted_loss"),
     ),
-    "coordinator.evaluation_given_up": EventType(
-        "A measurement was not complete when the next one was due; it is dropped.", ("step",)
+    "coordinator.evaluation_by": EventType(
+        "Who measures the held-out loss: in this run or, while fewer than two nodes can, for now.",
+        ("measured_by", "reason"),
     ),
-    "coordinator.evaluation_by": EventType("Who measures the held-out loss in this run.", ("measured_by", "reason")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.topology": EventType(
         "In a gossip run, a topology begins at the iteration `start`.",
@@ -159,9 +143,6 @@ COORDINATOR = {
     "coordinator.disagreement": EventType(
         "In a gossip run, the distance of the nodes from their mean was measured. in_steps: over the size of a step.",
         ("iteration", "nodes", "distance", "in_steps"),
-    ),
-    "coordinator.collecting": EventType(
-        "In a gossip run, all iterations are done, and nodes send their parameters.", ("nodes",)
     ),
     "coordinator.deposit_bounded": EventType(
         "In a gossip run, the parameters of a node do not fit its last sketch or those of others; they are "
@@ -207,31 +188,19 @@ NODE = {
         "The connection failed, was refused or was lost; the node will try again.", ("joined", "reason")
     ),
     "node.retrying": EventType("The node pauses before it tries again.", ("pause_s",)),
-    "node.not_announced": EventType("The ready file cannot be written.", ("reason",)),
-    "node.metrics": EventType("The node serves metrics.", ("metrics",)),
-    "node.cards_not_locked": EventType(
-        "The node cannot see which cards other nodes of this machine use, so nodes may share a card.", ("reason",)
-    ),
-    "node.fetching_corpus": EventType("The node fetches the corpus.", ("bytes",)),
     "node.source_failed": EventType(
         "A source of a shard, or of another blob, did not give it; the node tries the next one.",
         ("place", "blob", "reason"),
     ),
     "node.fetching_snapshot": EventType("The node fetches a snapshot.", ("here_bytes",)),
-    "node.fetching_snapshot_anew": EventType("The partial snapshot is unusable; the fetch starts over.", ("reason",)),
     "node.snapshot_fetched": EventType("A snapshot was fetched.", ("step",)),
     "node.training": EventType("The node is ready to train.", ("device", "threads")),
     "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
-    "node.saved_again": EventType("A save of the node's state failed, and a later one succeeded.", ("reason",)),
-    "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
     "node.topology": EventType("The node has a new topology of a gossip run.", ("topology", "peers")),
     "node.peer_left_out": EventType(
         "A peer sent what cannot be taken; the node goes on without it.", ("member", "node_id", "reason")
-    ),
-    "node.peer_refused": EventType(
-        "What came on the line of a peer cannot be taken; it is begun again.", ("member", "node_id", "reason")
     ),
     "node.peer_direct": EventType("There is a direct line to a peer.", ("member", "node_id")),
     "node.peer_not_direct": EventType(
@@ -247,18 +216,19 @@ NODE = {
         "No source gives a shard, or it cannot be used; its samples are passed over, and it is tried again later.",
         ("blob", "bytes", "reason"),
     ),
-    "node.slept": EventType("The machine slept, so the node measures the coordinator's clock again.", ("slept_s",)),
-    "node.clock_jump": EventType("The coordinator's clock moved against the node's.", ("reason",)),
-    "node.gradient_dropped": EventType("A gradient was too old to be used.", ("reason",)),
-    "node.micro_batches_dropped": EventType("A loss or a gradient was not finite.", ("micro_batches",)),
+    "node.clock_jump": EventType(
+        "The coordinator's clock moved against the node's, or the machine slept. slept_s: 0 if it did not.",
+        ("slept_s", "reason"),
+    ),
     "node.not_counted": EventType("The coordinator refused a contribution.", ("reason", "replica_differs")),
     "node.row_refused": EventType(
         "A row lacks the coordinator's signature. The node applies nothing, and connects again.", ("reason",)
     ),
     "node.resync": EventType("The node discards its parameters and fetches them again.", ("reason",)),
+    "node.not_written": EventType(
+        "The ready file, or the file for `thinwire-node status`, cannot be written.", ("reason",)
+    ),
     "node.report": EventType("The node's report, every 30 seconds if there is no terminal.", ("node",)),
-    "node.status_not_written": EventType("The file for `thinwire-node status` cannot be written.", ("reason",)),
-    "node.run_complete": EventType("The run is complete, so the node leaves.", ("step",)),
     "node.left": EventType("The node has left with these parameters.", ("step", "fingerprint")),
     "node.left_swarm": EventType("The node has left a gossip run, after these iterations.", ("iteration", "head")),
     "node.totals": EventType(

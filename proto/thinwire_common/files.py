@@ -10,9 +10,11 @@ NOT_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPN
 """Errors of file systems that sync files, but no folders: some FUSE, SMB and shared folders of virtual machines."""
 
 
-def replace_synced(path: Path, data: bytes) -> None:
-    """Replace the file at `path` durably. A crash leaves either the old file or the new one, complete."""
-    rename_synced(_written(path, data), path)
+def replace_synced(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Replace the file at `path` durably. A crash leaves either the old file or the new one, complete.
+
+    private: only the file's owner can read it."""
+    rename_synced(_written(path, data, 0o600 if private else 0o666), path)
 
 
 def replace_whole(path: Path, data: bytes) -> None:
@@ -40,9 +42,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _written(path: Path, data: bytes) -> Path:
+def _written(path: Path, data: bytes, mode: int = 0o666) -> Path:
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(data)
+    if mode != 0o666:
+        temporary.unlink(missing_ok=True)  # it may be readable by others
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(data)
     return temporary
 
 

@@ -32,20 +32,13 @@ class Definition:
     help: str
     values: tuple[str, ...] = ()
 
-    def counter(self) -> CounterMetricFamily:
-        """A family without samples, like those of the next two methods."""
-        return CounterMetricFamily(self.name, self.help, labels=self.labels)
-
-    def gauge(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(self.name, self.help, labels=self.labels)
-
-    def histogram(self) -> HistogramMetricFamily:
-        return HistogramMetricFamily(self.name, self.help, labels=self.labels)
-
     def family(self) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+        """A family without samples."""
         if self.kind == "counter":
-            return self.counter()
-        return self.gauge() if self.kind == "gauge" else self.histogram()
+            return CounterMetricFamily(self.name, self.help, labels=self.labels)
+        if self.kind == "gauge":
+            return GaugeMetricFamily(self.name, self.help, labels=self.labels)
+        return HistogramMetricFamily(self.name, self.help, labels=self.labels)
 
 
 class Definitions:

@@ -32,6 +32,17 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def within(least: int, most: int, unit: str = "") -> Callable[[str], int]:
+    """A reader of whole numbers within bounds. unit: in words, for its error."""
+
+    def read(text: str) -> int:
+        if not least <= (found := whole(text)) <= most:
+            raise argparse.ArgumentTypeError(f"must be {least:,} to {most:,}{unit and ' ' + unit}, not {text}")
+        return found
+
+    return read
+
+
 def count(text: str) -> int:
     """A whole number of 1 or more; 2e9 and 500M are understood."""
     unit = text[-1:] if text[-1:] in UNITS else ""

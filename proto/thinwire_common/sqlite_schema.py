@@ -10,6 +10,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from thinwire_proto.version import VERSION
+
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
@@ -19,16 +21,21 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
 
 
-def create_tables(db: sqlite3.Connection, version: int, statements: Iterable[str]) -> int:
-    """Create the tables of an empty file. Returns the schema version that the file then has; 0 if another program made
-    its tables."""
+def create_tables(
+    db: sqlite3.Connection, name: str, version: int, statements: Iterable[str], refusal: type[Exception]
+) -> None:
+    """Create the tables of an empty file. Raises `refusal`, with the file's name, if the file has another schema.
+
+    A file has version 0 if another program made its tables."""
     if _is_empty(db):
         with transaction(db):
             if _is_empty(db):  # another process may have created them while this one waited for the lock
                 for statement in statements:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {version}")
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
+    found = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if found != version:
+        raise refusal(f"{name} has schema version {found}; this is thinwire {VERSION}, which reads {version}")
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:

@@ -11,8 +11,8 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from support.http2_client import CONNECT_S, Http2Client, prefixed
 from thinwire_common.serving.path_safe_server import path_safe_server
-from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.rpc.traffic import CountMessages
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
+from thinwire_coordinator.hall.rpc.guard import Guard
 
 CHECK = b"/grpc.health.v1.Health/Check"
 SERVING = prefixed(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString())
@@ -21,7 +21,8 @@ SERVING = prefixed(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckR
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """The port of a server with gRPC's health service."""
-    server = path_safe_server(maximum_concurrent_rpcs=50, interceptors=[CountMessages(Traffic())])
+    guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: None, asyncio.get_running_loop().time)
+    server = path_safe_server(maximum_concurrent_rpcs=50, interceptors=[guard])
     add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     found = server.add_insecure_port("127.0.0.1:0")
     await server.start()

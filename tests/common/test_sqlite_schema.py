@@ -25,21 +25,24 @@ def tables(db: sqlite3.Connection) -> list[str]:
 
 
 def test_tables_are_created_once(db: sqlite3.Connection) -> None:
-    assert create_tables(db, 2, STEPS) == 2
-    assert tables(db) == ["a", "b", "c"]
-    assert create_tables(db, 3, (*STEPS, "CREATE TABLE d (x)")) == 2  # the file is of another version
+    for _ in range(2):
+        create_tables(db, "it", 2, STEPS, ValueError)
+        assert tables(db) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"it has schema version 2; .* which reads 3"):
+        create_tables(db, "it", 3, (*STEPS, "CREATE TABLE d (x)"), ValueError)
     assert tables(db) == ["a", "b", "c"]
 
 
 def test_a_file_of_another_program_is_left_as_it_is(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE theirs (x)")
-    assert create_tables(db, 2, STEPS) == 0
+    with pytest.raises(ValueError, match="it has schema version 0"):
+        create_tables(db, "it", 2, STEPS, ValueError)
     assert tables(db) == ["theirs"]
 
 
 def test_a_creation_that_fails_leaves_the_file_empty(db: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
-        create_tables(db, 2, (*STEPS, STEPS[0]))
+        create_tables(db, "it", 2, (*STEPS, STEPS[0]), ValueError)
     assert tables(db) == []
     assert not db.in_transaction
 

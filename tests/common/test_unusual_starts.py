@@ -13,7 +13,7 @@ import pytest
 
 from support.real import RealSwarm, ended, run_text
 from thinwire_common.os_errors import in_words
-from thinwire_coordinator.hall.access.bounds import LEAST
+from thinwire_coordinator.hall.access.admission import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
 COORDINATOR = str(Path(sys.executable).with_name("thinwire-coordinator"))

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.hall.access.bans import Ban
 from thinwire_coordinator.hall.access.database import FILE
-from thinwire_coordinator.hall.access.door import Candidate
+from thinwire_coordinator.hall.access.door import Candidate, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, why_not
-from thinwire_coordinator.hall.access.refusals import DoorReason
-from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, NodeRecord
+from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, Ban, NodeRecord
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 

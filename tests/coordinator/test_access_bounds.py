@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.hall.access.admission import UNKNOWN, AdmissionRules, Caller, network_of
-from thinwire_coordinator.hall.access.bounds import CALLS_A_SESSION, CONTRIBUTIONS_A_ROUND, Bounds, Rate, TokenBuckets
+from thinwire_coordinator.hall.access.admission import (
+    CALLS_A_SESSION,
+    CONTRIBUTIONS_A_ROUND,
+    AdmissionRules,
+    Bounds,
+    Caller,
+    Rate,
+    TokenBuckets,
+)
+from thinwire_coordinator.hall.rpc.calls import UNKNOWN, network_of_peer
 
 STRANGER = Caller("192.0.2.1")
 
@@ -24,7 +32,7 @@ STRANGER = Caller("192.0.2.1")
     ],
 )
 def test_a_peer_counts_as_its_network(peer: str, network: str) -> None:
-    assert network_of(peer) == network
+    assert network_of_peer(peer) == network
 
 
 def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:

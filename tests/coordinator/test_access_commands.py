@@ -14,8 +14,8 @@ from support.new_state import make_state
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.access.addresses import address_for_invites, checked_address, outgoing_host
 from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.invite_strings import keep_invite_file
 from thinwire_coordinator.hall.access.store import ADDRESS, AccessStore
+from thinwire_coordinator.hall.invite_address import keep_invite_file
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import parse_invite

@@ -6,8 +6,7 @@ from support.beats import CONTEXT, SAMPLES, beat
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import DisagreementMeasured, Event
 from thinwire_coordinator.hall.observe.history import History
-from thinwire_coordinator.hall.observe.sinks.fold import Fold
-from thinwire_coordinator.hall.observe.sinks.memory import Totals
+from thinwire_coordinator.hall.observe.sinks.memory import Fold, Totals
 from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, TRAINING, Point
 from thinwire_proto.all_reduce import ring_bytes_of_all
 

@@ -17,10 +17,10 @@ from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.state_directory import check_bodies, create_state, open_state
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_proto.contract import parse_run
+from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, LocalError
 
-RUN = parse_run({"model": MODEL}, "test")
+RUN = RunSpec.model_validate({"model": MODEL})
 
 
 def test_the_address_is_kept_with_the_run(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from thinwire_proto.contract import (
     ScheduleSpec,
 )
 from thinwire_proto.contract.models.presets import PRESETS
-from thinwire_proto.contract.reading import parse_run
 
 WRONG = """\
 [model]
@@ -49,8 +48,6 @@ warmup_steps = 1e2
 length_ms = 5
 [round]
 pace = "clok"
-nodes_max = 8192
-weight_max = 16
 [rule]
 kind = "local_adamw"
 outer_rate = 2.0
@@ -61,13 +58,12 @@ EXPECTED = """\
 3: model.heds: there is no such key; did you mean heads?
 5: data.kind: there is no kind 'token'; did you mean tokens?; there are
 8: schedule.step: there is no such key; did you mean steps?
-9: schedule.steps: input should be a valid integer (it is '5'); write the number without quotes
+9: schedule.steps: input should be a valid integer (it is '5')
 10: schedule.learning_rate: input should be less than or equal to 1 (it is 3.0)
-11: schedule.warmup_steps: input should be a valid integer (it is 100.0); write 100
+11: schedule.warmup_steps: input should be a valid integer (it is 100.0)
 12: schedule.length_ms: there is no such key; it belongs into [round]
-14: round.pace: input should be 'barrier' or 'clock' (it is 'clok'); did you mean "clock"?
-15: round: nodes_max · weight_max must be at most 32767
-20: rounds: there is no such section; did you mean [round]?
+14: round.pace: input should be 'barrier' or 'clock' (it is 'clok')
+18: rounds: there is no such section; did you mean [round]?
 """
 
 
@@ -88,18 +84,17 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
     [
         (
             "[round]\npace = clock\n",
-            '2: : is not TOML: Invalid value (at line 2, column 8); a text needs quotes: "clock"',
+            "2: : is not TOML: Invalid value (at line 2, column 8)",
         ),
         ('[model]\npreset = "byte-1"\n', "2: model.preset: there is no preset 'byte-1'; did you mean byte-1"),
         ('[model]\npreset = "byte-1m"\nkind = "llama"\n', "3: model.kind: the preset byte-1m is of kind 'decoder'"),
         ("[model]\npreset = []\n", "2: model.preset: there is no preset []; choose one of"),
         ("[data]\n\ncorpus_bytes = 5\n", "3: data.corpus_bytes: computed by the coordinator; remove it"),
-        ('[data]\nkind = "tokens"\nfolder = "nothing"\n', "3: data.folder: there is no folder"),
         ("[schedule]\nsteps = 10\n\nwarmup_steps = 10\n", "4: schedule: warmup_steps must be less than steps"),
         ("[round]\nsteps = 10\n", "2: round.steps: there is no such key; it belongs into [schedule]"),
         ("steps = 10\n", "1: steps: there is no such section; the key belongs into [schedule]"),
         ("[rule]\nmicro_batch = 4\n", "2: rule.micro_batch: there is no such key; it is for rule.kind = local_adamw"),
-        ("[model]\ntied = 1\n", "2: model.tied: input should be a valid boolean (it is 1); write true or false"),
+        ("[model]\ntied = 1\n", "2: model.tied: input should be a valid boolean (it is 1)"),
         ("model = 5\n", "1: model: input should be a table"),
         ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
     ],
@@ -130,14 +125,6 @@ def test_a_run_of_gossip_has_no_figures_of_rounds(tmp_path: Path, capsys: pytest
     assert "gossip, one-peer-exponential" in shown
     assert "warning: exchange.codec: a message takes" in shown
     assert not any(words in shown for words in ("a round", "demo.k"))
-
-
-def test_an_exchange_that_does_not_fit_the_rule_is_an_error_beside_others(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[exchange]\nkind = "gossip"\n[schedule]\nstep = 5\n')
-    problems = [problem.in_words("run.toml") for problem in check_file(path).problems]
-    assert any("needs rule.kind" in problem for problem in problems)
-    assert any("did you mean steps?" in problem for problem in problems)
 
 
 def test_what_a_start_would_refuse_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +227,7 @@ def test_a_model_that_is_as_wide_as_its_vocabulary_is_not_warned_of() -> None:
     [({}, 3), ({"update_topk": 9}, 0), ({"update_levels": 5}, 5), ({"update_topk": 0}, 3)],
 )
 def test_muon_has_levels_unless_the_strongest_are_kept(demo: dict[str, int], levels: int) -> None:
-    assert parse_run({"rule": {"kind": "local_muon"}, "demo": demo}, "RUN.toml").demo.update_levels == levels
+    assert RunSpec.model_validate({"rule": {"kind": "local_muon"}, "demo": demo}).demo.update_levels == levels
 
 
 def test_sizes_that_muon_needs_are_named_in_the_error(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import grpc
 import pytest
 
 from thinwire_common.logs import JsonFormatter
-from thinwire_coordinator.hall.access.admission import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.rpc.guard import FAILED, Guard
 from thinwire_proto.errors import LocalError

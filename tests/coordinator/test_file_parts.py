@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.rpc.file_parts import FILE_PART_BYTES, LEAST_BYTES, PartSizes
+from thinwire_coordinator.hall.rpc.files import FILE_PART_BYTES, LEAST_BYTES, PartSizes
 from thinwire_node.session.download import BYTES_LEAST
 from thinwire_proto.limits import FETCH_SILENT_S
 

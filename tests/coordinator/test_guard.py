@@ -15,12 +15,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from support.http2_client import WINDOW_MAX, Http2Client, closed_within
 from support.raw_calls import in_session
-from thinwire_coordinator.hall.access.admission import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.refusals import Denied
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
+from thinwire_coordinator.hall.access.door import Denied
 from thinwire_coordinator.hall.rpc.guard import Guard, Patience
 from thinwire_coordinator.hall.rpc.request_bounds import REQUEST_BYTES_MAX, SMALL_BYTES_MAX
-from thinwire_coordinator.hall.rpc.server_options import METADATA_BYTES_MAX, server_options
+from thinwire_coordinator.hall.rpc.server import METADATA_BYTES_MAX, server_options
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import REASON, SESSION
 from thinwire_proto.wire.parts import PART_BYTES_MAX

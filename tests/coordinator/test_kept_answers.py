@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.observe.kept_answers import NETWORKS_MAX, RATE, RATE_OF_A_NETWORK, KeptAnswers
+from thinwire_coordinator.hall.observe.cpu_budget import ANSWERS_BURST_S, ANSWERS_SHARE, NETWORKS_MAX, KeptAnswers
 
 KEPT_S = 0.5
 COST_S = 0.01
@@ -36,7 +36,7 @@ def test_ever_new_questions_get_their_share_of_a_core_and_no_more() -> None:
     answers = [readers.ask(f"{number}", number / 1000) for number in range(1000 * seconds)]
     refused = answers.count(None)
     assert readers.made == len(answers) - refused
-    assert abs(readers.made * COST_S - (RATE.burst_s + RATE.share * seconds)) < 2 * COST_S
+    assert abs(readers.made * COST_S - (ANSWERS_BURST_S + ANSWERS_SHARE * seconds)) < 2 * COST_S
     assert readers.ask("later", 2.0 * seconds) is not None
 
 
@@ -46,7 +46,7 @@ def test_who_asks_the_same_without_a_pause_gets_an_older_answer() -> None:
     assert [readers.ask("", float(second)) for second in range(3)] == [b"1", b"2", b"3"]
     answers = [readers.ask("", 3 + number / 1000) for number in range(10_000)]
     assert None not in answers
-    assert (readers.made - 3) * COST_S < RATE.burst_s + RATE.share * 10 + 2 * COST_S
+    assert (readers.made - 3) * COST_S < ANSWERS_BURST_S + ANSWERS_SHARE * 10 + 2 * COST_S
 
 
 def test_a_network_that_asks_ever_new_questions_leaves_half_to_others() -> None:
@@ -57,7 +57,7 @@ def test_a_network_that_asks_ever_new_questions_leaves_half_to_others() -> None:
         if number % 1000 == 999:  # once a second, one question of its own
             got["visitor"] += readers.ask(f"mine {number}", number / 1000, "visitor") is not None
     assert got["visitor"] == seconds
-    assert abs(got["flood"] * COST_S - (RATE_OF_A_NETWORK.burst_s + RATE_OF_A_NETWORK.share * seconds)) < 2 * COST_S
+    assert abs(got["flood"] * COST_S - (ANSWERS_BURST_S + ANSWERS_SHARE * seconds) / 2) < 2 * COST_S
     for number in range(2 * NETWORKS_MAX):
         readers.ask(f"{number}", 1000.0 + number, f"network {number}")
     assert len(readers._answers._of_networks) <= NETWORKS_MAX

@@ -14,7 +14,7 @@ from support.gossip_coordinator import gossip_coordinator
 from support.small import small_contract
 from support.swarm_bench import Bench, key_of
 from thinwire_coordinator.gossip.calls import GossipService
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.rpc.server import Server
 from thinwire_coordinator.hall.run import Run

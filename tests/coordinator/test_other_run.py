@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.hall.rpc import other_run as module
-from thinwire_coordinator.hall.rpc.other_run import COMPARED_FACTOR, COMPARED_MORE, other_run
+from thinwire_coordinator.hall.rpc import messages as module
+from thinwire_coordinator.hall.rpc.messages import COMPARED_FACTOR, COMPARED_MORE, other_run
 from thinwire_proto.contract.sections import canonical_json
 
 OURS = small_contract()

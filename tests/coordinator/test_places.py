@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from thinwire_coordinator.hall.places import IDLE_ROUNDS, Candidate, decide
+from thinwire_coordinator.hall.members import IDLE_ROUNDS, Candidate, decide
 from thinwire_proto.limits import PLACE_KEPT_S
 
 NEWCOMER, COUNTED = Candidate("comes", "net 1"), Candidate("comes", "net 1", has_counted=True)

@@ -14,8 +14,7 @@ import pytest
 from support.disks import small_disk
 from support.prepared import all_texts, prepared, texts_of, tokens_of
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.prepare.made_files import CLAIM_FILE
-from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
+from thinwire_coordinator.prepare.sources import CLAIM_FILE, NamedSource, parse_sources
 from thinwire_coordinator.prepare.summary import summary
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
 from thinwire_coordinator.prepare.tokenizing import key_of
@@ -39,7 +38,7 @@ def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setattr("thinwire_coordinator.prepare.preparation.sample_of", lambda *arguments: pytest.fail("read"))
     source = write_lines(tmp_path / "texts.jsonl", TEXTS)
-    with pytest.raises(ConfigError, match=r"needs the library tokenizers: pip install 'thinwire\[data\]'"):
+    with pytest.raises(ConfigError, match=r"needs the package tokenizers: pip install 'thinwire\[data\]'"):
         prepared(tmp_path / "out", source, train_vocabulary=300)
 
 
@@ -124,7 +123,7 @@ def test_what_one_source_holds_out_no_other_trains_on(tmp_path: Path, tokenizer:
         assert not {*trained["small"], *trained["large"]} & {*held_out["small"], *held_out["large"]}
         assert sorted(trained["large"] + held_out["large"]) == sorted([*set(texts) - left_out] * 2)
         assert sorted(trained["small"] + held_out["small"]) == sorted(TEXTS[:60])
-        assert made.left_out == {"small": 0, "large": 2 * len(left_out)}
+        assert {one.source.name: one.left_out for one in made.sources} == {"small": 0, "large": 2 * len(left_out)}
         assert f"in large, because another source holds them out: {2 * len(left_out)} documents" in summary(out, made)
 
 

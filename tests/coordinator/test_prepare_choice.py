@@ -41,7 +41,7 @@ CODINGS: list[tuple[str, bytes, str | None]] = [
     ("a.jsonl.gz", b"", "gzip"),
     ("a.jsonl.gz", b"\0" + GZIP, "gzip"),  # damaged
     ("a.jsonl.gz.download", GZIP, "gzip"),
-    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "lzma"),
+    ("a.xz", lzma.compress(LINES, lzma.FORMAT_ALONE), "xz"),
     ("a.txt", "Grüße".encode("utf-16"), "UTF-16"),
     ("a.bin", "Grüße".encode("utf-16"), None),  # tokens
     ("a.bin", b"\x5d\0\0\1", None),
@@ -173,9 +173,15 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
     found = read(tmp_path / "saved")
     assert found.documents == list(loaded["text"]) == TEXTS
     assert found.said == []
-    (tmp_path / "saved/data-00001-of-00003.arrow").unlink()
-    with pytest.raises(ConfigError, match=r"saved: its state.json lists data-00001-of-00003.arrow, which is missing"):
+
+
+@pytest.mark.filterwarnings("default")  # of the library datasets
+def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
+    splits = datasets.DatasetDict({"train": data_set(TEXTS), "test": data_set(TEXTS[:1])})
+    splits.save_to_disk(tmp_path / "saved")
+    with pytest.raises(ConfigError, match=r"holds the splits test, train; give one: .*/saved/test"):
         read(tmp_path / "saved")
+    assert read(tmp_path / "saved/train").documents == TEXTS
 
 
 @pytest.mark.parametrize(

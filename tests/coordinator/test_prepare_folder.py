@@ -13,8 +13,8 @@ import pytest
 from support.file_server import serving
 from support.prepared import prepared
 from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
-from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
 from thinwire_coordinator.prepare.progress import Shown
+from thinwire_coordinator.prepare.sources import CLAIM_FILE, WORK_FOLDER
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 
@@ -42,8 +42,8 @@ def test_files_that_prepare_did_not_make_are_kept(tmp_path: Path, name: str) -> 
     mine.write_text("mine")
     with pytest.raises(ConfigError, match="is not of an interrupted prepare, and prepare would delete what is in it"):
         prepared(out, texts(tmp_path / "in"))
-    with pytest.raises(ConfigError, match="is not of an interrupted prepare"), Shown() as shown:
-        prepare_images(ImageSettings(str(tmp_path / "in"), out, 8), shown)
+    with pytest.raises(ConfigError, match="is not of an interrupted prepare"):
+        prepare_images(ImageSettings(str(tmp_path / "in"), out, 8), Shown())
     assert mine.read_text() == "mine"
 
 

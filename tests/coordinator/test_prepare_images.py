@@ -42,8 +42,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(folder: Path, out: Path, **settings: Any) -> PreparedImages:
-    with Shown() as shown:
-        return prepare_images(ImageSettings(str(folder), out, SIZE, **({"shard_bytes": 2000} | settings)), shown)
+    return prepare_images(ImageSettings(str(folder), out, SIZE, **({"shard_bytes": 2000} | settings)), Shown())
 
 
 def opened(out: Path, **model: Any) -> Images:

@@ -14,11 +14,10 @@ import pytest
 from support.file_server import serving
 from support.prepared import prepared
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
-from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import Counts, TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
-from thinwire_coordinator.prepare.sources import parse_sources
+from thinwire_coordinator.prepare.sources import WORK_FOLDER, parse_sources
 from thinwire_proto.data.manifest import MANIFEST_FILE
 
 TEXTS = [
@@ -98,8 +97,8 @@ def test_sources_that_are_read_are_not_read_again(tmp_path: Path, capsys: pytest
     out = tmp_path / "out"
     content = LESS + b'{"text": null}\n' * 3
     sources = [f"{name}={write(tmp_path / f'{name}.jsonl', content)}" for name in ("first", "second")]
-    with pytest.raises(KeyboardInterrupt), InterruptedAt("second: write shards") as shown:
-        prepare(Settings(parse_sources(sources), out), shown)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Settings(parse_sources(sources), out), InterruptedAt("second: write shards"))
     capsys.readouterr()
     made = prepared(out, *sources)
     assert capsys.readouterr().err.splitlines() == ["second: write shards"]

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 
 from support.sealed_run import make_run, verified
-from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.gossip.disk import predict_beats
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Sealed, measure
 from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Sealed, measure
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.disk import star_forecast
+from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.replay import replay, replica_at_head
 from thinwire_coordinator.star.star import read_encoded
-from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
@@ -102,8 +101,8 @@ def test_bodies_are_deleted_one_pass_after_their_snapshot(state: RunState) -> No
     assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
     assert "for the 8 updates before step 8, only each row" in text
     with pytest.raises(ConfigError, match="step 7 is no longer kept: the oldest snapshot is that of step 8"):
-        replica_at(state.folder, 7)
-    assert replica_at(state.folder, 9).step == 9
+        KIND.model_at(open_state(state.folder, read_only=True), 7)
+    assert KIND.model_at(open_state(state.folder, read_only=True), 9).step == 9
     Retention(state, 2).sweep()  # after a restart there are no readers yet
     assert state.bodies.names() == names(state, 8, 9)
     assert state.ledger.step == STEPS
@@ -115,11 +114,11 @@ def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: RunS
     retention.sweep()
     assert state.snapshot_is_lighter(5)
     assert not state.snapshot_is_lighter(6)
-    assert read_encoded(state, 5, encode_update_parts).size  # a node sent to the updates before still gets them
+    assert read_encoded(state, 5).size  # a node sent to the updates before still gets them
     Retention(state, 2).sweep()
     with pytest.raises(NotKept, match="the oldest update kept is that of step 6; join again and take a snapshot"):
-        read_encoded(state, 5, encode_update_parts)
-    assert read_encoded(state, 6, encode_update_parts).size
+        read_encoded(state, 5)
+    assert read_encoded(state, 6).size
 
 
 class Crashed(Exception):
@@ -194,7 +193,7 @@ def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: py
     retention.trim()
     assert len(opened.bodies.names()) == STEPS
     assert opened.snapshot_steps() == list(SNAPSHOTS)
-    assert told(caplog, "coordinator.deletion_suspended") == [{"folder": str(state.folder)}]
+    assert [fields["place"] for fields in told(caplog, "coordinator.files_differ")] == [str(state.folder)]
 
 
 # sizes

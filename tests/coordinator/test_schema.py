@@ -17,6 +17,7 @@ from thinwire_proto.errors import LedgerError
 
 DIES_AT = """
 import os, signal, sqlite3, sys
+from thinwire_common.sqlite_schema import create_tables
 from thinwire_coordinator.hall.ledger import schema
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute("PRAGMA journal_mode=WAL")
@@ -26,7 +27,7 @@ def count(statement):
     if len(seen) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 db.set_trace_callback(count)
-schema.prepare(db, "ledger")
+create_tables(db, "ledger", schema.SCHEMA_VERSION, schema.SCHEMA, ValueError)
 print(len(seen))
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_coordinator.hall.served_blobs import ServedBlobs
+from thinwire_coordinator.hall.rpc.files import ServedBlobs
 
 DATA = bytes(range(256)) * 40
 

@@ -9,11 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.access.admission import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
 from thinwire_coordinator.hall.rpc.guard import UNREADABLE, Guard
-from thinwire_coordinator.hall.rpc.traffic import SERVICE, CountMessages
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
@@ -39,7 +37,7 @@ class Service(SwarmServicer):
 @pytest.fixture
 async def channel() -> AsyncIterator[Any]:
     guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: "a-node", lambda: 0.0)
-    server = grpc.aio.server(interceptors=[guard, CountMessages(Traffic())])
+    server = grpc.aio.server(interceptors=[guard])
     add_SwarmServicer_to_server(Service(), server)  # type: ignore[abstract]  # three calls are enough
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

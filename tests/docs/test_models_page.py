@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.problems import read_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 RUNS = [text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if text.startswith("[model]")]
 TRAINS = """
 from support.two_nodes import Counting, TwoNodes
 from support.toy_kinds import SlopesSpec
-from thinwire_proto.contract import Contract, parse_run
+from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.task import task_of
-run = parse_run({"model": {"kind": "gru", "width": 64}, "schedule": {"learning_rate": 0.01, "warmup_steps": 1}}, "x")
+schedule = {"learning_rate": 0.01, "warmup_steps": 1}
+run = RunSpec.model_validate({"model": {"kind": "gru", "width": 64}, "schedule": schedule})
 task = task_of(run.model)
 sections = {"model": run.model, "data": SlopesSpec(), "schedule": run.schedule, "parameters": task.manifest()}
 nodes = TwoNodes(Contract.model_validate(sections), Counting(128), task.initial_state(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 

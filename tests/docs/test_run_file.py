@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_proto.contract import RunSpec, Section, parse_run
+from thinwire_proto.contract import RunSpec, Section
 from tools.generated import DOCS
 from tools.run_reference import keys, kinds, values
 
@@ -65,5 +65,5 @@ def test_a_run_file_of_all_shown_defaults_is_the_default_run() -> None:
     for section, kind, _ in TABLES:
         if not kind or default_kinds[section].kind == kind:
             document[section] = shown(section, kind)
-    assert parse_run(document, "run.toml") == RunSpec()
+    assert RunSpec.model_validate(document) == RunSpec()
     assert set(document) == set(RunSpec.model_fields)

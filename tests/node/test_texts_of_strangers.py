@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -68,7 +69,7 @@ def test_a_label_of_prometheus_cannot_end_early() -> None:
 
     class One:
         def collect(self):  # type: ignore[no-untyped-def]
-            family = definitions.INFO.gauge()
+            family: Any = definitions.INFO.family()
             family.add_metric((name, "cpu", "1"), 1)
             yield family
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 
 from support.small import small_contract
-from thinwire_proto.contract import EXCHANGES, Contract, ExchangeSpec, canonical_json, parse_contract, parse_run
+from thinwire_proto.contract import EXCHANGES, Contract, ExchangeSpec, canonical_json, parse_contract
 from thinwire_proto.contract.contract import FORMAT
 from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.version import VERSION
@@ -73,8 +73,6 @@ def test_a_kind_is_one_registration_from_outside() -> None:
     contract = small_contract(exchange={"kind": "toy", "hops": 3})
     assert contract.exchange == ToyExchangeSpec(hops=3)
     assert json.loads(contract.written)["exchange"] == {"hops": 3, "kind": "toy"}
-    with pytest.raises(ConfigError, match=r"exchange\.hops: there is no such key; it is for exchange\.kind = toy"):
-        parse_run({"exchange": {"hops": 3}}, "RUN.toml")
     with pytest.raises(ConfigError, match=r"exchange\.kind: the name 'toy' is taken"):
 
         @EXCHANGES.register
@@ -99,8 +97,3 @@ def test_a_kind_is_one_file_in_the_home_package(tmp_path: Path, monkeypatch: pyt
 
     assert [kind.name for kind in TOYS] == ["b"]
     assert TOYS.find("a") is None
-
-
-def test_an_unknown_key_of_a_run_file_is_named_with_the_version() -> None:
-    with pytest.raises(ConfigError, match=f"demo.sparkle: there is no such key; this is thinwire {VERSION}"):
-        parse_run({"demo": {"sparkle": 1}}, "RUN.toml")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from support.small import random_replica, random_sized_votes, shapes_contract
-from thinwire_proto.contract import Contract
-from thinwire_proto.contract.reading import parse_run
-from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.contract import Contract, RunSpec
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.magnitudes import gain
 from thinwire_proto.exact.mix64 import mix64
@@ -170,8 +170,8 @@ def test_malformed_digits_are_refused() -> None:
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(demo: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse_run({"demo": demo}, "RUN.toml")
+    with pytest.raises(ValidationError, match=message):
+        RunSpec.model_validate({"demo": demo})
 
 
 def test_golden_body_in_levels() -> None:

@@ -15,20 +15,17 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
-from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.hall import Surroundings, open_hall
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.measuring import HeldOut, Measuring
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_coordinator.star.star import Star, UpdateSource
+from thinwire_coordinator.star.star import Star
 from thinwire_coordinator.star.trust.observer import TrustSettings
-from thinwire_coordinator.star.trust.port import NothingKept
 from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
@@ -141,8 +138,8 @@ class SimCoordinator:
         self.swarm = Star(
             hall,
             wait_for,
-            source=UpdateSource(cache_bytes_max=cache_bytes_max),
-            trust=TrustSettings(NothingKept(), randomness=random.Random(2)),
+            cache_bytes_max=cache_bytes_max,
+            trust=TrustSettings(randomness=random.Random(2)),
         )
         self.gate = Gate()
         door = hall.door(self.gate, random.Random(1))

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import grpc
 
 from simulator.network import Connection, error_of, lost
-from thinwire_coordinator.hall.access.refusals import MUST_WAIT
+from thinwire_coordinator.hall.access.door import MUST_WAIT
 from thinwire_coordinator.hall.rpc.calls import CallRefused
 from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt, UpdatePart
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thinwire_coordinator.hall.events import BeatSealed, NodeProgress
-from thinwire_coordinator.hall.losses import weighted_median
+from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_proto.wire.rows import Counted
 
 CONTEXT = 32

@@ -18,8 +18,7 @@ from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest, Shard
 
 def prepared(out: Path, *sources: Path | str, **settings: Any) -> Prepared:
     """Prepare sources in this process."""
-    with Shown() as shown:
-        return prepare(Settings(parse_sources([str(source) for source in sources]), out, **settings), shown)
+    return prepare(Settings(parse_sources([str(source) for source in sources]), out, **settings), Shown())
 
 
 def tokens_of(out: Path, manifest: Manifest, shards: tuple[Shard, ...]) -> list[int]:

@@ -14,13 +14,12 @@ import grpc
 from thinwire_common.reach.happy_eyeballs import Refusal
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.gossip.relay import Relay, relay_parcels
-from thinwire_coordinator.hall.access.admission import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import Bounds
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.rpc.calls import session_of
 from thinwire_coordinator.hall.rpc.guard import Guard
-from thinwire_coordinator.hall.rpc.server_options import server_options
+from thinwire_coordinator.hall.rpc.server import server_options
 from thinwire_node.data_addresses import LOOPBACK
 from thinwire_node.gossip.lines.line_settings import DirectLines, LineTimes
 from thinwire_node.gossip.lines.lines import PeerLines

@@ -14,14 +14,14 @@ from thinwire_coordinator.hall.leases import Leases
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.feed import EncodedUpdate, Feed
-from thinwire_coordinator.star.sealing import SealedRound, Sealer
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.messages import UpdateMessages
+from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.verify import verify
 from thinwire_proto.exact.votes import Merger
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
-from thinwire_proto.wire.rows import Counted
+from thinwire_proto.wire.rows import Counted, Row
 
 COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
@@ -54,13 +54,12 @@ async def _seal(state: RunState, steps: int) -> None:
     replica = state.load_snapshot(0)
     leases = Leases()
 
-    async def read(step: int) -> EncodedUpdate:
+    async def read(step: int) -> UpdateMessages:
         raise AssertionError("no node follows this run")
 
-    sealer = Sealer(state, replica, Feed(read, 0), encode_update_parts, workers, time.monotonic)
+    sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
     for step in range(steps):
         fingerprint = await workers.submit(Job.FINGERPRINT, replica.fingerprint, 1000 + step)
-        sealed = SealedRound(round=step, term=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
         merger = Merger(replica.layout.components)
         seeds = (2 * step, 2 * step + 1)
         for seed in seeds:
@@ -68,8 +67,8 @@ async def _seal(state: RunState, steps: int) -> None:
         leases.grant("a" * 32, 16, step)
         leases.report("a" * 32, 16 * step + 15)
         leases.settle("a" * 32)
-        entries, signatures = tuple(map(counted, seeds)), tuple(map(signed, seeds))
-        await (await sealer.seal(sealed, entries, signatures, merger, leases.packed)).applied
+        row = Row(step, step, 1, 1000 + step, fingerprint, b"", 0, tuple(map(counted, seeds)), b"")
+        await (await sealer.seal(row, tuple(map(signed, seeds)), merger, leases.packed)).applied
         if step == 1:
             state.save_snapshot(replica)
     workers.close()

@@ -10,7 +10,7 @@ import sys
 
 from thinwire_coordinator import __main__
 from thinwire_coordinator.hall.access import admission
-from thinwire_coordinator.hall.access.bounds import Bounds, Rate
+from thinwire_coordinator.hall.access.admission import Bounds, Rate
 from thinwire_proto import limits
 
 RATES = ("strangers_calls", "strangers_calls_in_all", "failed_joins", "calls_of_a_node")

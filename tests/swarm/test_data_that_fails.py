@@ -93,7 +93,7 @@ def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data)
     assert "came with the hash" in why[changed]
     assert "copy of the blob" in why[rotten]
     assert "its organizer must restore it" in why[rotten]
-    assert [event["place"] for event in coordinator.events("coordinator.blob_damaged")] == [
+    assert [event["place"] for event in coordinator.events("coordinator.blob_unusable")] == [
         str(swarm.state / "blobs" / rotten)
     ]
     assert f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens" in why[wrong]

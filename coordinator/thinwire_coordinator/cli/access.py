@@ -20,11 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire_common.units import human_seconds, parse_seconds
-from thinwire_coordinator.hall.access.bans import ORGANIZER, Ban
-from thinwire_coordinator.hall.access.invite_strings import make_invite
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS, InviteRecord
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.access.store import AccessStore, NodeRecord
+from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore, Ban, NodeRecord
+from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS
@@ -32,23 +31,7 @@ from thinwire_proto.identity.keys import NODE_ID_DIGITS
 ID_DIGITS_SHOWN = 12
 
 
-def invite_facts(record: InviteRecord, now: float) -> dict[str, Any]:
-    return asdict(record) | {"state": record.state(now)}
-
-
-def node_facts(record: NodeRecord, ban: Ban | None, suspected: str | None) -> dict[str, Any]:
-    """suspected: why the node's votes are not merged."""
-    facts = asdict(record) | {"public_key": record.public_key.hex(), "ban": ban_facts(ban) if ban else None}
-    facts["suspected"] = suspected
-    del facts["enrolled_from"]
-    return facts
-
-
-def ban_facts(ban: Ban) -> dict[str, Any]:
-    return asdict(ban)
-
-
-def invites_table(records: Iterable[InviteRecord], now: float) -> None:
+def _invites_table(records: Iterable[InviteRecord], now: float) -> None:
     rows = []
     for record in records:
         uses = f"{record.uses} of {record.uses_max}" if record.uses_max is not None else f"{record.uses}"
@@ -58,7 +41,7 @@ def invites_table(records: Iterable[InviteRecord], now: float) -> None:
     _print(("id", "state", "uses", "expires", "made", "", "name"), rows)
 
 
-def nodes_table(
+def _nodes_table(
     records: Iterable[NodeRecord], bans: Mapping[str, Ban], suspected: Mapping[str, str], now: float
 ) -> None:
     rows = []
@@ -108,7 +91,7 @@ def _invite(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> 
         expires=None if length_s is None else now + length_s,
     )
     if arguments.json:
-        _print_json(invite_facts(record, now) | {"address": invite.address, "invite": str(invite)})
+        _print_json(asdict(record) | {"state": record.state(now)} | {"address": invite.address, "invite": str(invite)})
         return
     nodes = "any number of nodes" if uses_max is None else "one node" if uses_max == 1 else f"{uses_max} nodes"
     end = "does not expire" if length_s is None else f"expires in {human_seconds(length_s)}"
@@ -122,9 +105,9 @@ def _invite(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> 
 def _invites(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
     now, found = time.time(), store.invites.all()
     if arguments.json:
-        _print_json([invite_facts(record, now) for record in found])
+        _print_json([asdict(record) | {"state": record.state(now)} for record in found])
     else:
-        invites_table(found, now)
+        _invites_table(found, now)
 
 
 def _revoke(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
@@ -143,16 +126,23 @@ def _nodes(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> N
     now, found = time.time(), store.nodes.all()
     bans, suspected = store.bans.holding(now), store.standings.suspected()
     if arguments.json:
-        _print_json([node_facts(record, bans.get(record.node), suspected.get(record.node)) for record in found])
+        _print_json([_facts(record, bans.get(record.node), suspected.get(record.node)) for record in found])
     else:
-        nodes_table(found, bans, suspected, now)
+        _nodes_table(found, bans, suspected, now)
+
+
+def _facts(record: NodeRecord, ban: Ban | None, suspected: str | None) -> dict[str, Any]:
+    """suspected: why the node's votes are not merged."""
+    facts = asdict(record) | {"public_key": record.public_key.hex(), "ban": asdict(ban) if ban else None}
+    del facts["enrolled_from"]
+    return facts | {"suspected": suspected}
 
 
 def _ban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
     now, node, length_s = time.time(), _node(store, arguments.node), arguments.length_s
     ban = store.bans.ban(node, None if length_s is None else now + length_s, arguments.reason, ORGANIZER, now)
     if arguments.json:
-        _print_json(ban_facts(ban))
+        _print_json(asdict(ban))
     else:
         print(f"{node} is banned {'until you unban it' if length_s is None else f'for {human_seconds(length_s)}'}")
 

@@ -6,6 +6,7 @@ import argparse
 import re
 from datetime import datetime, time, timedelta
 
+from thinwire_common.number_arguments import within
 from thinwire_common.options import add_options, read_options
 from thinwire_common.units import parse_seconds
 from thinwire_coordinator.cli.options import RunStateOptions
@@ -13,12 +14,15 @@ from thinwire_coordinator.hall.access.addresses import checked_address
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS
 
 NEVER = "never"
+COUNT_MAX = (1 << 31) - 1
 
 
 def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands that say who may join, and whether the run is paused."""
     invite = commands.add_parser("invite", help="make an invite; its text is alone on the last line")
-    invite.add_argument("--uses", type=_count, metavar="N", help="nodes that may enrol with it; default 1")
+    invite.add_argument(
+        "--uses", type=within(1, COUNT_MAX), metavar="N", help="nodes that may enrol with it; default 1"
+    )
     invite.add_argument(
         "--expires",
         type=_expiry,
@@ -37,13 +41,13 @@ def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentPa
     )
     invite.add_argument(
         "--per-address",
-        type=_count,
+        type=within(1, COUNT_MAX),
         metavar="N",
         help=f"nodes that one address may enrol in a day; default: any number, or {OPEN_PER_ADDRESS} with --open",
     )
     invites = commands.add_parser("invites", help="list the invites")
     revoke = commands.add_parser("revoke", help="end an invite; nodes that enrolled with it stay")
-    revoke.add_argument("number", type=_count, metavar="ID", help="its number in the list of invites")
+    revoke.add_argument("number", type=within(1, COUNT_MAX), metavar="ID", help="its number in the list of invites")
     revoke.add_argument("--nodes", action="store_true", help="also ban the nodes that enrolled with it")
     nodes = commands.add_parser("nodes", help="list the nodes that have enrolled, with their addresses")
     ban = commands.add_parser("ban", help="end a node's session, and refuse the node")
@@ -72,12 +76,6 @@ def _run(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.access import run  # noqa: PLC0415
 
     run(arguments.access, options.state_dir, arguments)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 1 << 31):
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text}")
-    return int(text)
 
 
 def _duration(text: str) -> float:

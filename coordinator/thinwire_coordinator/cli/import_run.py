@@ -7,12 +7,11 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.hall.ledger.state_directory import create_state, is_state, lock_state, open_state
+from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_proto.task import Tokenizer
 
 
@@ -31,9 +30,7 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
     state = open_state(state_dir, read_only=True)
     replica = state.load_snapshot(0)
     print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")
-    if is_lfs_pointer(_tokenizer_in(weights)):
-        print(f"warning: {weights / TOKENIZER_FILE}: {IS_LFS_POINTER}, and compare it with that of the run's data")
-    elif _has_other_tokenizer(weights, state.data.tokenizer):
+    if _has_other_tokenizer(weights, state.data.tokenizer):
         print("warning: the folder's tokenizer is not that of the run's data, so the model knows none of these tokens")
     print(f"start the run with: {shlex.join(['thinwire-coordinator', 'serve', '--state-dir', str(state_dir)])}")
     state.close()

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from thinwire_common.number_arguments import count, number, whole
+from thinwire_common.number_arguments import count, number, whole, within
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
 from thinwire_coordinator.cli.prepare import add_prepare
+from thinwire_proto.errors import ContractError
 
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
 """Seeds that torch takes."""
@@ -80,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="draw only from the likeliest tokens that add up to P"
     )
-    write.add_argument("--seed", type=_seed, default=1)
+    write.add_argument("--seed", type=within(SEED_MIN, SEED_MAX), default=1)
     write.set_defaults(command=_sample)
 
     make = commands.add_parser("prepare", help="turn text into token shards for a run")
@@ -124,21 +126,19 @@ def _verify(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
-    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
     from thinwire_coordinator.verify import verify  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
-    set_threads(options.state_dir, options.threads)
+    _set_threads(options)
     verify(options.state_dir, print, invite.fingerprint if invite else None)
 
 
 def _export(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
-    from thinwire_coordinator.cli.export import export  # noqa: PLC0415
-    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
+    from thinwire_coordinator.export.export import export  # noqa: PLC0415
 
-    set_threads(options.state_dir, options.threads)
+    _set_threads(options)
     export(options.state_dir, arguments.step, arguments.out, arguments.merge, arguments.push)
 
 
@@ -153,19 +153,27 @@ def _import(arguments: argparse.Namespace) -> None:
 def _sample(arguments: argparse.Namespace) -> None:
     options, given = read_options(ReplayOptions, arguments), arguments
 
-    from thinwire_coordinator.cli.model import set_threads  # noqa: PLC0415
     from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
     from thinwire_coordinator.hall.generation import Sampling  # noqa: PLC0415
 
-    set_threads(options.state_dir, options.threads)
+    _set_threads(options)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)
     sample(options.state_dir, given.step, given.prompt, given.chat, sampling)
 
 
-def _seed(text: str) -> int:
-    if not SEED_MIN <= (found := whole(text)) <= SEED_MAX:
-        raise argparse.ArgumentTypeError(f"must have at most 64 bits, {SEED_MIN} to {SEED_MAX}, not {text}")
-    return found
+def _set_threads(options: ReplayOptions) -> None:
+    """Set the number of torch threads as the options say, or to the default for the run."""
+    import torch  # noqa: PLC0415
+
+    from thinwire_coordinator.hall.workers import default_threads  # noqa: PLC0415
+    from thinwire_proto.contract import parse_contract  # noqa: PLC0415
+    from thinwire_proto.exact.tiles import layout_of  # noqa: PLC0415
+
+    parameters = 0
+    with suppress(OSError, ContractError):  # opening the state directory reports the error
+        contract = parse_contract((options.state_dir / "contract.json").read_bytes())
+        parameters = layout_of(contract.parameters).parameters
+    torch.set_num_threads(options.threads or default_threads(parameters, torch.get_num_threads()))
 
 
 def _text(text: str) -> str:

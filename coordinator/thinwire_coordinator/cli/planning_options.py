@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from thinwire_common.number_arguments import above_zero, count
+from thinwire_common.number_arguments import above_zero, count, within
 from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, MACHINES, RTT_SECONDS
 from thinwire_coordinator.planning.settings import STEPS_MAX
 from thinwire_proto.contract import EXCHANGES
@@ -40,7 +40,9 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     long.add_argument(
         "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train: rounds, or iterations of gossip")
+    long.add_argument(
+        "--steps", type=within(1, STEPS_MAX), metavar="N", help="steps to train: rounds, or iterations of gossip"
+    )
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)
@@ -73,13 +75,6 @@ def within_reason(text: str) -> float:
     found = above_zero(text)
     if not LEAST <= found <= MOST:
         raise argparse.ArgumentTypeError(f"must be from {LEAST:g} to {MOST:g}, not {text}")
-    return found
-
-
-def _steps(text: str) -> int:
-    found = count(text)
-    if found > STEPS_MAX:
-        raise argparse.ArgumentTypeError(f"must be at most {STEPS_MAX:,}, not {text}")
     return found
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
-from thinwire_common.number_arguments import number, whole
+from thinwire_common.number_arguments import LARGEST, count, number, within
+from thinwire_common.units import read_bytes_size
 from thinwire_proto.errors import UsageError
 
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+SHARD_BYTES_MIN, SHARD_BYTES_MAX = 1 << 10, 1 << 30
 HELD_OUT_MAX = 0.5
 VOCABULARY_MIN, VOCABULARY_MAX = 257, 1 << 20
 """Tokens of a trained tokenizer; the fewest are 256 bytes and the end token."""
@@ -33,7 +33,11 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
         "--images", metavar="FOLDER", help="prepare images instead; the folder has a sub-folder for each class"
     )
     command.add_argument(
-        "--size", type=_pixels, default=224, metavar="PIXELS", help="width and height of an image; default 224"
+        "--size",
+        type=within(1, IMAGE_SIZE_MAX, "pixels"),
+        default=224,
+        metavar="PIXELS",
+        help="width and height of an image; default 224",
     )
     tokens = command.add_mutually_exclusive_group()
     tokens.add_argument(
@@ -41,7 +45,7 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
     )
     tokens.add_argument(
         "--train-tokenizer",
-        type=_vocabulary,
+        type=within(VOCABULARY_MIN, VOCABULARY_MAX, "tokens"),
         metavar="VOCABULARY",
         help="train a tokenizer of this size on the sources",
     )
@@ -61,9 +65,13 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
         "--shard-bytes", type=_size, default=2 << 20, metavar="SIZE", help="size of a shard; default 2MiB"
     )
     command.add_argument(
-        "--bad-max", type=_count, default=10, metavar="N", help="parts of a source that may be unreadable; default 10"
+        "--bad-max",
+        type=within(0, LARGEST),
+        default=10,
+        metavar="N",
+        help="parts of a source that may be unreadable; default 10",
     )
-    command.add_argument("--threads", type=_positive, metavar="N", help="threads that tokenize; default all cores")
+    command.add_argument("--threads", type=count, metavar="N", help="threads that tokenize; default all cores")
     command.set_defaults(command=_prepare)
 
 
@@ -105,9 +113,7 @@ def _text(arguments: argparse.Namespace) -> str:
         shard_bytes=arguments.shard_bytes,
         bad_max=arguments.bad_max,
     )
-    with Shown() as shown:
-        prepared = prepare(settings, shown)
-    return summary(settings.out, prepared)
+    return summary(settings.out, prepare(settings, Shown()))
 
 
 def _images(arguments: argparse.Namespace) -> str:
@@ -125,9 +131,7 @@ def _images(arguments: argparse.Namespace) -> str:
         bad_max=arguments.bad_max,
         threads=arguments.threads or _cores(),
     )
-    with Shown() as shown:
-        prepared = prepare_images(settings, shown)
-    return summary_of_images(settings.out, prepared)
+    return summary_of_images(settings.out, prepare_images(settings, Shown()))
 
 
 def _cores() -> int:
@@ -141,33 +145,12 @@ def _share(text: str) -> float:
     return number(text.removesuffix("%"), wanted, lambda found: 0 <= found <= HELD_OUT_MAX * of) / of
 
 
-def _vocabulary(text: str) -> int:
-    if not VOCABULARY_MIN <= (found := whole(text)) <= VOCABULARY_MAX:
-        raise argparse.ArgumentTypeError(f"must be {VOCABULARY_MIN} to {VOCABULARY_MAX:,} tokens, not {text}")
-    return found
-
-
 def _size(text: str) -> int:
     """A size such as 2097152, 2MB or 2MiB."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if found is None or found[2] not in UNITS or not 1024 <= (size := int(found[1]) * UNITS[found[2]]) <= 1 << 30:
+    try:
+        size = read_bytes_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not SHARD_BYTES_MIN <= size <= SHARD_BYTES_MAX:
         raise argparse.ArgumentTypeError(f"must be a size of 1KiB to 1GiB, such as 2MiB, not {text}")
     return size
-
-
-def _pixels(text: str) -> int:
-    if not 1 <= (number := _count(text)) <= IMAGE_SIZE_MAX:
-        raise argparse.ArgumentTypeError(f"must be 1 to {IMAGE_SIZE_MAX:,} pixels, not {text}")
-    return number
-
-
-def _positive(text: str) -> int:
-    if (number := _count(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return number
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}")
-    return int(text)

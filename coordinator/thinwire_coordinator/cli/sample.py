@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from thinwire_coordinator.chat import chat_prompt
-from thinwire_coordinator.cli.model import replica_of
 from thinwire_coordinator.hall.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.clean_text import shown_as_written
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Stateless, task_of
@@ -28,7 +28,8 @@ def sample(state_dir: Path, step: int | None, prompt: str | None, chat: str | No
     if prompt is None:
         prompt = first_prompt(tokenizer)
     tokens = prompt_tokens(tokenizer, prompt if chat is None else chat_prompt(tokenizer, chat))
-    drawn = generate(model, replica_of(state, step).tensors, tokens, sampling, tokenizer.end)
+    replica = kind_of(state.contract).model_at(state, step)
+    drawn = generate(model, replica.tensors, tokens, sampling, tokenizer.end)
     _print_pieces(prompt if chat is None else "", text_of(tokenizer, tokens, drawn))
 
 

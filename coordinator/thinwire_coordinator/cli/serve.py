@@ -7,11 +7,11 @@ import asyncio
 from thinwire_common.logs import log_to_stderr
 from thinwire_common.program import ending_signals
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.planning.problems import read_run
 
 
 def serve(options: ServeOptions) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from thinwire_coordinator.export.folder import whole_folder
+from thinwire_coordinator.export.folder import check_free, whole_folder
+from thinwire_coordinator.export.hub import check_push, push
 from thinwire_coordinator.export.model_card import model_card
-from thinwire_coordinator.export.model_files import write_model
+from thinwire_coordinator.export.model_files import AUTO, class_to_open, write_model
 from thinwire_coordinator.export.run_facts import facts_of
-from thinwire_coordinator.export.tokenizer_class import AUTO, class_to_open
-from thinwire_coordinator.hall.ledger.state_directory import RunState
-from thinwire_proto.errors import ConfigError
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.kinds import kind_of
+from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.task import task_of
+from thinwire_proto.task import Task, task_of
 from thinwire_proto.version import VERSION
 
 FILE_SUFFIX = ".safetensors"
@@ -20,7 +22,36 @@ KEEPS_CLASS = ("llama",)
 """Families of our own models, of which `AutoTokenizer` takes the class that we name; importing it takes seconds."""
 
 
-def is_file(out: Path) -> bool:
+def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: str | None) -> None:
+    """Write the model of a step to a file or a folder, and upload the folder. Raises ThinwireError."""
+    if _is_file(out) and (merge or push_to is not None):
+        raise UsageError(f"--merge and --push need a folder, and {out} is one file; give --out FOLDER")
+    if push_to is not None:
+        check_push(push_to)
+    if not _is_file(out):
+        check_free(out)
+    state = open_state(state_dir, read_only=True)
+    if merge and type(task_of(state.contract.model)).merged is Task.merged:
+        print("--merge has no effect: this run trains no adapter", file=sys.stderr)
+    kind = kind_of(state.contract)
+    replica = kind.model_at(state, step)
+    if _is_file(out):
+        export_file(replica, out)
+    else:
+        opener = export_folder(state, replica, out, merge=merge)
+        if opener != AUTO:
+            print(
+                f"open the tokenizer with transformers.{opener}, as README.md there shows: {AUTO} takes another class "
+                "for this family of models, which would give other tokens",
+                file=sys.stderr,
+            )
+    at = f"{kind.unit} {kind.trained(state.contract, replica)}"
+    print(f"{at}: {replica.layout.parameters:,} parameters written to {out}")
+    if push_to is not None:
+        print(f"uploaded: {push(out, push_to, f'{at}, exported by thinwire {VERSION}')}")
+
+
+def _is_file(out: Path) -> bool:
     """Whether this name asks for one file, and not for a folder."""
     return out.suffix == FILE_SUFFIX
 
@@ -41,7 +72,7 @@ def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool =
     """Write a folder with the model, its tokenizer and its model card. It appears whole or not at all.
 
     merge: write an adapter together with its base, as one model. Returns the class of transformers that opens the
-    tokenizer (see `tokenizer_class`). Raises ConfigError if the model has no form that
+    tokenizer (see `class_to_open`). Raises ConfigError if the model has no form that
     transformers opens, or `out` may not be replaced.
     """
     task = task_of(state.contract.model)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any
 
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 TOKEN = "HF_TOKEN"
+LIBRARY, EXTRA = "huggingface_hub", "hub"
 
 
 def check_push(repository: str) -> None:
     """Raise ConfigError if an upload cannot work: without the library, a token, or a name of a repository."""
-    _library()
+    import_extra(LIBRARY, EXTRA)
     _token()
     owner, slash, name = repository.partition("/")
     if not (owner and slash and name) or "/" in name:
@@ -27,7 +28,7 @@ def push(folder: Path, repository: str, message: str) -> str:
 
     The Hub takes a commit as a whole, so nobody downloads half of a model.
     """
-    hub = _library()
+    hub = import_extra(LIBRARY, EXTRA)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     api = hub.HfApi(token=_token(), library_name="thinwire")
     files = [hub.CommitOperationAdd(path_in_repo=path.name, path_or_fileobj=path) for path in sorted(folder.iterdir())]
@@ -37,14 +38,6 @@ def push(folder: Path, repository: str, message: str) -> str:
     except (OSError, ValueError, RuntimeError) as error:  # the library raises a RuntimeError from what went wrong
         reason = error.__cause__ or error
         raise ConfigError(f"--push {repository}: {reason}; the export is complete in {folder}") from None
-
-
-def _library() -> Any:
-    try:
-        import huggingface_hub  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError("--push needs the library huggingface_hub: pip install 'thinwire[hub]'") from None
-    return huggingface_hub
 
 
 def _token() -> str:

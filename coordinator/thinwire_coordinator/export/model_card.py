@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from thinwire_coordinator.export.model_files import AUTO
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
-from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.clean_text import clean_name, clean_text
 from thinwire_proto.task import HuggingFaceModel

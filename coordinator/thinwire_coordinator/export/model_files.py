@@ -16,6 +16,9 @@ from thinwire_proto.task import HuggingFaceModel, Tokenizer
 
 SHARD_BYTES_MAX = 5_000_000_000
 """Bound on the size of a file of weights, as in transformers 4. A larger tensor has a file of its own."""
+AUTO, FAST = "AutoTokenizer", "PreTrainedTokenizerFast"
+PROBE = 'class A:\n    """1234  x"""\n\n\treturn "don\'t"  # é ü 中文 🙂\n\n\n  The end, 3.14.'
+"""Text at whose spaces, lines, digits and marks tokenizers differ."""
 ABOUT = {"format": "pt"}
 """The metadata that transformers expects. With a second key, the same tensors would not always give the same bytes."""
 
@@ -95,3 +98,22 @@ def _whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def class_to_open(folder: Path, tokenizer: Tokenizer) -> str:
+    """The class of transformers that opens the exported tokenizer: AUTO, or FAST where AUTO gives other tokens.
+
+    For some families, such as qwen2, transformers ignores the class in `tokenizer_config.json` and takes the family's
+    own, which splits text in another way than a tokenizer of the run's own does. The model would then read tokens that
+    it was not trained on, and no error would say so. Without transformers on this machine, the answer is AUTO.
+    """
+    try:
+        from transformers import AutoTokenizer  # noqa: PLC0415 - an extra
+    except ImportError:
+        return AUTO
+    try:
+        theirs: Any = AutoTokenizer.from_pretrained(folder)
+        same = theirs(PROBE, add_special_tokens=False)["input_ids"] == tokenizer.encode(PROBE).tolist()
+    except Exception:  # noqa: BLE001 - a family's own class may raise anything on a foreign tokenizer
+        same = False
+    return AUTO if same else FAST

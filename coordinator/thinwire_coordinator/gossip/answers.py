@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.hall.access.refusals import Denied
+from thinwire_coordinator.hall.access.door import Denied
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_proto.gossip.assignment import Assignment

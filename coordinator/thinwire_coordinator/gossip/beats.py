@@ -27,7 +27,7 @@ from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, Go
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.gossip.unsealed import SealedReport
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
@@ -179,7 +179,7 @@ class Beats:
                 self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
-                tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
+                log.info("%s", decision.reason)
         self.show()
 
     def _tell(self, plan: Plan) -> None:
@@ -301,7 +301,7 @@ class Beats:
 
     def _given_up(self, iteration: int, words: str) -> None:
         text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
-        tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=iteration)
+        tell(log, logging.WARNING, "coordinator.not_measured", text, set=None, reason=text)
 
     def _show_measured(self, measured: Measurement | None) -> None:
         if measured is None:

@@ -12,8 +12,7 @@ from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.judging import address_of
 from thinwire_coordinator.gossip.relay import Relay, relay_parcels
-from thinwire_coordinator.hall.access.door import Door
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, Door, DoorReason
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.rpc.calls import CallRefused, host_of

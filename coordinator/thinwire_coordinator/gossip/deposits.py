@@ -30,7 +30,7 @@ from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.gossip.ledger_rows import Deposited, encode_deposits
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.settings import GossipSettings
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature
 from thinwire_coordinator.hall.members import Member

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Forecast, Sealed
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Forecast, Sealed
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import REPORT_BYTES
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, SKETCH_BYTES

@@ -17,10 +17,9 @@ from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.view import GossipView
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment
-from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import ReadRow
 from thinwire_proto import limits
 

@@ -14,8 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.hall.losses import is_plausible, weighted_median
-from thinwire_coordinator.hall.measurement import PART_SAMPLES, Part, SetMeasured
+from thinwire_coordinator.hall.measurement import PART_SAMPLES, Part, SetMeasured, is_plausible, weighted_median
 from thinwire_proto.task import HeldOutSet
 
 SHARE = 32

@@ -7,7 +7,7 @@ import re
 from thinwire_common.reach.hosts import HOST
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.chain import GENESIS

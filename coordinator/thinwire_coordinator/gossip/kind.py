@@ -15,12 +15,11 @@ from thinwire_coordinator.gossip.metrics import METRICS
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.verify import verify_beats
 from thinwire_coordinator.hall.access.door import Door
+from thinwire_coordinator.hall.capacity import Forecast, OwnMemory, Sealed
 from thinwire_coordinator.hall.kind import Kind, Opening
-from thinwire_coordinator.hall.ledger.disk_forecast import Forecast, Sealed
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_coordinator.hall.measuring import Measuring
-from thinwire_coordinator.hall.rpc.memory_bound import OwnMemory
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.errors import ConfigError

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 import msgpack
 
 from thinwire_common.files import rename_synced
-from thinwire_coordinator.hall.ledger.soundness import check_length
+from thinwire_coordinator.hall.ledger.checks import check_length
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica

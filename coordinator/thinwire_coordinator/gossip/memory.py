@@ -1,11 +1,11 @@
-"""The most memory that a gossip run takes, beside what any run does (`hall.rpc.memory_bound`)."""
+"""The most memory that a gossip run takes, beside what any run does (`hall.capacity`)."""
 
 from __future__ import annotations
 
 from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.gossip.measurements import NODES_MAX as SKETCHED_MAX
 from thinwire_coordinator.gossip.relay import LINES_MAX, RELAY_BYTES_MAX
-from thinwire_coordinator.hall.rpc.memory_bound import COPIES, OwnMemory
+from thinwire_coordinator.hall.capacity import COPIES, OwnMemory
 from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from thinwire_common.metrics import Definitions
 from thinwire_coordinator.gossip.figures import GossipFigures
-from thinwire_coordinator.hall.observe.gauges import each, one
+from thinwire_coordinator.hall.observe.metrics import family, one
 
 METRICS = Definitions("thinwire_coordinator_")
 
@@ -26,7 +26,7 @@ DISAGREEMENT_IN_STEPS = METRICS.gauge(
 
 
 def collect(figures: GossipFigures) -> Iterable[Metric]:
-    yield each(ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
+    yield family(ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
     yield one(TOPOLOGY, figures.topology)
     if figures.in_steps is not None:
         yield one(DISAGREEMENT_IN_STEPS, figures.in_steps)

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
 
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.byte_budget import ByteBudget
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.members import Member

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.hall.events import BeatSealed, NodeProgress
-from thinwire_coordinator.hall.losses import is_plausible, weighted_median
+from thinwire_coordinator.hall.measurement import is_plausible, weighted_median
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.schedule import learning_rate

@@ -7,8 +7,7 @@ from typing import Any
 
 from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.hall.ledger.soundness import first_state
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck, first_state
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
 from thinwire_proto.exact.replica import Replica

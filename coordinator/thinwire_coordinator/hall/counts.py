@@ -1,7 +1,7 @@
 """All counts of a coordinator since its process started.
 
 No other module adds up counts. `Counts` is the first watcher of a swarm's events; the status call, the page and the
-metrics read it. Bytes are counted where gRPC parses and serializes messages (`rpc.traffic`). Bytes of a single node are
+metrics read it. Bytes are counted where gRPC parses and serializes messages (`rpc.server`). Bytes of a single node are
 counted in `rpc.service`, which knows the node.
 """
 
@@ -12,26 +12,24 @@ from collections import Counter
 from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import DoorReason
 from thinwire_coordinator.hall.events import (
     TIME_IS_UP,
     BeatSealed,
-    CallDenied,
     ContributionOffered,
     ContributionRefused,
     ContributionTaken,
     Event,
-    Fetched,
     FingerprintCompared,
-    JoinRefused,
     NodeCame,
     NodeJudged,
     NodeWent,
     PartJudged,
+    Refused,
     RoundSealed,
     RoundVoid,
+    Verdict,
 )
-from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -108,17 +106,13 @@ class Counts:
         self.update_bytes = 0
         self.dense_bytes = 0
         """Bytes that all-reducing whole gradients would have sent; it would have received as many."""
-        self.refused: Counter[DoorReason] = Counter()
-        """Calls of nodes that the door refused."""
-        self.calls_refused: Counter[DoorReason] = Counter()
-        """Calls that the guard of the port refused."""
+        self.refused: Counter[tuple[str, DoorReason]] = Counter()
+        """What was refused: calls by the guard of the port, and joins by the door."""
         self.judged: Counter[Verdict] = Counter()
         """Decisions about the trust in nodes."""
         self.came = 0
         self.left = 0
         self.lost = 0
-        self.fetches: Counter[str] = Counter()
-        """By kind: `snapshot`, `corpus` or `blob`."""
         self.evaluation_parts: Counter[str] = Counter()
         """Parts of held-out measurements, by what became of them; see `PartJudged`."""
         self.direct_up = 0
@@ -204,8 +198,6 @@ class Counts:
                 self._count(event)
             case RoundVoid():
                 self.rounds_void[_end_of(event.why)] += 1
-            case Fetched():
-                self.fetches[event.what] += 1
             case PartJudged():
                 self.evaluation_parts[event.result] += 1
             case _:
@@ -216,10 +208,8 @@ class Counts:
         match event:
             case NodeCame():
                 self.came += 1
-            case JoinRefused():
-                self.refused[event.reason] += 1
-            case CallDenied():
-                self.calls_refused[event.reason] += 1
+            case Refused():
+                self.refused[event.what, event.reason] += 1
             case NodeJudged():
                 self.judged[event.verdict] += 1
             case NodeWent():

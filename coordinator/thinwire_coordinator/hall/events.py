@@ -1,7 +1,8 @@
-"""The events of a swarm. Watchers, such as the metrics and the page's history, receive each event as it happens.
+"""The events of a swarm, and what it may find about a node.
 
-Watchers run on the event loop, return at once, and never influence the swarm. An exception in a watcher is a bug; it is
-logged and counted, and has no other effect. Times are in seconds; `at` is read from the coordinator's monotonic clock.
+Watchers, such as the metrics and the page's history, receive each event as it happens. They run on the event loop,
+return at once, and never influence the swarm. An exception in a watcher is a bug; it is logged and counted, and has no
+other effect. Times are in seconds; `at` is read from the coordinator's monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from thinwire_coordinator.hall.access.refusals import DoorReason
-from thinwire_coordinator.hall.measurement import MeasuredBy
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.access.door import DoorReason
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -78,17 +78,10 @@ class ContributionRefused:
 
 
 @dataclass(frozen=True)
-class JoinRefused:
-    """The door has refused a node. node_id: as it claims to be."""
+class Refused:
+    """A `call` was refused before the swarm saw it, or a `join` by the door, which also ends sessions."""
 
-    node_id: str
-    reason: DoorReason
-
-
-@dataclass(frozen=True)
-class CallDenied:
-    """A call was refused: a join, or one that came too often."""
-
+    what: Literal["call", "join"]
     reason: DoorReason
 
 
@@ -180,20 +173,12 @@ class RoundVoid:
 
 
 @dataclass(frozen=True)
-class UpdateApplied:
-    """The coordinator's own replica has applied an update, in `seconds`."""
+class PhaseTook:
+    """A phase after a round has taken so long: `broadcast`, from the seal until the stream of a node at the head has
+    taken the whole newest update; `apply`, the update to the coordinator's own replica."""
 
-    step: int
+    phase: Literal["broadcast", "apply"]
     seconds: float
-
-
-@dataclass(frozen=True)
-class UpdateSent:
-    """The stream of a node at the head has taken the whole newest update, `after_s` after it was sealed."""
-
-    node_id: str
-    step: int
-    after_s: float
 
 
 @dataclass(frozen=True)
@@ -203,7 +188,6 @@ class LossMeasured:
     step: int
     name: str
     loss: float
-    measured_by: MeasuredBy = "coordinator"
 
 
 @dataclass(frozen=True)
@@ -252,35 +236,24 @@ class NodeJudged:
     until: float = 0.0
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A node has begun to fetch a `snapshot`, the `corpus` or a `blob`, as `what` says."""
-
-    node_id: str
-    what: str
-
-
 Event = (
     RoundOpened
     | ContributionOffered
     | ContributionTaken
     | ContributionRefused
-    | JoinRefused
-    | CallDenied
+    | Refused
     | FingerprintCompared
     | RoundSealed
     | BeatSealed
     | DisagreementMeasured
     | RoundVoid
-    | UpdateApplied
-    | UpdateSent
+    | PhaseTook
     | LossMeasured
     | PartJudged
     | Sampled
     | NodeCame
     | NodeWent
     | NodeJudged
-    | Fetched
 )
 
 
@@ -324,3 +297,41 @@ class Events:
     def _look(self, what: str, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self.failed(what, error)
+
+
+class Cause(Enum):
+    """The causes of suspicion. `sequential` has the tests. Values are labels of events."""
+
+    AGAINST = "against"
+    """Its votes contradict those of the rest."""
+    NOISE = "noise"
+    """Its votes have nothing in common with those of the rest."""
+    COPY = "copy"
+    """Its votes are those of another node."""
+    REPEAT = "repeat"
+    """Its votes are its own votes of an earlier round."""
+    EMPTY = "empty"
+    """It has far fewer votes than the others."""
+    SILENCE = "silence"
+    """It takes leases and contributes nothing."""
+    MISMATCH = "mismatch"
+    """The fingerprint of its parameters differs from the coordinator's."""
+    MALFORMED = "malformed"
+    """Its payloads cannot be read."""
+    AUDIT = "audit"
+    """Its votes do not come from the samples of its lease."""
+    HELD_OUT = "held_out"
+    """The held-out losses that it measured differ from those that the coordinator found."""
+
+
+class Verdict(Enum):
+    """The effect of a decision. Values are labels of metrics and events."""
+
+    SUSPECTED = "suspected"
+    """The node's votes are not merged from now on, but still observed."""
+    LOWERED = "lowered"
+    """The node counts as a newcomer."""
+    CLEARED = "cleared"
+    """The node counts again, as a newcomer."""
+    BANNED = "banned"
+    """The node is refused until `until`."""

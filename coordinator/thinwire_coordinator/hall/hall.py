@@ -11,13 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.hall.access.door import Admits, Door
+from thinwire_coordinator.hall.access.door import Admits, Denied, Door
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.access.refusals import Denied
-from thinwire_coordinator.hall.copies import Copies
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import Events
 from thinwire_coordinator.hall.leases import Leases
+from thinwire_coordinator.hall.ledger.kept_replica import Copies
 from thinwire_coordinator.hall.ledger.ledger import Term
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.members import Members

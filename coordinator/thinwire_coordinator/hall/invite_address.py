@@ -1,4 +1,4 @@
-"""Publishes the address that invites lead to: stores it, logs it, and tries whether it can be reached.
+"""Makes invites, and publishes the address that they lead to: stores it, logs it, and tries whether it can be reached.
 
 To try it, the coordinator connects to itself through the address, and checks that it answers.
 """
@@ -6,22 +6,27 @@ To try it, the coordinator connects to itself through the address, and checks th
 from __future__ import annotations
 
 import logging
+import secrets
 import shlex
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
 from thinwire_coordinator.hall.access.addresses import Reach, address_for_invites, advice, classify
-from thinwire_coordinator.hall.access.invite_strings import keep_invite_file
+from thinwire_coordinator.hall.access.invites import InviteRecord
 from thinwire_coordinator.hall.access.store import ADDRESS, PUBLIC_TLS, AccessStore
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
+from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -47,7 +52,7 @@ def publish_address(
     if settings.invite_file is not None:
         keep_invite_file(settings.invite_file, access, settings.state_dir, time.time())
     make = shlex.join(["thinwire-coordinator", "invite", "--state-dir", str(settings.state_dir)])
-    tell(log, logging.INFO, "coordinator.invites", f"invites lead to {address}; make one: {make}", address=address)
+    log.info("%s", f"invites lead to {address}; make one: {make}")
     return tell_reachability(address, port, fingerprint, public_tls=public_tls)
 
 
@@ -93,3 +98,66 @@ async def tell_reachability(address: str, port: int, fingerprint: bytes, *, publ
         reach=found.reach.name.lower(),
         reason=found.problem,
     )
+
+
+def make_invite(
+    store: AccessStore,
+    folder: Path,
+    now: float,
+    *,
+    name: str = "",
+    address: str | None = None,
+    uses_max: int | None = None,
+    per_address_max: int | None = None,
+    expires: float | None = None,
+) -> tuple[InviteRecord, Invite]:
+    """Make an invite; see `InviteRecord`. address: HOST:PORT; None takes the one that the coordinator has stored."""
+    address = address or store.settings.get(ADDRESS)
+    if address is None:
+        raise ConfigError("no address of the coordinator is known yet: start it first, or give --address HOST:PORT")
+    token = secrets.token_bytes(TOKEN_BYTES)
+    record = store.invites.make(
+        token, name=name, now=now, uses_max=uses_max, per_address_max=per_address_max, expires=expires
+    )
+    return record, Invite(address, open_key(folder / KEY_FILE).public.fingerprint, token, _public_tls(store))
+
+
+def keep_invite_file(path: Path, store: AccessStore, folder: Path, now: float) -> bool:
+    """Write an invite for any number of nodes to a file that only its owner can read, for programs.
+
+    A valid invite of this coordinator in the file keeps its token. Returns whether a new token was made. Raises
+    ConfigError if the file holds something else than an invite.
+    """
+    address = store.settings.get(ADDRESS)
+    assert address is not None
+    key = open_key(folder / KEY_FILE).public
+    found = _read(path)
+    record = store.invites.of_token(found.token) if found is not None else None
+    is_valid = record is not None and record.state(now) == "valid"
+    if found is not None and found.fingerprint == key.fingerprint and is_valid:
+        invite, is_new = Invite(address, key.fingerprint, found.token, _public_tls(store)), False
+    else:
+        invite, is_new = make_invite(store, folder, now, name=f"--invite-file {path.name}")[1], True
+    if str(invite) != str(found):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_synced(path, f"{invite}\n".encode(), private=True)
+        except OSError as error:
+            raise ConfigError(f"--invite-file {path}: cannot be written: {error.strerror}; name another file") from None
+    return is_new
+
+
+def _public_tls(store: AccessStore) -> bool:
+    return bool(store.settings.get(PUBLIC_TLS))
+
+
+def _read(path: Path) -> Invite | None:
+    """The invite in a file; None if there is no file, or nothing in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return parse_invite(text) if text.strip() else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, ConfigError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds something else than an invite"
+        raise ConfigError(f"--invite-file {path}: {reason}; name another file, or remove this one") from None

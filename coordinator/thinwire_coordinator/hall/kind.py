@@ -10,13 +10,12 @@ from typing import Any
 from thinwire_common.metrics import Definition
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.capacity import Forecast, OwnMemory, Sealed
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.ledger.disk_forecast import Forecast, Sealed
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import Retention
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
-from thinwire_coordinator.hall.rpc.memory_bound import OwnMemory
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.rpc.service import Service
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.settings import CoordinatorSettings

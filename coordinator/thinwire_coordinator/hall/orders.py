@@ -9,15 +9,15 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from thinwire_coordinator.hall.access.door import Bans
 from thinwire_coordinator.hall.access.pauses import Pauses
+from thinwire_coordinator.hall.access.store import BanTable
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.limits import ORDERS_READ_S
 
 
 async def watch_orders(
-    run: Run, bans: Bans, pauses: Pauses, newest: int = 0, wall_clock: Callable[[], float] = time.time
+    run: Run, bans: BanTable, pauses: Pauses, newest: int = 0, wall_clock: Callable[[], float] = time.time
 ) -> None:
     """Read the decisions every ORDERS_READ_S, until cancelled. The door refuses banned nodes that join meanwhile.
 

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.measurement import Part
-from thinwire_coordinator.hall.members import Member, Moment
-from thinwire_coordinator.hall.places import Places
+from thinwire_coordinator.hall.members import Member, Moment, Places
 from thinwire_coordinator.hall.series import ReadRow
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
 
 log = logging.getLogger("thinwire.coordinator")
+
+
+@dataclass(frozen=True)
+class OfferedMomentum:
+    """A momentum that a joining node kept.
+
+    trained_through: the last sample position in the momentum. sent_since: hashes of the contributions extracted after
+    the momentum was saved.
+    """
+
+    trained_through: int | None
+    sent_since: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinDecision:
+    """The steps that a node must take before it takes part.
+
+    step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
+    keep it.
+    """
+
+    step: int
+    take_snapshot: bool
+    drop_momentum: str
 
 
 class Run(ABC):
@@ -84,7 +108,7 @@ class Run(ABC):
         """The pause in the hall has changed: begin nothing while there is one, and go on without one."""
 
     def known(self, member: Member, group: str) -> None:
-        """A node has joined. group: of its address; see `access.address_groups`."""
+        """A node has joined. group: of its address; see `access.addresses.group_of`."""
 
     def pardon(self, node: str) -> None:
         """The organizer overrules: everything against a node is forgotten."""
@@ -144,13 +168,5 @@ class Run(ABC):
         return step, number
 
     def stop(self) -> None:
-        """Stop the timers, so that no row is begun any more. Then call `settle`, unless the process dies."""
+        """Stop the timers, so that no row is begun any more. Then call `Tasks.settle`, unless the process dies."""
         self.tasks.stop()
-
-    async def settle(self, within_s: float) -> None:
-        """Wait for the row that is being sealed, at most for so long. Then all watchers know of each sealed row."""
-        await self.tasks.settle(within_s)
-
-    def end(self) -> None:
-        """Give up the row that is still being sealed. Its write may reach the disk; nobody is told of it."""
-        self.tasks.end()

@@ -11,14 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
-from thinwire_common.logs import tell
-from thinwire_coordinator.hall.capacity import check_disks
+from thinwire_coordinator.hall.capacity import Need, check_disks, measure
 from thinwire_coordinator.hall.kind import Kind
-from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
-from thinwire_coordinator.hall.ledger.disk_forecast import Need, needs_of
+from thinwire_coordinator.hall.ledger.checks import check_complete
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
@@ -100,7 +97,7 @@ async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness
     if not is_state(folder):
         readiness.text = "creating the corpus and the first state"
         text = f"new run in {folder}: creating its corpus and its first state"
-        tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
+        log.info("%s", text)
         await worker.run(create_state, folder, settings.run or RunSpec(), settings.bodies, worker.go_on)
     state = await worker.run(open_state, folder)
     await worker.run(check_complete, state)
@@ -119,12 +116,15 @@ async def replay_run(
     replica = await worker.run(kind.at_head, state, worker.go_on)
     if replica.step:
         text = f"replayed the ledger: step {replica.step}, all fingerprints match"
-        tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
+        log.info("%s", text)
     retention = Retention(state, settings.keep, kind.bodies_named_by)
     await worker.run(retention.sweep)
     needs = await worker.run(check_disks, state, settings.keep, kind.forecast)
     recorded = await worker.run(state.ledger.recorded)
-    measure_disks = partial(needs_of, state, settings.keep, kind.forecast)
+
+    def measure_disks() -> list[Need]:
+        return measure(state, settings.keep, kind.forecast)[1]
+
     return ReplayedRun(replica, retention, needs, measure_disks, recorded.newest)
 
 

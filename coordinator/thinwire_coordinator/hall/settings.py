@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.hall.access.transport import TlsSettings
-from thinwire_coordinator.hall.evaluation import SAMPLES, EvaluatedBy
+from thinwire_coordinator.hall.measuring import SAMPLES, EvaluatedBy
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_proto.contract import RunSpec
 
@@ -40,7 +40,7 @@ class CoordinatorSettings:
     http_may_move: bool = False
     """Whether the page may use another port if this one is taken."""
     threads: int | None = None
-    """CPU threads of torch; None: see `torch_threads`."""
+    """CPU threads of torch; None: see `workers.default_threads`."""
     sinks: SinkSettings = field(default_factory=SinkSettings)
     """Other targets of the curves and the metrics."""
 

@@ -63,6 +63,7 @@ class Tasks:
         """Like `keep`, for work that goes on until `stop`."""
         task = asyncio.get_running_loop().create_task(work)
         self._timed.add(task)
+        task.add_done_callback(self._timed.discard)
         self.must_succeed(task)
 
     def must_succeed(self, work: asyncio.Future[None]) -> None:

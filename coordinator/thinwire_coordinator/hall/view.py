@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric
 
 from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.members import Member
 
 Stage = Literal["waiting", "paused", "training", "complete"]
 Plain = dict[str, Any]
-
-
-class MemberView(Protocol):
-    """The read-only part of a member."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def active(self) -> bool: ...
 
 
 class RunView(ABC):
@@ -120,7 +111,7 @@ class RunView(ABC):
         return self._hall.measured_step
 
     @property
-    def members(self) -> Mapping[str, MemberView]:
+    def members(self) -> Mapping[str, Member]:
         """All members, by node id."""
         return self._hall.members.by_id
 
@@ -143,3 +134,30 @@ def waiting_for(nodes: int) -> str:
 def counted(count: int, what: str) -> str:
     """A number and its noun, in the plural where it has one."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+SHARES_TOLD_MAX = 100
+"""Nodes whose shares a status has, so that its size does not grow with the nodes that have ever come."""
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """A node's counted contributions and their tokens. name: empty if it is not known."""
+
+    node: str
+    name: str
+    counted: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """Figures of a whole run, over all terms of the coordinator, for the status call.
+
+    tokens: of counted contributions. since_step: where this term began. nodes: with a counted contribution. shares:
+    those with the most tokens, at most SHARES_TOLD_MAX."""
+
+    tokens: int
+    since_step: int
+    nodes: int
+    shares: tuple[NodeShare, ...]

@@ -1,22 +1,22 @@
-"""Finds all errors of a run file at once, with the line and a suggestion for each. Does not need torch."""
+"""Reads run files, and explains their errors, with the line and a suggestion for each. Does not need torch."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from thinwire_coordinator.planning.toml_lines import key_lines, line_of
-from thinwire_proto.contract import DATA, MODELS, RuleSpec, RunSpec, Section, TaggedUnion
+from thinwire_proto.contract import DATA, MODELS, RunSpec, TaggedUnion
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.contract.run import UNIONS
 from thinwire_proto.contract.unions import UNKNOWN_KIND
+from thinwire_proto.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +26,8 @@ else:
 Document = dict[str, Any]
 KeyPath = tuple[str, ...]
 SYNTAX_LINE = re.compile(r"at line (\d+)")
+TABLE = re.compile(r"\s*\[+([\w.\s\"'-]+)\]+\s*(#.*)?$")
+KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNION_OF = {union.section: union for union in UNIONS}
 
 
@@ -39,9 +41,14 @@ class Problem:
     is_error: bool = True
 
     def in_words(self, file: str) -> str:
-        place = f"{file}:{self.line}" if self.line else file
-        word = "error" if self.is_error else "warning"
-        return f"{place}: {word}: {self.key + ': ' if self.key else ''}{self.text}"
+        return f"{self.place(file)}: {'error' if self.is_error else 'warning'}: {self.named_text}"
+
+    def place(self, file: str) -> str:
+        return f"{file}:{self.line}" if self.line else file
+
+    @property
+    def named_text(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,14 @@ class CheckedFile:
         return line_of_text(self.lines, (section,), text)
 
 
+def read_run(path: Path) -> RunSpec:
+    """Read a run file. `model.preset` names a preset; other keys of [model] override it. Raises ConfigError."""
+    file = check_file(path)
+    if file.run is None:
+        raise ConfigError("; ".join(f"{one.place(str(path))}: {one.named_text}" for one in file.problems))
+    return file.run
+
+
 def check_file(path: Path) -> CheckedFile:
     """Read a run file and collect its errors."""
     try:
@@ -73,20 +88,12 @@ def check_file(path: Path) -> CheckedFile:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = SYNTAX_LINE.search(str(error))
-        return _unread(f"is not TOML: {error}{_syntax_hint(text, found)}", int(found[1]) if found else None)
+        return _unread(f"is not TOML: {error}", int(found[1]) if found else None)
     return _Check(document, key_lines(text), path.parent).result()
 
 
 def _unread(text: str, line: int | None = None) -> CheckedFile:
     return CheckedFile(None, (Problem(line, "", text),), {})
-
-
-def _syntax_hint(text: str, found: re.Match[str] | None) -> str:
-    lines = text.splitlines()
-    if found is None or not 0 < int(found[1]) <= len(lines):
-        return ""
-    value = lines[int(found[1]) - 1].partition("=")[2].partition("#")[0].strip()
-    return f'; a text needs quotes: "{value}"' if re.fullmatch(r"[A-Za-z][\w./-]*", value) else ""
 
 
 class _Check:
@@ -145,64 +152,13 @@ class _Check:
                     self._add((name, key), "computed by the coordinator; remove it")
             for key in kind.spec.LOCAL:
                 if isinstance(value := section.get(key), str) and value:
-                    path = self._folder.resolve() / value
-                    section[key] = str(path)
-                    if not path.is_dir():
-                        self._add((name, key), f"there is no folder {path}")
+                    section[key] = str(self._folder.resolve() / value)
 
     def _add_all(self, error: ValidationError) -> None:
-        wrong: dict[str, set[str]] = {}
         for entry in error.errors():
             path = tuple(str(part) for part in entry["loc"])
-            if not path:
-                continue
             text = self._in_words(path, entry)
             self._add(path, text, line_of_text(self._lines, path, text) if entry["type"] == "value_error" else None)
-            wrong.setdefault(path[0], set()).update(path[1:2])
-        for section, keys in wrong.items():
-            self._hidden_relations(section, keys)
-        self._relations(wrong)
-
-    def _hidden_relations(self, section: str, wrong: set[str]) -> None:
-        """Find errors between the keys of a section that has wrong keys, too. They are left out, and so is what could
-        follow from their absence."""
-        given = self._document.get(section)
-        if not wrong or "kind" in wrong or not isinstance(given, dict):
-            return
-        known = self._keys(section)
-        doubtful = wrong | {near for key in wrong for near in difflib.get_close_matches(key, known)}
-        try:
-            self._read(section, {key: value for key, value in given.items() if key not in wrong})
-        except ValidationError as error:
-            for entry in error.errors():
-                text = self._in_words((section,), entry)
-                if not entry["loc"] and not doubtful & set(re.findall(r"\w+", text)):
-                    self._add((section,), text, line_of_text(self._lines, (section,), text))
-
-    def _relations(self, wrong: Container[str]) -> None:
-        """Check how sections fit together, those that are right by themselves. One error does not hide another."""
-        sections: dict[str, Any] = {}
-        for name in RunSpec.model_fields:
-            if name not in wrong:
-                sections[name] = self._read(name, self._document.get(name, {}))
-        checks = (("rule", ("demo", "schedule")), ("data", ("model",)), ("exchange", ("demo", "round", "rule")))
-        for name, others in checks:
-            if name not in sections or not all(other in sections for other in others):
-                continue
-            try:
-                sections[name].check(*(sections[other] for other in others))
-            except ValueError as error:
-                self._add((), str(error), line_of_text(self._lines, (name,), str(error)))
-
-    def _read(self, name: str, given: Document) -> Section:
-        """Read one section. Raises ValidationError."""
-        if name in UNION_OF:
-            return UNION_OF[name].read(given)
-        rule = UNION_OF["rule"].kind_of(self._document.get("rule", {}))
-        if name == "demo" and rule is not None and issubclass(rule.spec, RuleSpec):
-            given = rule.spec.with_defaults(given)
-        spec: type[Section] = type(RunSpec.model_fields[name].default)
-        return spec.model_validate(given)
 
     def _in_words(self, path: KeyPath, entry: Any) -> str:
         given, kind = entry["input"], entry["type"]
@@ -216,7 +172,7 @@ class _Check:
             return str(entry["ctx"]["error"])
         text = f"{entry['msg'][0].lower()}{entry['msg'][1:]}"
         shown = "" if isinstance(given, dict | BaseModel) else f" (it is {given!r:.80})"
-        return f"{text}{shown}{self._value_hint(path, entry)}"
+        return f"{text}{shown}"
 
     def _nearest_key(self, path: KeyPath) -> str:
         """Which key was probably meant: in this section, in one of its other kinds, or in another section."""
@@ -246,27 +202,33 @@ class _Check:
         keys = [key for key in kind.spec.model_fields if key not in kind.spec.DERIVED]
         return [*keys, "preset"] if section == "model" else keys
 
-    def _value_hint(self, path: KeyPath, entry: Any) -> str:
-        given, kind = entry["input"], entry["type"]
-        if kind == "literal_error" and isinstance(given, str):
-            return did_you_mean(given, self._choices(path), '"{}"')
-        if kind in ("int_type", "float_type") and isinstance(given, str):
-            return "; write the number without quotes"
-        if kind == "int_type" and isinstance(given, float) and given.is_integer():
-            return f"; write {int(given)}"
-        if kind == "bool_type":
-            return "; write true or false"
-        return ""
 
-    def _choices(self, path: KeyPath) -> list[str]:
-        section = path[0]
-        union = UNION_OF.get(section)
-        kind = union.kind_of(self._document.get(section, {})) if union else None
-        spec: type[BaseModel] = kind.spec if kind else type(RunSpec.model_fields[section].default)
-        field = spec.model_fields.get(path[-1])
-        if field is None or get_origin(field.annotation) is not Literal:
-            return []
-        return [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The first line, from 1, of each table and key of a valid TOML file, by its full path.
+
+    Python's parser does not tell them. Keys inside an inline table are not listed.
+    """
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := TABLE.match(line):
+            path = table = _path_of(header[1])
+        elif key := KEY.match(line):
+            path = table + _path_of(key[1])
+        else:
+            continue
+        for length in range(1, len(path) + 1):
+            lines.setdefault(path[:length], number)
+    return lines
+
+
+def _path_of(dotted: str) -> KeyPath:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
+    """The line of a key, or that of the innermost table or key around it that the file has."""
+    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
 def line_of_text(lines: Mapping[KeyPath, int], path: KeyPath, text: str) -> int | None:

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_proto.contract import DataSpec, ModelSpec, RuleSpec, ScheduleSpec
 from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
@@ -131,12 +133,5 @@ def known_batch(parameters: int) -> float:
 
 def _between(parameters: int, values: list[float]) -> float:
     """Interpolate between POINTS on logarithmic scales; constant below the first and above the last."""
-    sizes = [math.log(point.parameters) for point in POINTS]
-    at, logs = math.log(max(1, parameters)), [math.log(value) for value in values]
-    if at <= sizes[0]:
-        return values[0]
-    for left in range(len(sizes) - 1):
-        if at <= sizes[left + 1]:
-            part = (at - sizes[left]) / (sizes[left + 1] - sizes[left])
-            return math.exp(logs[left] + part * (logs[left + 1] - logs[left]))
-    return values[-1]
+    sizes = np.log([point.parameters for point in POINTS])
+    return math.exp(np.interp(math.log(max(1, parameters)), sizes, np.log(values)))

@@ -24,8 +24,9 @@ TOKEN_BYTES = 4
 """Bytes that a token of a `.bin` file counts for in BATCH_BYTES."""
 
 
-Content = Sequence[SourceFile] | HubDataset
-"""The content of a source: its files, or a data set of the Hub."""
+Part = SourceFile | HubDataset
+Content = Sequence[Part]
+"""The content of a source: its files, or one data set of the Hub."""
 
 
 def content_of(source: NamedSource, stall_s: float, out: Path | None = None) -> Content:
@@ -34,7 +35,7 @@ def content_of(source: NamedSource, stall_s: float, out: Path | None = None) -> 
     datasets = [dataset for url in source.urls if (dataset := parse_hub(url)) is not None]
     if datasets and len(source.urls) > 1:
         raise ConfigError(f"source {source.name}: a data set of the Hub must be a source of its own: NAME={HUB}…")
-    return datasets[0] if datasets else [file for url in source.urls for file in find_files(url, stall_s, out)]
+    return datasets or [file for url in source.urls for file in find_files(url, stall_s, out)]
 
 
 class Position(NamedTuple):
@@ -127,22 +128,19 @@ class SourceReader:
     def _documents(self) -> Iterator[tuple[Document, Position]]:
         """Documents that are not empty, from the start on, each with the position after it."""
         problems, start = self._reading.problems, self._start
-        count = 1 if isinstance(self._content, HubDataset) else len(self._content)
-        for number in range(start.file, count):
+        for number in range(start.file, len(self._content)):
             before = problems.counts
             skipped = start.documents if number == start.file else 0
-            for index, document in enumerate(self._of_file(number), 1):
+            for index, document in enumerate(self._of_part(self._content[number]), 1):
                 self._heard_at = time.monotonic()
                 if index > skipped and len(document):
                     yield document, Position(number, index, before)
 
-    def _of_file(self, number: int) -> Iterator[Document]:
-        if isinstance(self._content, HubDataset):
-            self._at = self._content.name
-            yield from read_hub(self._content, self._reading)
-            return
-        file = self._content[number]
+    def _of_part(self, file: Part) -> Iterator[Document]:
         self._at = file.name
+        if isinstance(file, HubDataset):
+            yield from read_hub(file, self._reading)
+            return
         try:
             yield from read_documents(file, self._reading)
         except PermissionError as error:

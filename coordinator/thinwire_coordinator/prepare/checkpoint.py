@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Position
 from thinwire_coordinator.prepare.held_out import Side, Split
 from thinwire_coordinator.prepare.problems import Counts
+from thinwire_proto.data.manifest import Source
 
-VERSION = 3
-"""Raised when readers find other documents in a file than before, too: a position would then mean another one."""
 STATE_FILE = "state.json"
 
 
@@ -41,7 +41,7 @@ class Divided:
 class Finished:
     """A source whose shards are written. source: its part of the manifest. left_out: see `Prepared`."""
 
-    source: dict[str, Any]
+    source: Source
     split: Split
     left_out: int
 
@@ -60,49 +60,21 @@ class Checkpoint:
     current: Current | None = None
 
     def write(self) -> None:
-        current = self.current and {
-            "position": self.current.position,
-            "lengths": self.current.lengths,
-            "total": self.current.total,
-        }
-        lists = {name: [vars(each) for each in getattr(self, name)] for name in ("divided", "finished")}
-        state = {"version": VERSION, "inputs": self.inputs, "current": current} | lists
-        replace_synced(self.folder / STATE_FILE, json.dumps(state).encode())
+        replace_synced(self.folder / STATE_FILE, _ADAPTER.dump_json(self))
+
+
+_ADAPTER = TypeAdapter(Checkpoint)
 
 
 def open_checkpoint(folder: Path, inputs: str) -> Checkpoint:
     """The state in a folder if it is of the same inputs and whole; otherwise an empty folder and a new state."""
-    if (found := _read(folder, inputs)) is not None:
-        return found
+    with suppress(OSError, ValueError):
+        found = _ADAPTER.validate_json((folder / STATE_FILE).read_bytes())
+        if found.inputs == inputs:
+            found.folder = folder
+            return found
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     fresh = Checkpoint(folder, inputs)
     fresh.write()
     return fresh
-
-
-def _read(folder: Path, inputs: str) -> Checkpoint | None:
-    try:
-        state = json.loads((folder / STATE_FILE).read_bytes())
-        if state["version"] != VERSION or state["inputs"] != inputs:
-            return None
-        divided = [
-            Divided(**each | {"split": _split(each), "counts": Counts(*each["counts"])}) for each in state["divided"]
-        ]
-        finished = [Finished(**each | {"split": _split(each)}) for each in state["finished"]]
-        current = state["current"] and Current(
-            _position(*state["current"]["position"]),
-            state["current"]["lengths"],
-            Side(*state["current"]["total"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Checkpoint(folder, inputs, divided, finished, current)
-
-
-def _position(file: int, documents: int, counts: list[int]) -> Position:
-    return Position(file, documents, Counts(*counts))
-
-
-def _split(each: dict[str, Any]) -> Split:
-    return Split(*(Side(*side) for side in each["split"]))

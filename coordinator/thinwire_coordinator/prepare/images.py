@@ -21,13 +21,12 @@ import numpy as np
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
-from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.preparation import BAD_MAX, HELD_OUT_SHARE, SHARD_BYTES
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.shards import BlobWriter
-from thinwire_coordinator.prepare.sources import SourceFile, find_files
+from thinwire_coordinator.prepare.sources import WORK_FOLDER, SourceFile, find_files
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizing import KEY_BYTES, Encoded
 from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
@@ -35,6 +34,7 @@ from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_proto.limits import PREPARE_SILENT_S
+from thinwire_proto.models.extras import import_extra
 
 FILES_AT_ONCE = 64
 OF_ARCHIVES = "__MACOSX"
@@ -87,15 +87,14 @@ def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
         shown.begin(NAME, sum(file.size or 0 for file in files))
         read = 0
         try:
-            for part in _parts(files):
-                for file, image in zip(part, _read(part, classes, settings, library), strict=True):
-                    read += file.size or 0
-                    if isinstance(image, str):
-                        problems.skip(file.name, image)
-                        continue
-                    spill.add(image)
-                    total = total.plus(side_of(image))
-                    shown.count(read, 1, 0, 0)
+            for file, image in _read(files, classes, settings, library):
+                read += file.size or 0
+                if isinstance(image, str):
+                    problems.skip(file.name, image)
+                    continue
+                spill.add(image)
+                total = total.plus(side_of(image))
+                shown.count(read, 1, 0, 0)
             spill.close()
         finally:
             spill.abandon()
@@ -183,17 +182,16 @@ def _without_image(files: list[SourceFile], size: int, library: Any) -> list[str
     return found
 
 
-def _parts(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    for begin in range(0, len(files), FILES_AT_ONCE):
-        yield files[begin : begin + FILES_AT_ONCE]
-
-
 def _read(
-    part: list[SourceFile], classes: dict[str, int], settings: ImageSettings, library: Any
-) -> list[Encoded | str]:
-    """The images as records; for one that cannot be read, what is wrong."""
+    files: list[SourceFile], classes: dict[str, int], settings: ImageSettings, library: Any
+) -> Iterator[tuple[SourceFile, Encoded | str]]:
+    """The images as records; for one that cannot be read, what is wrong. FILES_AT_ONCE are in memory."""
     with ThreadPoolExecutor(settings.threads, "images") as pool:
-        return list(pool.map(lambda file: _record(file, classes, settings.size, library), part))
+        for begin in range(0, len(files), FILES_AT_ONCE):
+            part = files[begin : begin + FILES_AT_ONCE]
+            yield from zip(
+                part, pool.map(lambda file: _record(file, classes, settings.size, library), part), strict=True
+            )
 
 
 def _record(file: SourceFile, classes: dict[str, int], size: int, library: Any) -> Encoded | str:
@@ -227,10 +225,5 @@ def _image(file: SourceFile, size: int, library: Any) -> tuple[bytes, bytes] | s
 
 
 def _library() -> Any:
-    try:
-        import PIL  # noqa: PLC0415 - an extra
-        import PIL.Image  # noqa: PLC0415
-        import PIL.ImageOps  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("--images needs the library pillow: pip install 'thinwire[images]'") from None
-    return PIL
+    import_extra("PIL.ImageOps", "images")
+    return import_extra("PIL", "images")

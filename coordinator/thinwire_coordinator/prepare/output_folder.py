@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
-from thinwire_coordinator.prepare.made_files import CLAIM_FILE, WORK_FOLDER
+from thinwire_coordinator.prepare.sources import CLAIM_FILE, WORK_FOLDER
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -15,19 +15,17 @@ from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
-from thinwire_coordinator.prepare.made_files import WORK_FOLDER
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown
-from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
 from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.shards import BlobWriter, cut
-from thinwire_coordinator.prepare.sources import NamedSource
+from thinwire_coordinator.prepare.sources import WORK_FOLDER, NamedSource
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer, training_library
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.limits import PREPARE_SILENT_S
 
@@ -37,7 +35,8 @@ SHARD_BYTES = 2 << 20
 HELD_OUT_SHARE = 0.005
 BAD_MAX = 10
 BYTES = "bytes"
-NOTHING = Counts()
+READERS_VERSION = 4
+"""Raised when readers find other documents in a file than before: a noted position would then mean another one."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +61,14 @@ class Settings:
     checkpoint_bytes: int = CHECKPOINT_BYTES
 
 
-@dataclass
+@dataclass(frozen=True)
 class Prepared:
-    """The result of `prepare`. Of each source by name, splits, and left_out: the number of documents that it does not
-    train on because another source holds them out. counts: what was skipped, of all sources."""
+    """The result of `prepare`. counts: what was skipped, of all sources."""
 
     manifest: Manifest
     manifest_hash: str
-    splits: dict[str, Split] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
-    counts: Counts = NOTHING
+    sources: list[Finished]
+    counts: Counts
 
 
 def prepare(settings: Settings, shown: Shown) -> Prepared:
@@ -130,7 +127,7 @@ class _Preparation:
         halves = Split(own.split.train.minus(missing), own.split.held_out)
         shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
         made = cut(name, spill.sorted(), halves, self._blobs, shard_tokens, elsewhere)
-        self._checkpoint.finished.append(Finished(made.model_dump(mode="json"), halves, missing.documents))
+        self._checkpoint.finished.append(Finished(made, halves, missing.documents))
         self._checkpoint.write()
         shutil.rmtree(self._folder(number))
 
@@ -195,7 +192,7 @@ class _Preparation:
             end=self._encoder.end,
             tokenizer=None if tokenizer is None else self._blobs.keep(tokenizer.path.read_bytes()),
             files={} if tokenizer is None else {name: self._blobs.keep(data) for name, data in tokenizer.files.items()},
-            sources=tuple(Source.model_validate(each.source) for each in finished),
+            sources=tuple(each.source for each in finished),
         )
         written = manifest.written()
         self._blobs.keep_only({blob.hash for blob in manifest.blobs()})
@@ -204,8 +201,7 @@ class _Preparation:
         return Prepared(
             manifest,
             hashlib.sha256(written).hexdigest(),
-            {str(each.source["name"]): each.split for each in finished},
-            {str(each.source["name"]): each.left_out for each in finished},
+            finished,
             reduce(Counts.plus, (each.counts for each in self._checkpoint.divided)),
         )
 
@@ -226,8 +222,6 @@ def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, sho
 
 def _bytes_of(content: Content, first: int) -> int | None:
     """Bytes of the files from `first` on, if all are known."""
-    if isinstance(content, HubDataset):
-        return None
     sizes = [file.size for file in content[first:]]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -235,11 +229,10 @@ def _bytes_of(content: Content, first: int) -> int | None:
 def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
     """A hash of everything that the shards depend on; of files, their names, sizes and times."""
     kept = asdict(replace(settings, out=Path(), stall_s=0, checkpoint_bytes=0, bad_max=0))
-    found = hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode())
+    found = hashlib.sha256(json.dumps([READERS_VERSION, kept], sort_keys=True, default=str).encode())
     for content in contents.values():
-        if not isinstance(content, HubDataset):
-            for file in content:
-                found.update(f"{file.path}\0{file.version}\n".encode(errors="surrogateescape"))
+        for part in content:
+            found.update(f"{part.path}\0{part.version}\n".encode(errors="surrogateescape"))
     if settings.tokenizer != BYTES and settings.train_vocabulary is None:
         files = find_tokenizer(Path(settings.tokenizer), settings.end_token)
         found.update(files.path.read_bytes())

@@ -52,8 +52,7 @@ class Problems:
         self.counts = self.counts.plus(Counts(bad=1))
         if self.bad > self._bad_max:
             raise TooManyProblems(
-                f"{where}: {what}; this is the {self.bad}{_ordinal(self.bad)} part that cannot be read. Repair the "
-                f"source, or allow more with --bad-max"
+                f"{where}: {what}; {self.bad} parts cannot be read. Repair the source, or allow more with --bad-max"
             )
         self._say(f"skipped: {where}: {what} ({self.bad} of at most {self._bad_max})")
 
@@ -76,9 +75,3 @@ class Problems:
             self._say(line)
         elif number == SHOWN_MAX + 1:
             self._say(f"{line.partition(':')[0]}: more {files}; they are only counted from here on")
-
-
-def _ordinal(number: int) -> str:
-    if number % 100 in (11, 12, 13):
-        return "th"
-    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

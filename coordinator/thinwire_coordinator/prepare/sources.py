@@ -19,24 +19,30 @@ from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
-from pydantic_core import from_json
 
-from thinwire_coordinator.prepare.made_files import MADE, holds_prepared_data
 from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.DOTALL)
 HUB = "hf://datasets/"
 HTTP = ("http://", "https://")
+NOT_THERE = "there is no such file or folder"
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "https": "data", "hf": "hub"}
 """The extra of thinwire that installs the fsspec backend of a protocol."""
 SOURCES_MAX = 1024
 """As in `Manifest`."""
-SPLITS_FILE, STATE_FILE, INFO_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
-"""Descriptions in a folder that the library `datasets` saved: of a set of splits, and of one data set."""
-METADATA_BYTES_MAX = 1 << 20
+SPLITS_FILE, DESCRIPTIONS, CACHE = "dataset_dict.json", ("state.json", "dataset_info.json"), "cache-"
+"""Names in a folder that the library `datasets` saved: of a set of splits, of one data set, and what `map` keeps."""
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
+WORK_FOLDER = "unfinished"
+"""Folder of an interrupted run, below the output folder."""
+CLAIM_FILE = "prepare.lock"
+"""Locked while `prepare` works. It stays after an interruption, so it tells our unfinished work from foreign files."""
+MADE = frozenset({MANIFEST_FILE, BLOBS_FOLDER, WORK_FOLDER, CLAIM_FILE, TOKENIZER_FILE})
+"""What `prepare` writes into its folder. Nothing of it is taken for a text."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def find_files(url: str, stall_s: float, out: Path | None = None) -> list[Source
     except FutureTimeout:
         raise SourceFailed(f"{url}: does not answer; check the address and the connection") from None
     except FileNotFoundError:
-        raise ConfigError(f"{url}: there is no such file or folder") from None
+        raise ConfigError(f"{url}: {NOT_THERE}") from None
     except ImportError as error:
         extra = EXTRAS.get(url.partition("://")[0])
         install = f"pip install 'thinwire[{extra}]'" if extra else str(error)
@@ -173,7 +179,8 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     elif system.exists(path):
         infos, root = {path: system.info(path)}, _without_query(path).rpartition("/")[0]
     else:
-        raise _why_not_there(system, path, url)
+        where = "there is no such page, or its server cannot be reached" if url.startswith(HTTP) else NOT_THERE
+        raise ConfigError(f"{url}: {where}")
     files = [_file(system, found, infos[found], root) for found in sorted(infos)]
     files = [file for file in files if not _is_hidden(file.name)]
     outside = files if out is None else _outside(files, out)
@@ -184,19 +191,6 @@ def _found(url: str, out: Path | None) -> list[SourceFile]:
     if not (texts := _not_prepared(outside)):
         raise ConfigError(f"{url}: holds prepared data, and no other files; give the folder of their texts")
     return _without_metadata(url, texts)
-
-
-def _why_not_there(system: Any, path: str, url: str) -> ConfigError:
-    """The error of an address that has no file. Over HTTP fsspec takes a server that cannot be reached for one without
-    the file; the reason that it had is the cause of the error of `info`."""
-    if url.startswith(HTTP):
-        try:
-            system.info(path)
-        except FileNotFoundError as error:
-            if (reason := error.__cause__) is not None and not hasattr(reason, "status"):  # no server has answered
-                hint = "check the address and the connection, and start the command again"
-                return SourceFailed(f"{url}: cannot be reached: {str(reason) or type(reason).__name__}; {hint}")
-    return ConfigError(f"{url}: there is no such file or folder")
 
 
 def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def _outside(files: list[SourceFile], folder: Path) -> list[SourceFile]:
 
 def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
     """The files that an earlier `prepare` has not made. Otherwise its held-out text would be trained on."""
-    is_made_in = cache(holds_prepared_data)
+    is_made_in = cache(_holds_prepared_data)
 
     def is_made(file: SourceFile) -> bool:
         folders, parts = Path(file.path).parents, reversed(PurePosixPath(file.name).parts)
@@ -224,46 +218,28 @@ def _not_prepared(files: list[SourceFile]) -> list[SourceFile]:
     return [file for file in files if not (file.is_local and is_made(file))]
 
 
+def _holds_prepared_data(folder: Path) -> bool:
+    """Whether a `prepare` has written into a folder, or begun to."""
+    whole = (folder / MANIFEST_FILE).is_file() and (folder / BLOBS_FOLDER).is_dir()
+    return whole or ((folder / CLAIM_FILE).is_file() and (folder / WORK_FOLDER).is_dir())
+
+
 def _without_metadata(url: str, files: list[SourceFile]) -> list[SourceFile]:
-    """The files without what the library `datasets` keeps beside those of its data sets: descriptions, and results of
-    `map` and `filter`. Raises ConfigError if a part of a data set is missing, or if it has several splits."""
-    folders: dict[str, dict[str, SourceFile]] = {}
+    """The files without what the library `datasets` keeps beside its Arrow files: descriptions, and results of `map`
+    and `filter`. Raises ConfigError if there are several splits."""
+    tables = {PurePosixPath(file.name).parent for file in files if file.name.endswith(".arrow")}
+    parents = {table.parent for table in tables if table.name}
+    kept = []
     for file in files:
-        folder, _, name = file.name.rpartition("/")
-        folders.setdefault(folder, {})[name] = file
-    for folder, named in folders.items():
-        where = f"{url.rstrip('/')}/{folder}".rstrip("/")
-        splits, parts = _listed(named.get(SPLITS_FILE), "splits"), _listed(named.get(STATE_FILE), "_data_files")
-        if splits is not None:
-            named.pop(SPLITS_FILE)
+        path = PurePosixPath(file.name)
+        if path.name == SPLITS_FILE and path.parent in parents:
+            splits = sorted(table.name for table in tables if table.parent == path.parent and table.name)
             if len(splits) > 1:
-                raise ConfigError(
-                    f"{where}: holds the splits {', '.join(map(str, splits))}; give one: {where}/{splits[0]}"
-                )
-        names = {str(part.get("filename")) for part in parts or () if isinstance(part, dict)}
-        if names:
-            if missing := sorted(names - named.keys()):
-                raise ConfigError(
-                    f"{where}: its {STATE_FILE} lists {missing[0]}, which is missing; copy the whole folder"
-                )
-            folders[folder] = {name: named[name] for name in names}
-        elif any(name.endswith(".arrow") for name in named):
-            named.pop(INFO_FILE, None)
-    kept = {id(file) for named in folders.values() for file in named.values()}
-    return [file for file in files if id(file) in kept]
-
-
-def _listed(file: SourceFile | None, key: str) -> list[Any] | None:
-    """The list under a key of a small JSON file; None if it has none."""
-    if file is None:
-        return None
-    try:
-        with file.open() as content:
-            found: Any = from_json(content.read(METADATA_BYTES_MAX))
-    except (ValueError, PermissionError, FileNotFoundError):  # if it cannot be opened, its reader says so
-        return None
-    listed = found.get(key) if isinstance(found, dict) else None
-    return listed if isinstance(listed, list) and listed else None
+                where = f"{url.rstrip('/')}/{path.parent.as_posix()}".removesuffix("/.")
+                raise ConfigError(f"{where}: holds the splits {', '.join(splits)}; give one: {where}/{splits[0]}")
+        elif not (path.parent in tables and (path.name in DESCRIPTIONS or path.name.startswith(CACHE))):
+            kept.append(file)
+    return kept
 
 
 def _is_one_page(url: str) -> bool:

@@ -16,8 +16,8 @@ CLASSES_SHOWN = 20
 def summary(out: Path, prepared: Prepared) -> str:
     """A table of the sources, what was skipped, the hash of the manifest, and the lines for the run file."""
     rows = [("source", "", "documents", "tokens", "text", "shards")]
-    for source in prepared.manifest.sources:
-        split = prepared.splits[source.name]
+    for finished in prepared.sources:
+        source, split = finished.source, finished.split
         for label, side, shards in (
             ("train", split.train, source.train),
             ("held out", split.held_out, source.held_out),
@@ -26,9 +26,10 @@ def summary(out: Path, prepared: Prepared) -> str:
             rows.append((source.name, label, *counts))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-    for name, left_out in prepared.left_out.items():
-        if left_out:
-            lines.append(f"not trained on in {name}, because another source holds them out: {left_out:,} documents")
+    for finished in prepared.sources:
+        if finished.left_out:
+            what = f"not trained on in {finished.source.name}, because another source holds them out"
+            lines.append(f"{what}: {finished.left_out:,} documents")
     lines += _skipped(prepared.counts)
     manifest = prepared.manifest
     lines += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Content, Position, SourceReader
 from thinwire_coordinator.prepare.held_out import is_held_out
 from thinwire_coordinator.prepare.problems import Problems
-from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
 from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, key_of
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 END_WORD = "<|endoftext|>"
 SAMPLE_BYTES = 32 << 20
@@ -57,15 +58,15 @@ def sample_of(contents: Sequence[Content], text_key: str, held_out: float, stall
     reading = Reading(text_key, None, 1 << 32, problems)
     for content in contents:
         left = SAMPLE_BYTES // len(contents)
-        for part, allowed in _parts(content, left):
+        allowed = max(FILE_BYTES_MIN, 4 * left // len(content))
+        for part in sorted(content, key=lambda part: hashlib.sha256(os.fsencode(part.name)).digest()):
             taken = 0
-            for batch in SourceReader(part, reading, Position(), stall_s):
+            for batch in SourceReader([part], reading, Position(), stall_s):
                 for document in batch.documents:
                     if not isinstance(document, str):
-                        where = part.name if isinstance(part, HubDataset) else part[0].name
                         raise ConfigError(
-                            f"--train-tokenizer: {where} holds tokens, not text; remove it, or give its tokenizer with "
-                            "--tokenizer"
+                            f"--train-tokenizer: {part.name} holds tokens, not text; remove it, or give its tokenizer "
+                            "with --tokenizer"
                         )
                     utf8 = document.encode()
                     if not is_held_out(key_of(utf8), held_out):
@@ -75,15 +76,6 @@ def sample_of(contents: Sequence[Content], text_key: str, held_out: float, stall
                     break
             if (left := left - taken) <= 0:
                 break
-
-
-def _parts(content: Content, sample_bytes: int) -> list[tuple[Content, int]]:
-    """The files of a source, each as a source of its own, with the number of bytes to take of it."""
-    if isinstance(content, HubDataset):
-        return [(content, sample_bytes)]
-    allowed = max(FILE_BYTES_MIN, 4 * sample_bytes // len(content))
-    ordered = sorted(content, key=lambda file: hashlib.sha256(file.name.encode(errors="surrogateescape")).digest())
-    return [([file], allowed) for file in ordered]
 
 
 def _bounded(texts: Iterable[str]) -> Iterator[str]:
@@ -97,9 +89,5 @@ def _bounded(texts: Iterable[str]) -> Iterator[str]:
 
 def training_library() -> Any:
     """The library that trains a tokenizer. Raises ConfigError if it is missing."""
-    try:
-        import tokenizers  # noqa: PLC0415 - an extra
-        import tokenizers.trainers  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("--train-tokenizer needs the library tokenizers: pip install 'thinwire[data]'") from None
-    return tokenizers
+    import_extra("tokenizers.trainers", "data")
+    return import_extra("tokenizers", "data")

@@ -15,7 +15,6 @@ from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.view import StarView
-from thinwire_proto.errors import Locked
 
 IDLE_EVERY_S = 1.0
 
@@ -33,12 +32,9 @@ class Announcer:
         self._view = view
         self._intake = intake
         self._evaluations = evaluations
-        self._ledger = hall.state.ledger
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
         self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
         self._telling: asyncio.TimerHandle | None = None
@@ -48,7 +44,7 @@ class Announcer:
 
         The order matters: after a crash, the coordinator must not grant the same samples to other nodes.
         """
-        leases, step, spec = self._hall.leases, self._driver.step, self._view.contract.round
+        leases, step, spec = self._hall.leases, self._driver.machine.step, self._view.contract.round
         for node in leases.away_since_before(step - spec.momentum_age_max):
             if (member := self._hall.members.by_id.get(node)) is None or not member.active:
                 leases.take_back(node)  # its momentum is too old by now, and the node must drop it when it returns
@@ -56,14 +52,15 @@ class Announcer:
             leases.grant(node, spec.lease_samples, step)
             self._granted[node] = None
         if not self._writing:
-            self._write_leases()
+            self._writing = True
+            self._hall.tasks.keep_timed(self._write_leases())
 
     def announce_to_all(self) -> None:
         self._announce(self._hall.members.by_id)
 
     def announce_again(self, nodes: Iterable[str]) -> None:
         """Announce the open round again, because what nodes shall measure has changed."""
-        if self._intake.current is None or self._driver.sealing:
+        if self._intake.current is None or self._driver.machine.sealing:
             return  # the next announcement has it
         if self._writing:
             self._granted |= dict.fromkeys(nodes)  # their leases may not be on disk yet
@@ -84,55 +81,33 @@ class Announcer:
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
         text = self._view.condition if self._intake.current is None else "a round is open"
-        pause, is_complete = self._hall.pause, self._driver.complete
+        pause, machine = self._hall.pause, self._driver.machine
         left_s = None if pause is None else pause.left_s(self._hall.surroundings.wall())
         return IdleAnnouncement(
             self._view.term.number,
-            self._driver.step,
+            machine.step,
             text,
-            complete=is_complete,
+            complete=machine.complete,
             paused=self._view.stage == "paused",
             resumes_in_s=left_s,
         )
 
-    def _write_leases(self) -> None:
+    async def _write_leases(self) -> None:
         """Write the leases and then announce them; one write at a time covers all grants made meanwhile.
 
-        A thousand nodes may return at once, so one write for each would be too slow.
+        A thousand nodes may return at once, so one write for each would be too slow. What is not on disk is not
+        announced. If another program holds the ledger's lock, the leases are written as they are once it is free.
         """
-        self._writing = True
-        announced = list(self._granted)
-        self._granted.clear()
-        written = self._workers.submit(Job.WRITE_LEASES, self._recording())
-
-        def done(written: asyncio.Future[None]) -> None:
-            error = None if written.cancelled() else written.exception()
-            if isinstance(error, Locked):
-                self._tasks.keep_timed(self._write_once_unlocked(announced))
-                return
-            self._writing = False
-            if error is not None:
-                self._tasks.fail(error)
-            if written.cancelled() or error is not None:
-                return  # what is not on disk is not announced
+        while self._granted:
+            announced = list(self._granted)
+            self._granted.clear()
+            await self._hall.workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
             # who has been granted more meanwhile gets it all with the next write
             self._announce([node for node in announced if node not in self._granted])
-            if self._granted:
-                self._write_leases()
-
-        written.add_done_callback(done)
+        self._writing = False
 
     def _recording(self) -> Callable[[], None]:
-        return partial(self._ledger.record_leases, self._hall.leases.packed())
-
-    async def _write_once_unlocked(self, announced: Iterable[str]) -> None:
-        """Write the leases as they then are, once no other program holds the ledger's lock."""
-        self._granted |= dict.fromkeys(announced)
-        await self._workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
-        self._writing = False
-        announced = list(self._granted)
-        self._granted.clear()
-        self._announce(announced)
+        return partial(self._hall.state.ledger.record_leases, self._hall.leases.packed())
 
     def _announce(self, nodes: Iterable[str]) -> None:
         current = self._intake.current
@@ -149,7 +124,7 @@ class Announcer:
             step=current.round.step,
             deadline=current.round.deadline,
             now=self._driver.now(),
-            k=current.k,
+            k=self._hall.contract.demo.k,
             nonces=tuple(self._fingerprints.nonces(current.round.step)),
             lease=self._hall.leases.granted(node),
             upcoming=self._hall.leases.reserved(node),

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.counts import NodeCounts
-from thinwire_coordinator.hall.events import UpdateSent
+from thinwire_coordinator.hall.events import PhaseTook
 from thinwire_coordinator.hall.ledger.retention import NotKept
 from thinwire_coordinator.hall.rpc.calls import CallRefused, refuse
 from thinwire_coordinator.hall.rpc.service import Service, check_expelled, one_at_a_time
@@ -85,7 +85,7 @@ class StarService(Service):
                 if step == self.run.feed.step:
                     if follows:
                         after_s = self.run.view.now - self.run.view.sealed_at
-                        self.run.events.tell(UpdateSent(member.node_id, step - 1, after_s))
+                        self.run.events.tell(PhaseTook("broadcast", after_s))
                     follows = True
         check_expelled(member)
 

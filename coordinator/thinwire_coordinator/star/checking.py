@@ -37,13 +37,9 @@ class Checker:
 
     def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
         self._observer = observer
-        self._demo = hall.contract.demo
-        self._layout = hall.layout
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
         self._room = asyncio.Semaphore(UNMERGED_MAX)
 
     async def check(
@@ -57,7 +53,7 @@ class Checker:
         """Accept a valid contribution into its round, if it is still open, and return its votes or the refusal."""
         over = Refusal(Reason.LATE, f"round {current.round.number} ended before this was checked")
         base = self._fingerprints.at(claim.step)
-        if base is None or current.round is not self._driver.round:
+        if base is None or current.round is not self._driver.machine.round:
             return over  # a later round is open: at a later step or, after a void round, at this step with a new nonce
         if not await self._replica_is_equal(member, claim, base):
             text = f"{member.name}: its replica differs at step {claim.step}; its votes are not merged"
@@ -68,9 +64,9 @@ class Checker:
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
         try:
-            decode = self._decode, member.node_id, payload, current.k, contribution.weight > 0
-            votes, ballot = await self._workers.submit(Job.DECODE_VOTES, *decode)
-            if current.round is not self._driver.round:
+            decode = self._decode, member.node_id, payload, contribution.weight > 0
+            votes, ballot = await self._hall.workers.submit(Job.DECODE_VOTES, *decode)
+            if current.round is not self._driver.machine.round:
                 return over
             if not contribution.weight:
                 self._observer.voted(contribution, ballot)
@@ -81,9 +77,9 @@ class Checker:
                 # not before: a node puts votes back that are late, and may send them again
                 self._observer.voted(contribution, ballot)
                 # the merge thread adds votes in the order of this queue; the seal comes after all of them
-                merging = self._workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
+                merging = self._hall.workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
                 merging.add_done_callback(lambda _: self._room.release())
-                self._tasks.must_succeed(merging)
+                self._hall.tasks.must_succeed(merging)
 
             return votes if self._driver.deliver(contribution, current.round, accepted) else over
         except PayloadError as error:
@@ -92,9 +88,9 @@ class Checker:
             if merging is None:
                 self._room.release()
 
-    def _decode(self, node: str, payload: bytes, k: int, merged: bool) -> tuple[Votes, Ballot]:
-        demo = self._demo
-        votes = decode_votes(payload, self._layout, k, demo.magnitude, whole=demo.sends_whole_tiles)
+    def _decode(self, node: str, payload: bytes, merged: bool) -> tuple[Votes, Ballot]:
+        demo = self._hall.contract.demo
+        votes = decode_votes(payload, self._hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
         return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:

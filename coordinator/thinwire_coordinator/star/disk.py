@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.ledger.disk_forecast import ROW_BYTES, Forecast, Sealed
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Forecast, Sealed
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -10,19 +10,15 @@ from thinwire_proto.wire.codec import update_bytes_max
 
 
 def star_forecast(contract: Contract, sealed: Sealed) -> Forecast:
-    demo = contract.demo
-    bound = update_bytes_max(TileLayout(contract.parameters), demo.magnitude, demo.update_levels)
-    return predict(bound, contract.schedule.steps, sealed)
-
-
-def predict(update_bytes_max: int, steps: int, sealed: Sealed) -> Forecast:
-    """Predict the peak disk usage of a run of `steps` updates.
+    """Predict the peak disk usage of a run.
 
     A snapshot is due when the bodies since the last one are as large as a snapshot; there is also one at the start and
     one at the end. With `keep`, bodies stay one interval longer than their snapshot.
     """
+    demo, steps = contract.demo, contract.schedule.steps
+    bound = update_bytes_max(TileLayout(contract.parameters), demo.magnitude, demo.update_levels)
     snapshot_bytes, keep = sealed.snapshot_bytes, sealed.keep
-    update_bytes = -(-sealed.bodies_bytes // sealed.bodies) if sealed.bodies else update_bytes_max
+    update_bytes = -(-sealed.bodies_bytes // sealed.bodies) if sealed.bodies else bound
     all_bytes = update_bytes * steps
     snapshots = 2 + all_bytes // snapshot_bytes
     updates_bytes = all_bytes

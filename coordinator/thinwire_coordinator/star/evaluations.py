@@ -52,13 +52,9 @@ class Evaluations:
     def __init__(
         self, hall: Hall, driver: RoundDriver, observer: Observer, announce: Callable[[Iterable[str]], None]
     ) -> None:
+        self._hall = hall
         self._driver = driver
-        self._sets = hall.state.held_out_sets
-        self._members = hall.members
-        self._events = hall.events
-        self._copies = hall.copies
         self._observer = observer
-        self._random = hall.randomness
         self._answer_s = evaluation_answer_s(hall.contract.round.length_s)
         self._announce = announce
         self.results: asyncio.Queue[Result] = asyncio.Queue()
@@ -97,20 +93,20 @@ class Evaluations:
         """A round has opened at a step. Must be called before it is announced."""
         if not self._every or (self._measured is not None and step - self._measured < self._every):
             return
-        by_id = self._members.by_id
-        self._silent &= set(self._members.by_session)
+        by_id = self._hall.members.by_id
+        self._silent &= set(self._hall.members.by_session)
         able = [node for node in nodes if node in by_id and by_id[node].session not in self._silent]
         trusted = [node for node in able if self._observer.may_measure(node)]
         if self._current is not None:
             if self._current.waits_for_coordinator and (self._current.participants or len(trusted) < OPINIONS):
                 return  # it has to catch up first
             text = f"step {self._current.step}: the nodes did not measure the held-out loss before the next measurement"
-            tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=self._current.step)
+            tell(log, logging.WARNING, "coordinator.not_measured", text, set=None, reason=text)
         self._measured = step
         self._tell_if_alone(len(trusted))
-        parts = parts_of(step, self._sets, self._samples)
-        self._copy = self._copies.take()
-        self._current = Measurement(step, parts, trusted, self._answer_s, self._random)
+        parts = parts_of(step, self._hall.state.held_out_sets, self._samples)
+        self._copy = self._hall.copies.take()
+        self._current = Measurement(step, parts, trusted, self._answer_s, self._hall.randomness)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
 
     def answered(self, node: str, part: Part, loss: float) -> str:
@@ -162,23 +158,23 @@ class Evaluations:
             else:
                 self.results.put_nowait(Result(current, copy, action))
                 if isinstance(action, MeasureHere):
-                    self._events.tell(PartJudged("", "coordinator"))
+                    self._hall.events.tell(PartJudged("", "coordinator"))
         if current.complete:
             told |= dict.fromkeys(current.participants)  # they need not keep the parameters any longer
             self._current = self._copy = None
         for node in current.silent:
-            if node in self._members.by_id:
-                self._silent.add(self._members.by_id[node].session)
+            if node in self._hall.members.by_id:
+                self._silent.add(self._hall.members.by_id[node].session)
         if announces and told:
             self._announce(told)
         self._set_timer()
 
     def _judged(self, found: Judged) -> None:
-        self._events.tell(PartJudged(found.node, found.result))
+        self._hall.events.tell(PartJudged(found.node, found.result))
         if found.result != "differed":
             return
         node, part = found.node, found.part
-        name = self._members.by_id[node].name if node in self._members.by_id else node[:8]
+        name = self._hall.members.by_id[node].name if node in self._hall.members.by_id else node[:8]
         tell(
             log,
             logging.WARNING,
@@ -198,7 +194,7 @@ class Evaluations:
         if alone and not self._alone:
             reason = f"{OPINIONS} nodes with {FULL_AFTER} counted rounds and full trust are needed; there are {trusted}"
             text = f"the coordinator measures the held-out loss itself: {reason}"
-            tell(log, logging.INFO, "coordinator.evaluates_alone", text, reason=reason)
+            tell(log, logging.INFO, "coordinator.evaluation_by", text, measured_by="coordinator", reason=reason)
         self._alone = alone
 
     def _set_timer(self) -> None:

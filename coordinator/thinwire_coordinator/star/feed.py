@@ -9,35 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from thinwire_coordinator.hall.byte_budget import ByteBudget, Reservation
+from thinwire_coordinator.star.messages import UpdateMessages
 
 CACHE_BYTES_MAX = 64 << 20
 CATCH_UP_BYTES_MAX = 128 << 20
 """Updates outside the cache that are being sent, together; but always two."""
 READ_MAX = 2
 """Updates that are read from disk before it is known whether there is room for them."""
-
-
-class EncodedUpdate(Protocol):
-    """A sealed row and its body as messages, ready to send. `rpc.update_messages` implements it.
-
-    size: of the body, in bytes.
-    """
-
-    @property
-    def size(self) -> int: ...
-
-    def parts(self, head_step: int) -> Iterator[bytes]:
-        """The messages for a follower, when `head_step` steps are sealed. Nothing is copied for one at the head."""
-
-
-EncodeUpdate = Callable[[int, bytes, bytes, bytes], EncodedUpdate]
-"""Makes the messages of an update from its step, its canonical row, its body, and the signature of the row."""
 
 
 class NotWanted(Exception):
@@ -48,7 +31,7 @@ class NotWanted(Exception):
 class Loan:
     """An update that a follower holds. room: for it in the budget, unless the cache holds it anyway."""
 
-    update: EncodedUpdate
+    update: UpdateMessages
     in_cache: Callable[[], bool]
     room: Reservation
 
@@ -66,7 +49,7 @@ class Feed:
 
     def __init__(
         self,
-        read: Callable[[int], Awaitable[EncodedUpdate]],
+        read: Callable[[int], Awaitable[UpdateMessages]],
         step: int,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         update_bytes_max: int = 0,
@@ -75,12 +58,12 @@ class Feed:
         self._cache_bytes_max = cache_bytes_max
         self.step = step
         self._moved = asyncio.Event()
-        self._recent: OrderedDict[int, EncodedUpdate] = OrderedDict()
+        self._recent: OrderedDict[int, UpdateMessages] = OrderedDict()
         self._recent_bytes = 0
         self._reading = asyncio.Semaphore(READ_MAX)
         self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * update_bytes_max))
 
-    async def publish(self, update: EncodedUpdate) -> None:
+    async def publish(self, update: UpdateMessages) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
         self._recent[self.step] = update
         self._recent_bytes += update.size
@@ -93,12 +76,6 @@ class Feed:
         """Let each call that waits look at its `unwanted`."""
         self._moved.set()
         self._moved = asyncio.Event()
-
-    async def get(self, step: int) -> EncodedUpdate:
-        """Return the update of a step; waits until it is sealed."""
-        while self.step <= step:
-            await self._moved.wait()
-        return self._recent.get(step) or await self._read(step)
 
     @asynccontextmanager
     async def lend(self, step: int, unwanted: Callable[[], object] = lambda: None) -> AsyncIterator[Loan]:

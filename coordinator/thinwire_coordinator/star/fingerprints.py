@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownFingerprint:
-    nonce: int
-    """The fingerprint of the coordinator's own replica at one step."""
+    """The fingerprint of the coordinator's own replica at one step, computed with this nonce."""
 
+    nonce: int
     fingerprint: asyncio.Future[int]
 
 

@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thinwire_coordinator.hall.access.door import Door
-from thinwire_coordinator.hall.evaluation import nodes_evaluate
+from thinwire_coordinator.hall.capacity import Forecast, OwnMemory, Sealed
 from thinwire_coordinator.hall.kind import Kind, Opening
-from thinwire_coordinator.hall.ledger.disk_forecast import Forecast, Sealed
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.hall.ledger.soundness import no_snapshot
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
-from thinwire_coordinator.hall.measuring import Measuring
-from thinwire_coordinator.hall.rpc.memory_bound import OwnMemory
+from thinwire_coordinator.hall.measuring import Measuring, nodes_evaluate
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.memory import audit_activation_bytes, star_memory

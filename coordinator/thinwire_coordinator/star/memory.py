@@ -1,8 +1,8 @@
-"""The most memory that a star run takes, beside what any run does (`hall.rpc.memory_bound`)."""
+"""The most memory that a star run takes, beside what any run does (`hall.capacity`)."""
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.rpc.memory_bound import COPIES, FROZEN_BYTES_A_PARAMETER, OwnMemory
+from thinwire_coordinator.hall.capacity import COPIES, FROZEN_BYTES_A_PARAMETER, OwnMemory
 from thinwire_coordinator.star.checking import UNMERGED_MAX
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, CATCH_UP_BYTES_MAX
 from thinwire_coordinator.star.intake import arriving_bytes_max

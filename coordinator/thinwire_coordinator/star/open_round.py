@@ -12,11 +12,9 @@ from thinwire_proto.exact.votes import Merges
 
 @dataclass
 class OpenRound:
-    """A `Round` with its merger and its receipts. k: components that each contribution may have. is_closed: whether all
-    receipts are given."""
+    """A `Round` with its merger and its receipts. is_closed: whether all receipts are given."""
 
     round: Round
-    k: int
     merger: Merges
     is_closed: bool = False
     _receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.ledger.soundness import check_length, no_snapshot
+from thinwire_coordinator.hall.ledger.checks import check_length, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -59,7 +59,7 @@ def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = Fals
                 tell(
                     log,
                     logging.WARNING,
-                    "coordinator.snapshot_set_aside",
+                    "coordinator.snapshot_unsound",
                     f"{error}; set aside as {step}.bad",
                     step=step,
                 )

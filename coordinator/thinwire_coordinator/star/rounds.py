@@ -9,9 +9,9 @@ import asyncio
 import logging
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
+from thinwire_coordinator.hall.events import ContributionRefused, PhaseTook, RoundOpened, RoundSealed, RoundVoid
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.losses import weighted_median
+from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
@@ -22,11 +22,12 @@ from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.star.round.receipts import Receipt
-from thinwire_coordinator.star.sealing import PublishedUpdate, SealedRound, Sealer
+from thinwire_coordinator.star.sealing import PublishedUpdate, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -48,21 +49,13 @@ class Rounds:
         evaluations: Evaluations,
         observer: Observer,
     ) -> None:
-        self._contract = hall.contract
-        self._layout = hall.layout
-        self._ledger = hall.state.ledger
-        self._term = hall.term.number
         self._hall = hall
         self._driver = driver
         self._fingerprints = fingerprints
-        self._workers = hall.workers
-        self._tasks = hall.tasks
-        self._replica = hall.replica
         self._intake = intake
         self._announcer = announcer
         self._evaluations = evaluations
         self._observer = observer
-        self._random = hall.randomness
         self._sealer = sealer
 
     def handle(self, action: Action) -> None:
@@ -71,25 +64,26 @@ class Rounds:
                 self._open(action)
             elif isinstance(action, Gathered):
                 assert self._intake.current is not None
-                self._tasks.seal(self._seal(self._intake.current, action))
+                self._hall.tasks.seal(self._seal(self._intake.current, action))
             else:
                 self._void(action)
         except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round forever
-            self._tasks.fail(error)
+            self._hall.tasks.fail(error)
 
     def _open(self, opened: Opened) -> None:
-        current = self._driver.round
+        current = self._driver.machine.round
         assert current is not None
-        nonce = self._random.getrandbits(NONCE_BITS)
-        fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
+        nonce = self._hall.randomness.getrandbits(NONCE_BITS)
+        fingerprint = self._hall.workers.submit(Job.FINGERPRINT, self._hall.replica.fingerprint, nonce)
         self._fingerprints.know(opened.step, nonce, fingerprint)
-        k = self._contract.demo.k
-        self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
+        self._intake.open(current, merger_of(self._hall.contract, self._hall.layout, opened.step))
         self._hall.events.tell(
-            RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
+            RoundOpened(
+                opened.round, opened.step, len(opened.nodes), current.opened, self._hall.contract.round.length_s
+            )
         )
         self._evaluations.opened(opened.step, opened.nodes)
-        self._observer.opened(opened.round, opened.nodes, k)
+        self._observer.opened(opened.round, opened.nodes)
         self._announcer.grant_and_announce(opened.nodes)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
@@ -97,20 +91,29 @@ class Rounds:
         base = self._fingerprints.at(gathered.step)
         assert base is not None
         fingerprint = await base.fingerprint
-        sealed = SealedRound(gathered.round, self._term, gathered.step, base.nonce, fingerprint)
         accepted, leases = tuple(current.round.accepted), self._hall.leases
         settled = {contribution.node: leases.settle(contribution.node) for contribution in accepted}
-        counted = tuple(contribution.counted for contribution in accepted)
         signatures = tuple(contribution.signed for contribution in accepted)
+        row = Row(
+            step=gathered.step,
+            round=gathered.round,
+            term=self._hall.term.number,
+            nonce=base.nonce,
+            fingerprint=fingerprint,
+            body_hash=b"",
+            body_bytes=0,
+            counted=tuple(contribution.counted for contribution in accepted),
+            previous=b"",
+        )
         try:
-            out = await self._sealer.seal(sealed, counted, signatures, current.merger, leases.packed)
+            out = await self._sealer.seal(row, signatures, current.merger, leases.packed)
         except Locked as error:
             log.warning("round %d is not sealed, and its contributions go back: %s", gathered.round, error)
             for node, runs in settled.items():
                 leases.unsettle(node, runs)
             self._driver.not_sealed(LEDGER_LOCKED)
             return
-        self._tasks.keep(self._tell_applied(gathered.step, out.applied))
+        self._hall.tasks.keep(self._tell_applied(out.applied))
         self._hall.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
@@ -119,10 +122,10 @@ class Rounds:
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
         self._hall.sealed.set()
         self._driver.sealed()
-        if self._driver.complete:
-            text = f"the run is complete: {self._driver.step} updates are sealed"
-            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.step)
-        if self._driver.complete or self._hall.pause is not None:
+        if self._driver.machine.complete:
+            text = f"the run is complete: {self._driver.machine.step} updates are sealed"
+            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.machine.step)
+        if self._driver.machine.complete or self._hall.pause is not None:
             self._announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:
@@ -130,8 +133,10 @@ class Rounds:
         assert current is not None
         text = f"round {voided.round} is void: {voided.why}"
         tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
-        written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
-        self._tasks.must_succeed(written)
+        written = self._hall.workers.submit(
+            Job.WRITE_VOID, self._hall.state.ledger.record_void, self._hall.term.number, voided.round, voided.why
+        )
+        self._hall.tasks.must_succeed(written)
         self._observer.voided()
         self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
         events = self._hall.events
@@ -149,7 +154,7 @@ class Rounds:
                 at=self._hall.sealed_at,
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
-                tokens=_samples(accepted) * self._contract.model.context,
+                tokens=_samples(accepted) * self._hall.contract.model.context,
                 loss=weighted_median((one.loss, one.weight) for one in accepted),
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,
@@ -160,8 +165,8 @@ class Rounds:
             )
         )
 
-    async def _tell_applied(self, step: int, applied: asyncio.Future[float]) -> None:
-        self._hall.events.tell(UpdateApplied(step, await applied))
+    async def _tell_applied(self, applied: asyncio.Future[float]) -> None:
+        self._hall.events.tell(PhaseTook("apply", await applied))
 
 
 def _samples(accepted: tuple[Contribution, ...]) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.feed import EncodedUpdate, EncodeUpdate, Feed
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -22,18 +23,7 @@ from thinwire_proto.exact.votes import Merges
 from thinwire_proto.identity import statements
 from thinwire_proto.limits import FILE_WAIT_S
 from thinwire_proto.wire.codec import encode_update
-from thinwire_proto.wire.rows import Counted, Row
-
-
-@dataclass(frozen=True)
-class SealedRound:
-    """The round that a row describes."""
-
-    round: int
-    term: int
-    step: int
-    nonce: int
-    fingerprint: int
+from thinwire_proto.wire.rows import Row
 
 
 @dataclass(frozen=True)
@@ -54,48 +44,38 @@ class PublishedUpdate:
 
 
 class Sealer:
-    """Seals rounds one after another, and keeps the coordinator's own replica at the head.
-
-    encode: makes the messages that `feed` publishes.
-    """
+    """Seals rounds one after another, and keeps the coordinator's own replica at the head."""
 
     def __init__(
-        self,
-        state: RunState,
-        replica: Replica,
-        feed: Feed,
-        encode: EncodeUpdate,
-        workers: Workers,
-        now: Callable[[], float],
+        self, state: RunState, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]
     ) -> None:
         self._state = state
         self._replica = replica
         self._feed = feed
-        self._encode = encode
         self._workers = workers
         self._now = now
         self._head = replica.head
 
     async def seal(
         self,
-        sealed: SealedRound,
-        counted: tuple[Counted, ...],
+        row: Row,
         signatures: tuple[NodeSignature, ...],
         merger: Merges,
         leases: Callable[[], bytes] | None = None,
     ) -> PublishedUpdate:
         """Seal a round's update. Return when it is on disk and published.
 
-        signatures: of `counted`, by its nodes. merger: has all votes of `counted` queued to it, at least. leases:
-        returns the packed leases; it is called when the row is queued, so that the row's leases are newer than all
-        those recorded before. Raises OSError or LedgerError if the disk fails, and Locked if another program holds the
-        ledger's lock; nothing is published then, and after Locked nothing is on disk.
+        row: without its body and the row before it. signatures: of its contributions, by their nodes. merger: has all
+        their votes queued to it, at least. leases: returns the packed leases; it is called when the row is queued, so
+        that the row's leases are newer than all those recorded before. Raises OSError or LedgerError if the disk fails,
+        and Locked if another program holds the ledger's lock; nothing is published then, and after Locked nothing is on
+        disk.
         """
         began = self._now()
-        update, components, encoded = await self._workers.submit(Job.ENCODE_UPDATE, self._body, sealed.step, merger)
+        update, components, encoded = await self._workers.submit(Job.ENCODE_UPDATE, self._body, row.step, merger)
         merged = self._now()
         row, out = await self._workers.submit(
-            Job.WRITE_UPDATE, self._write, sealed, counted, signatures, encoded, leases and leases()
+            Job.WRITE_UPDATE, self._write, row, signatures, encoded, leases and leases()
         )
         on_disk = self._now()
         self._head = row.hash
@@ -118,27 +98,17 @@ class Sealer:
 
     def _write(
         self,
-        sealed: SealedRound,
-        counted: tuple[Counted, ...],
+        row: Row,
         signatures: tuple[NodeSignature, ...],
         encoded: bytes,
         leases: bytes | None,
-    ) -> tuple[Row, EncodedUpdate]:
-        row = Row(
-            step=sealed.step,
-            round=sealed.round,
-            term=sealed.term,
-            nonce=sealed.nonce,
-            fingerprint=sealed.fingerprint,
-            body_hash=self._state.bodies.put(encoded),
-            body_bytes=len(encoded),
-            counted=counted,
-            previous=self._head,
-        )
+    ) -> tuple[Row, UpdateMessages]:
+        body_hash = self._state.bodies.put(encoded)
+        row = replace(row, body_hash=body_hash, body_bytes=len(encoded), previous=self._head)
         signature = self._state.key.sign(statements.row(row.hash))
         try:
             self._state.ledger.append(row, RowSignatures(signature, signatures), leases)
         except Locked:
             self._state.bodies.remove([row.body_hash.hex()])
             raise
-        return row, self._encode(row.step, row.canonical(), encoded, signature)
+        return row, encode_update_parts(row.step, row.canonical(), encoded, signature)

@@ -7,25 +7,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from functools import partial
 
-from thinwire_coordinator.hall.events import NodeCame
+from thinwire_coordinator.hall.events import Events, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.ledger.retention import NotKept
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Newest
-from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
-from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, EncodedUpdate, EncodeUpdate, Feed
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
-from thinwire_coordinator.star.presence import Presence
+from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.star.round.announcements import Announcement
 from thinwire_coordinator.star.round.driver import RoundDriver
@@ -34,32 +33,50 @@ from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.rounds import Rounds
 from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.star.trust.observer import NO_AUDITS, Observer, TrustSettings
-from thinwire_coordinator.star.update_messages import encode_update_parts
 from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import LedgerError
+from thinwire_proto.limits import LAST_WORD_S
 from thinwire_proto.wire.codec import update_bytes_max
 from thinwire_proto.wire.reasons import Reason
 
-ReadUpdate = Callable[[int], EncodedUpdate]
 
+class Presence:
+    """Tells whether a node left or was lost, by one NodeWent event for each departure.
 
-@dataclass(frozen=True)
-class UpdateSource:
-    """The source of the messages that followers are sent.
-
-    encode: makes them. read: reads an old update on a worker; None: from the state directory. cache_bytes_max: see
-    `Feed`.
+    A node that leaves closes its streams and then calls Leave; a lost node never calls it. So the decision waits
+    LAST_WORD_S seconds after the stream of a node has ended.
     """
 
-    encode: EncodeUpdate = encode_update_parts
-    read: ReadUpdate | None = None
-    cache_bytes_max: int = CACHE_BYTES_MAX
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._silent: dict[str, asyncio.TimerHandle] = {}  # nodes without a stream that have not called Leave
+
+    def gone(self, member: Member) -> None:
+        """Note that the stream of a member has ended."""
+        if member.leaving:
+            self._events.tell(NodeWent(member.node_id, lost=False))
+        else:
+            loop = asyncio.get_running_loop()
+            self._silent[member.node_id] = loop.call_later(LAST_WORD_S, self.back, member)
+
+    def left(self, member: Member) -> None:
+        """Note that a member has called Leave."""
+        if (timer := self._silent.pop(member.node_id, None)) is not None:
+            timer.cancel()
+            self._events.tell(NodeWent(member.node_id, lost=False))
+
+    def back(self, member: Member) -> None:
+        """Note that a member joins again, or that its time is over. If its stream had ended, it was lost."""
+        if (timer := self._silent.pop(member.node_id, None)) is not None:
+            timer.cancel()
+            self._events.tell(NodeWent(member.node_id, lost=True))
 
 
 class Star(Run):
-    """source: of the messages that followers are sent. wait_for: nodes to wait for before the first round. trust: see
-    `TrustSettings`. Its `upkeep` does nothing unless `keep_up` is set."""
+    """wait_for: nodes to wait for before the first round. trust: see `TrustSettings`. cache_bytes_max: see `Feed`.
+    read: reads an old update on a worker; None: from the state directory. Its `upkeep` does nothing unless `keep_up`
+    is set."""
 
     view: StarView
 
@@ -68,18 +85,18 @@ class Star(Run):
         hall: Hall,
         wait_for: int = 1,
         *,
-        source: UpdateSource | None = None,
         trust: TrustSettings = NO_AUDITS,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        read: Callable[[int], UpdateMessages] | None = None,
     ) -> None:
-        source = source or UpdateSource()
         contract, step = hall.contract, hall.replica.step
         machine = RoundMachine(contract.round, contract.schedule.steps, hall.term.first_round, step, wait_for)
         self.driver = driver = RoundDriver(machine, hall.now)
         super().__init__(hall)
         self.feed = feed = Feed(
-            _reader(hall, source),
+            partial(hall.workers.submit, Job.READ_UPDATE, read or partial(read_encoded, hall.state)),
             step,
-            source.cache_bytes_max,
+            cache_bytes_max,
             update_bytes_max(hall.layout, contract.demo.magnitude, contract.demo.update_levels),
         )
         self.fingerprints = fingerprints = KnownFingerprints(contract.round.base_age_max)
@@ -91,7 +108,7 @@ class Star(Run):
         self._announcer = Announcer(hall, driver, fingerprints, view, intake, self.evaluations)
         self._presence = Presence(hall.events)
         self.keep_up: Upkeep | None = None
-        sealer = Sealer(hall.state, hall.replica, feed, source.encode, hall.workers, hall.now)
+        sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now)
         rounds = Rounds(hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer)
         driver.start(rounds.handle)
 
@@ -111,7 +128,7 @@ class Star(Run):
         return self.feed.step
 
     def moment(self) -> Moment:
-        return Moment(self.driver.next_round, self.driver.step, self.hall.now())
+        return Moment(self.driver.machine.next_round, self.driver.machine.step, self.hall.now())
 
     async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
         leases, state, spec = self.hall.leases, self.state, self.hall.contract.round
@@ -131,7 +148,7 @@ class Star(Run):
             leases.take_back(member.node_id)
         else:
             leases.resume(member.node_id, momentum.trained_through)
-            leases.seen(member.node_id, self.driver.step)
+            leases.seen(member.node_id, self.driver.machine.step)
         take_snapshot = replica_step is None or await self.workers.submit(
             Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, replica_step
         )
@@ -177,7 +194,7 @@ class Star(Run):
             return  # it had lost its place, and has one again
         self._presence.gone(member)
         self.evaluations.left(member.node_id)
-        self.hall.leases.seen(member.node_id, self.driver.step)
+        self.hall.leases.seen(member.node_id, self.driver.machine.step)
         self.driver.depart(member.node_id)
         self._announcer.tell_idle_soon()
 
@@ -236,21 +253,12 @@ def bucket_of(number: int, body_bytes: int, tokens: int, counted: list[tuple[str
     return Bucket(number + 1, tokens=tokens, update_bytes=body_bytes, nodes=len(counted))
 
 
-def _reader(hall: Hall, source: UpdateSource) -> Callable[[int], Awaitable[EncodedUpdate]]:
-    read = source.read or (lambda step: read_encoded(hall.state, step, source.encode))
-
-    async def read_old(step: int) -> EncodedUpdate:
-        return await hall.workers.submit(Job.READ_UPDATE, read, step)
-
-    return read_old
-
-
-def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpdate:
+def read_encoded(state: RunState, step: int) -> UpdateMessages:
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.fetch_ledger.row(step)
     try:
         signature = state.fetch_ledger.signatures.of_row(step)
-        return encode(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes), signature)
+        return encode_update_parts(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes), signature)
     except LedgerError:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:

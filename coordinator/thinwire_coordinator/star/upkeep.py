@@ -36,8 +36,6 @@ class Upkeep:
     ) -> None:
         self._hall = hall
         self._feed = feed
-        self._state = hall.state
-        self._workers = hall.workers
         self._retention = retention
         self._measuring = measuring
         self._every = evaluate_every
@@ -63,7 +61,7 @@ class Upkeep:
 
     async def _follow(self, measured: int | None) -> None:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
-        newest = self._state.snapshot_steps()[-1]
+        newest = self._hall.state.snapshot_steps()[-1]
         by_nodes = self._evaluations is not None
         while True:
             step = self._feed.step
@@ -72,7 +70,7 @@ class Upkeep:
             due = last or (not by_nodes and (measured is None or step - measured >= self._every))
             to_measure = due and (measured is None or step > measured)
             to_save = step > newest and (
-                last or await self._workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest)
+                last or await self._hall.workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest)
             )
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
@@ -92,14 +90,17 @@ class Upkeep:
 
         So a node that catches up never downloads more than about twice a snapshot.
         """
-        return self._state.upkeep_ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
+        return (
+            self._hall.state.upkeep_ledger.body_bytes_since(newest)
+            > self._hall.state.snapshot_path(newest).stat().st_size
+        )
 
     async def _save(self, copy: KeptReplica) -> None:
-        path = self._state.snapshot_path(copy.step)
-        await self._workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
+        path = self._hall.state.snapshot_path(copy.step)
+        await self._hall.workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
         text = f"step {copy.step}: snapshot written"
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
-        await self._workers.once_unlocked(Job.DELETE_OLD, self._retention.trim)
+        await self._hall.workers.once_unlocked(Job.DELETE_OLD, self._retention.trim)
 
     async def _collect(self, evaluations: Evaluations) -> None:
         """Record what nodes measured, and measure the parts that they did not."""

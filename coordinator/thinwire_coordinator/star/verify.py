@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from thinwire_coordinator.hall.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.hall.ledger.soundness import first_state, no_snapshot
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck, first_state, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.star.replay import replay
 from thinwire_proto.errors import Damaged, ReplicaError

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.view import Plain, RunView, Stage, counted, waiting_for
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.round.driver import RoundDriver
-
-
-@dataclass(frozen=True)
-class OpenRoundView:
-    """The round that is open or being sealed.
-
-    deadline: on the coordinator's clock, in seconds. accepted: contributions in the round. awaited: nodes that the
-    round still waits for.
-    """
-
-    number: int
-    deadline: float
-    accepted: int
-    awaited: int
-    sealing: bool
 
 
 class StarView(RunView):
@@ -35,17 +18,17 @@ class StarView(RunView):
 
     @property
     def stage(self) -> Stage:
-        if self._driver.complete:
+        if self._driver.machine.complete:
             return "complete"
-        if self.pause is not None and self._driver.round is None:
+        if self.pause is not None and self._driver.machine.round is None:
             return "paused"
-        return "waiting" if self._driver.round is None and self._driver.missing_nodes else "training"
+        return "waiting" if self._driver.machine.round is None and self._driver.machine.missing_nodes else "training"
 
     @property
     def condition(self) -> str:
         if self.pause is not None and self.stage == "paused":
             return self.pause.text
-        return waiting_for(self._driver.missing_nodes) if self.stage == "waiting" else self.stage
+        return waiting_for(self._driver.machine.missing_nodes) if self.stage == "waiting" else self.stage
 
     @property
     def step(self) -> int:
@@ -53,34 +36,22 @@ class StarView(RunView):
 
     @property
     def round_number(self) -> int:
-        return max(self._driver.next_round - 1, 0)
+        return max(self._driver.machine.next_round - 1, 0)
 
     @property
     def loss(self) -> float | None:
         return self.counts.loss_training
 
-    @property
-    def round(self) -> OpenRoundView | None:
-        current = self._driver.round
-        if current is None:
-            return None
-        accepted, awaited = len(current.accepted), self._driver.awaited
-        return OpenRoundView(current.number, current.deadline, accepted, awaited, self._driver.sealing)
-
-    @property
-    def deadline(self) -> float | None:
-        """The deadline of the current round, on the coordinator's clock; None if there is no round."""
-        return None if self._driver.round is None else self._driver.round.deadline
-
     def clock(self) -> Plain:
-        current = self.round
+        machine = self._driver.machine
+        current = machine.round
         if self.stage == "complete":
             return {"phase": "complete", "text": "all updates are sealed"}
         if current is None:
             return {"phase": "waiting", "text": self.condition}
-        delivered, awaited = current.accepted, current.awaited
+        delivered, awaited = len(current.accepted), machine.awaited
         came = {"delivered": delivered, "length_s": self.contract.round.length_s}
-        if current.sealing:
+        if machine.sealing:
             return came | {"phase": "sealing", "text": f"sealing {counted(delivered, 'contribution')}"}
         total = delivered + awaited
         of = f"{awaited} of {total} nodes" if delivered else f"all {total} nodes" if total > 1 else "one node"

@@ -106,8 +106,7 @@ class GossipSession:
             else:
                 self._record.goes_on()
             if answer.phase is Phase.COMPLETE:
-                step = training.work.finished
-                tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
+                log.info("the run is complete")
                 return
             if answer.text and (before is None or before.text != answer.text):
                 tell(log, logging.INFO, "node.waiting", answer.text, reason=answer.text)

@@ -95,7 +95,7 @@ class Monitor:
         web = MetricsServer(*self._listen, costed, self._reporter.report, self._metrics_tls)
         web.start()
         self._metrics_url = f"{web.address}/metrics"
-        tell(log, logging.INFO, "node.metrics", f"metrics at {self._metrics_url}", metrics=self._metrics_url)
+        log.info("%s", f"metrics at {self._metrics_url}")
         return web
 
     async def _announce(self) -> None:
@@ -106,7 +106,7 @@ class Monitor:
         try:
             await asyncio.to_thread(write_ready, self._ready_file, metrics=self._metrics_url, **fields)
         except LocalError as error:
-            tell(log, logging.WARNING, "node.not_announced", str(error), reason=str(error))
+            tell(log, logging.WARNING, "node.not_written", str(error), reason=str(error))
         else:
             self._announced = True
 
@@ -153,7 +153,7 @@ class Monitor:
         except OSError as error:
             if not self._disk_failed:
                 text = f"cannot write the report for `thinwire-node status`: {error}"
-                tell(log, logging.WARNING, "node.status_not_written", text, reason=str(error))
+                tell(log, logging.WARNING, "node.not_written", text, reason=str(error))
             self._disk_failed = True
 
     def _costed(self, job: Callable[..., Result], *arguments: Any) -> Result:

@@ -46,7 +46,7 @@ async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -
         kind = data_kind_of(contract.data)
         size_max = kind.file_bytes_max(contract.data)
         text = f"fetching the data's file (at most {size_max:,} bytes); shards that it lists come as they are needed"
-        tell(log, logging.INFO, "node.fetching_corpus", text, bytes=size_max)
+        log.info("%s", text)
         file = await exchange.corpus(contract)
         data = await asyncio.to_thread(kind.open, file, contract, state.blobs)
         state.write(DATA_FILE, file)
@@ -65,7 +65,7 @@ async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contrac
         if begun is None:
             raise
         # the partial file would be too long at the next attempt as well
-        tell(log, logging.WARNING, "node.fetching_snapshot_anew", str(error), reason=str(error))
+        log.warning("%s", str(error))
         begun.path.unlink()
         passing = await exchange.snapshot(state.path(""), contract, None)
     try:

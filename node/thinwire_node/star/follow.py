@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 
-from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Exchange, Paused
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
@@ -32,7 +31,7 @@ async def follow_updates(exchange: Exchange, work: Work, record: Record, situati
                 continue
             if step % CATCH_UP_REPORT_STEPS == 0:
                 text = f"catching up: step {step} of {sealed.head_step}"
-                tell(log, logging.INFO, "node.catching_up", text, step=step, head_step=sealed.head_step)
+                log.info("%s", text)
                 await work.save_if_due()
             if situation.newest is None:
                 situation.head_step = sealed.head_step  # the swarm advances during the catch-up

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from thinwire_common.logs import tell
 from thinwire_node.storage.state import KeptMomentum, NodeState, Written
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.exact.replica import Replica
@@ -104,7 +103,7 @@ class Saver:
         await self._publish(write())
         if failure is not None:
             text = f"a save failed, but a later one succeeded: {failure}"
-            tell(log, logging.WARNING, "node.saved_again", text, reason=str(failure))
+            log.warning("%s", text)
         await self.finish()
 
     async def _publish(self, written: Awaitable[Passing]) -> None:

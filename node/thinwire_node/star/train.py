@@ -92,7 +92,7 @@ class TrainingLoop:
             return False
         if work.replica is None or work.replica.step < newest.step:
             return False
-        tell(log, logging.INFO, "node.run_complete", "the run is complete", step=newest.step)
+        log.info("the run is complete")
         return True
 
     def view(self) -> pacing.PacingView:
@@ -174,7 +174,7 @@ class TrainingLoop:
     async def _drop(self, why: str) -> None:
         self._situation.hurry = True
         self._record.too_old += 1
-        tell(log, logging.INFO, "node.gradient_dropped", f"gradient dropped: {why}", reason=why)
+        log.info("%s", f"gradient dropped: {why}")
         await self._work.drop_gradient()
 
     async def _extract(self, round_: AnnouncedRound, why: str) -> None:
@@ -212,4 +212,4 @@ class TrainingLoop:
         self._record.dropped += dropped
         if dropped:
             text = f"{dropped} micro-batches dropped: the loss or the gradient was not finite"
-            tell(log, logging.WARNING, "node.micro_batches_dropped", text, micro_batches=dropped)
+            log.warning("%s", text)

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from thinwire_common.logs import tell
 from thinwire_proto import limits
 
 log = logging.getLogger("thinwire.node")
@@ -72,7 +71,7 @@ def card_locks() -> CardLocks | None:
 
 def _warn(error: OSError) -> None:
     text = f"cannot see other nodes on this machine, so nodes may share a card: {error}"
-    tell(log, logging.WARNING, "node.cards_not_locked", text, reason=str(error))
+    log.warning("%s", text)
 
 
 class CardLocks:

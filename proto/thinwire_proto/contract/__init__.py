@@ -13,7 +13,7 @@ from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.exchanges.star import StarSpec
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.decoder import DecoderSpec
-from thinwire_proto.contract.reading import differences, parse_contract, parse_run, run_differences
+from thinwire_proto.contract.reading import differences, parse_contract, run_differences
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import ADAM_BETAS, RULES, RuleSpec, VotingRuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec
@@ -70,7 +70,6 @@ __all__ = [
     "canonical_json",
     "differences",
     "parse_contract",
-    "parse_run",
     "run_differences",
     "unit",
 ]

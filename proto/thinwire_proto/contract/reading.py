@@ -1,4 +1,4 @@
-"""Reads contracts and run files, and compares contracts."""
+"""Reads and compares contracts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from thinwire_proto.contract.contract import FORMAT, Contract
-from thinwire_proto.contract.run import UNIONS, RunSpec
+from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.sections import CONTRACT_BYTES_MAX, canonical_json
 from thinwire_proto.contract.unions import UNKNOWN_KIND
-from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.errors import ContractError
 from thinwire_proto.version import VERSION
 
 UNKNOWN = ("extra_forbidden", UNKNOWN_KIND)
@@ -31,15 +31,6 @@ def parse_contract(data: bytes) -> Contract:
     except ValidationError as error:
         raise ContractError(f"thinwire {VERSION} cannot read this contract: {_plain(error)}{_hint(error)}") from None
     return contract.as_read_from(data)
-
-
-def parse_run(document: dict[str, Any], source: str) -> RunSpec:
-    """Validate the contents of a run file. Raises ConfigError, which names the file as `source`."""
-    try:
-        return RunSpec.model_validate(document)
-    except ValidationError as error:
-        because = f"; this is thinwire {VERSION}" if _is_unknown(error) else ""
-        raise ConfigError(f"{source}: {_plain(error)}{because}") from None
 
 
 def run_differences(held: Contract, run: RunSpec) -> list[str]:
@@ -103,11 +94,8 @@ def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
 
 def _hint(error: ValidationError) -> str:
     """The end of an error text, where a key or a kind is unknown."""
-    return "; it needs another thinwire, or a package that extends it" if _is_unknown(error) else ""
-
-
-def _is_unknown(error: ValidationError) -> bool:
-    return any(entry["type"] in UNKNOWN for entry in error.errors())
+    is_unknown = any(entry["type"] in UNKNOWN for entry in error.errors())
+    return "; it needs another thinwire, or a package that extends it" if is_unknown else ""
 
 
 def _plain(error: ValidationError) -> str:
@@ -117,18 +105,9 @@ def _plain(error: ValidationError) -> str:
         field = ".".join(str(part) for part in entry["loc"])
         given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r:.80})"
         if entry["type"] == "extra_forbidden":
-            found.append(f"{field}: there is no such key{_other_kinds(entry['loc'])}")
+            found.append(f"{field}: there is no such key")
         elif entry["type"] == "value_error":
             found.append(f"{field + ': ' if field else ''}{entry['ctx']['error']}")
         else:
             found.append(f"{field}: {entry['msg'][0].lower()}{entry['msg'][1:]}{given}")
     return "; ".join(found)
-
-
-def _other_kinds(path: tuple[int | str, ...]) -> str:
-    """Name the kinds of the section that do have an unknown key, if any."""
-    for union in UNIONS:
-        if path[0] == union.section and len(path) == 2:
-            kinds = [kind.name for kind in union if path[1] in kind.spec.model_fields]
-            return f"; it is for {union.section}.kind = {', '.join(kinds)}" if kinds else ""
-    return ""

@@ -1,4 +1,4 @@
-"""Imports libraries that only some kinds of model need, when they are needed."""
+"""Imports libraries that only some commands and kinds of model need, when they are needed."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def import_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"this run needs the package {module.split('.', maxsplit=1)[0]}: pip install 'thinwire[{extra}]' ({error})"
+            f"this needs the package {module.split('.', maxsplit=1)[0]}: pip install 'thinwire[{extra}]' ({error})"
         ) from None

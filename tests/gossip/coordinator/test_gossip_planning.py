@@ -15,13 +15,12 @@ from support.planning import chosen as chosen_of
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.completion import facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.gossip.planner import advise, rule_for
 from thinwire_coordinator.planning.plan import Plan
-from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
 from thinwire_proto.contract import Parameter, RunSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec

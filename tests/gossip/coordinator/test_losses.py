@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from thinwire_coordinator.gossip.sealed_beat import loss_of, progress_of
-from thinwire_coordinator.hall.losses import is_plausible, weighted_median
+from thinwire_coordinator.hall.measurement import is_plausible, weighted_median
 from thinwire_proto.gossip.reports import Report, SignedReport
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.relayed import RelayService, relay_service
 from thinwire_coordinator.gossip import relay as relay_module
 from thinwire_coordinator.gossip.relay import LINES_MAX, PAIR_BYTES_MAX, PARCEL_BYTES
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb

@@ -12,7 +12,7 @@ import torch
 from support.new_state import make_state
 from support.small import random_replica, small_contract, small_corpus
 from support.small_trainer import small_trainer
-from thinwire_coordinator.hall.access.address_groups import group_of
+from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_coordinator.star.trust.audit import Subject
 from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
 from thinwire_coordinator.star.trust.ballots import Ballot

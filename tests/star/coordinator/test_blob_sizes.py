@@ -11,7 +11,7 @@ import pytest
 from support.sealed_run import verified
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_coordinator.coordinator import Coordinator
-from thinwire_coordinator.hall.ledger.blob_sizes import check_complete
+from thinwire_coordinator.hall.ledger.checks import check_complete
 from thinwire_coordinator.hall.ledger.state_directory import RunState, create_state, open_state
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec

@@ -12,7 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
-from thinwire_coordinator.hall.ledger.disk_forecast import measure
+from thinwire_coordinator.hall.capacity import measure
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.disk import star_forecast

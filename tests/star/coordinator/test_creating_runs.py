@@ -11,7 +11,7 @@ from support.sealed_run import make_run
 from support.small import MODEL
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, open_state
-from thinwire_proto.contract import RunSpec, parse_run
+from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 
 
@@ -64,7 +64,7 @@ def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differe
     state = open_state(folder)
     try:
         with pytest.raises(ConfigError, match=r"leave --run out to continue this one") as raised:
-            check_run(state, parse_run({"model": MODEL} | document, "test"))
+            check_run(state, RunSpec.model_validate({"model": MODEL} | document))
     finally:
         state.close()
     assert said in str(raised.value)

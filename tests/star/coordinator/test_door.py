@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_coordinator.hall.joining import OfferedMomentum
 from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_coordinator.hall.rpc import messages
+from thinwire_coordinator.hall.run import OfferedMomentum
 from thinwire_coordinator.star import messages as star_messages
 from thinwire_coordinator.star.round.announcements import RoundAnnouncement
 from thinwire_coordinator.star.round.receipts import Receipt

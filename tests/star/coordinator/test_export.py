@@ -13,13 +13,13 @@ import torch
 
 from support.sealed_run import make_run, node_key
 from thinwire_coordinator.__main__ import main
-from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.export.run_facts import RunFacts, facts_of
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.text import HELD_OUT
@@ -99,22 +99,22 @@ def test_a_step_is_replayed_from_an_earlier_snapshot_if_the_newest_cannot_be_use
     first, newest = (folder / "snapshots" / f"{step}.safetensors" for step in (0, 2))
     whole = newest.read_bytes()
     newest.write_bytes(whole[:-1])
-    assert replica_at(folder, STEPS).state_hash() == head.state_hash()
-    first_state = replica_at(folder, 0)
+    assert KIND.model_at(open_state(folder, read_only=True), STEPS).state_hash() == head.state_hash()
+    first_state = KIND.model_at(open_state(folder, read_only=True), 0)
     first_state.step = 2
     first_state.save(newest)  # whole, and not of this ledger
-    assert replica_at(folder, STEPS).state_hash() == head.state_hash()
+    assert KIND.model_at(open_state(folder, read_only=True), STEPS).state_hash() == head.state_hash()
     newest.write_bytes(whole[:-1])
     first.write_bytes(first.read_bytes()[:-1])
     with pytest.raises(Damaged, match=r"no snapshot can be used: .*2\.safetensors .*; .*0\.safetensors .*restore one"):
-        replica_at(folder, STEPS)
+        KIND.model_at(open_state(folder, read_only=True), STEPS)
     first.unlink()
     with pytest.raises(ConfigError, match="step 1 is no longer kept: the oldest snapshot is that of step 2"):
-        replica_at(folder, 1)
+        KIND.model_at(open_state(folder, read_only=True), 1)
     newest.unlink()
     for step in (None, 0, STEPS):
         with pytest.raises(Damaged, match="no snapshot can be used: none exists"):
-            replica_at(folder, step)
+            KIND.model_at(open_state(folder, read_only=True), step)
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else_is(run: tuple[RunState, Replica], tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from support.new_state import make_state
 from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
-from thinwire_coordinator.export.model_files import write_model
-from thinwire_coordinator.export.tokenizer_class import AUTO, FAST, class_to_open
+from thinwire_coordinator.export.model_files import AUTO, FAST, class_to_open, write_model
 from thinwire_coordinator.hall.generation import Sampling, generate
 from thinwire_coordinator.hall.ledger.state_directory import keep_blobs, open_state
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.contract import DecoderSpec, ModelSpec, parse_run
+from thinwire_proto.contract import DecoderSpec, ModelSpec, RunSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
@@ -101,7 +100,7 @@ def test_a_model_of_transformers_ends_its_text_at_our_tokenizers_end(model_type:
     """Both families have the end of another tokenizer as default: 2, and 50256."""
     tokenizer = trained_tokenizer(tmp_path)
     sizes = SIZES[model_type] | {"model_type": model_type, "vocab_size": tokenizer.vocabulary}
-    spec, _ = complete_model(parse_run({"model": {"kind": "hf", "config": sizes}}, "test").model, lambda: None)
+    spec, _ = complete_model(RunSpec.model_validate({"model": {"kind": "hf", "config": sizes}}).model, lambda: None)
     task = task_of(spec)
     generator = torch.Generator().manual_seed(3)
     tensors = {p.name: 0.3 * torch.randn(p.shape, generator=generator) for p in task.manifest()}
@@ -131,7 +130,7 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_text(kind: str) -> None:
     else:
         config = SIZES[kind] | {"model_type": kind, "vocab_size": 256}
         run = {"model": {"kind": "hf", "config": config, "context": context}}
-        spec, _ = complete_model(parse_run(run, "test").model, lambda: None)
+        spec, _ = complete_model(RunSpec.model_validate(run).model, lambda: None)
     task, generator = task_of(spec), torch.Generator().manual_seed(5)
     tensors = {p.name: 0.3 * torch.randn(p.shape, generator=generator) for p in task.manifest()}
     model, text = Stateless(task.model("cpu")), torch.randint(0, 256, (16,), generator=generator)

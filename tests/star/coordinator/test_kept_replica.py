@@ -91,7 +91,7 @@ def test_killed_amid_the_file(state: RunState) -> None:
 MEASURED = """
 import re, sys
 from pathlib import Path
-from thinwire_coordinator.hall.evaluation import HeldOut
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.ledger.kept_replica import keep
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from support.small import small_contract
-from thinwire_coordinator.hall.access.bounds import (
+from thinwire_coordinator.hall.access.admission import (
     Bounds,
 )
-from thinwire_coordinator.hall.rpc.memory_bound import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.hall.capacity import PROGRAM_BYTES, memory_bound
 from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.memory import star_memory
+from thinwire_coordinator.star.messages import UpdateMessages
 
 
 def bound(nodes_max: int, **sections: object) -> int:
@@ -36,27 +35,22 @@ def test_the_bound_is_told_part_by_part() -> None:
     assert "audits" in words
 
 
-@dataclass(frozen=True)
-class Sized:
-    step: int
-    size: int = 60
-
-    def parts(self, head_step: int) -> Iterator[bytes]:
-        yield b""
+def sized(step: int) -> UpdateMessages:
+    return UpdateMessages(b"", (), step + 1, size=60)
 
 
 async def test_updates_outside_the_cache_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "CATCH_UP_BYTES_MAX", 120)  # two updates
 
-    async def read(step: int) -> Sized:
-        return Sized(step)
+    async def read(step: int) -> UpdateMessages:
+        return sized(step)
 
     feed = Feed(read, 10, cache_bytes_max=60)
     held, let_go = list[int](), asyncio.Event()
 
     async def hold(step: int) -> None:
         async with feed.lend(step) as loan:
-            assert loan.update == Sized(step)
+            assert loan.update == sized(step)
             held.append(step)
             await let_go.wait()
             assert loan.may_stay()
@@ -75,15 +69,15 @@ async def test_a_follower_that_the_cache_overtakes_stays_only_if_there_is_room(
 ) -> None:
     monkeypatch.setattr(feeds, "CATCH_UP_BYTES_MAX", 60)  # one update
 
-    async def read(step: int) -> Sized:
-        return Sized(step)
+    async def read(step: int) -> UpdateMessages:
+        return sized(step)
 
     feed = Feed(read, 0, cache_bytes_max=60)
-    await feed.publish(Sized(0))
+    await feed.publish(sized(0))
     async with feed.lend(0) as first, feed.lend(0) as second:
         assert first.may_stay()
         assert second.may_stay()
-        await feed.publish(Sized(1))
+        await feed.publish(sized(1))
         assert first.may_stay()
         assert not second.may_stay()
     async with feed.lend(0) as later:  # the first one's room is free again

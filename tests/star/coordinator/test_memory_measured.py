@@ -12,7 +12,7 @@ import pytest
 
 from support.live_tensors import LiveTensors
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.memory import (
     DECODED_BYTES,
     DECODED_RANKED_BYTES,
@@ -29,9 +29,8 @@ from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
-from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown
+from thinwire_coordinator.star.trust.evidence import Audited, RoundEvidence, Shown, because
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.words import because
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.aggregation import merger_of

@@ -11,9 +11,8 @@ import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.events import Event, NodeJudged
+from thinwire_coordinator.hall.events import Cause, Event, NodeJudged, Verdict
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.trust import observer
@@ -132,7 +131,7 @@ async def test_late_votes_are_not_taken_for_merged_and_may_be_sent_again(tmp_pat
     votes = {letter: bench.payload(ord(letter), K) for letter in HONEST}
     others = [asyncio.ensure_future(rounds.contribute(letter, votes[letter])) for letter in HONEST if letter != "e"]
     async with Within(PATIENCE_S):
-        while not bench.swarm.driver.sealing:
+        while not bench.swarm.driver.machine.sealing:
             await asyncio.sleep(0.01)
     assert (await rounds.contribute("e", votes["e"])).reason is Reason.LATE
     go_on.set()

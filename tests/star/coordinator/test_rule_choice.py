@@ -11,10 +11,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, swarm
-from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX
 from thinwire_coordinator.planning.star.choice import LOCAL_ROUNDS_MIN, LOCAL_STEPS, ROUND_S_MAX, Amount, kind_for
 from thinwire_coordinator.planning.star.planner import advise

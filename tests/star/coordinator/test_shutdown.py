@@ -27,7 +27,7 @@ async def contributing(nodes: SwarmNodes) -> asyncio.Task[Receipt]:
     member = nodes.join("a")
     await nodes.attend(member)
     found = asyncio.ensure_future(nodes.contribute(member, 0))
-    while nodes.swarm.view.round is None or not nodes.swarm.view.round.sealing:
+    while not nodes.swarm.driver.machine.sealing:
         await asyncio.sleep(0)
     return found
 

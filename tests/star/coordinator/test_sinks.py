@@ -16,8 +16,7 @@ from support.sink_readers import wandb_runs
 from support.swarm_bench import Bench
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import LossMeasured, RoundSealed
-from thinwire_coordinator.hall.observe.sinks.fold import Fold
-from thinwire_coordinator.hall.observe.sinks.memory import Continued, Totals, recall
+from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Totals, recall
 from thinwire_coordinator.hall.observe.sinks.port import HELD_OUT, TRAINING, Point
 from thinwire_coordinator.hall.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard
@@ -55,14 +54,14 @@ class Gate:
         self.closed = True
 
 
-def ended(worker: SinkWorker[Point]) -> None:
+def ended(worker: SinkWorker) -> None:
     worker.close()
     worker.join(time.monotonic() + PATIENCE_S)
 
 
 def test_a_full_queue_drops_and_counts_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
-    worker: SinkWorker[Point] = SinkWorker("tensorboard", gate, queue_max=4)
+    worker: SinkWorker = SinkWorker("tensorboard", gate, queue_max=4)
     worker.start()
     worker.offer(training(0))
     assert gate.entered.wait(PATIENCE_S)
@@ -80,7 +79,7 @@ def test_a_full_queue_drops_and_counts_and_logs_once(caplog: pytest.LogCaptureFi
 def test_a_sink_that_raises_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate(ConnectionError("nobody listens"))
     gate.open.set()
-    worker: SinkWorker[Point] = SinkWorker("wandb", gate)
+    worker: SinkWorker = SinkWorker("wandb", gate)
     worker.offer(training(1))
     worker.offer(training(2))
     with caplog.at_level(logging.WARNING):
@@ -97,7 +96,7 @@ def test_a_sink_that_raises_is_counted_and_logged_once(caplog: pytest.LogCapture
 
 def test_a_sink_that_hangs_does_not_keep_the_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
-    worker: SinkWorker[Point] = SinkWorker("wandb", gate)
+    worker: SinkWorker = SinkWorker("wandb", gate)
     worker.start()
     worker.offer(training(1))
     assert gate.entered.wait(PATIENCE_S)
@@ -189,9 +188,8 @@ async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: py
     sinks.check()
     folder.rmdir()
     folder.touch()
-    memories = sinks.recall()
     with caplog.at_level(logging.WARNING):
-        sinks.begin(bench.swarm, memories, Totals())
+        sinks.begin(bench.swarm, sinks.recall(bench.swarm))
         member = bench.join("a")
         await bench.attend(member)
         for seed in range(2):

@@ -12,7 +12,7 @@ import pytest
 from support.swarm_bench import PATIENCE_S, Bench, key_of, parts_of
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.hall import open_hall
-from thinwire_coordinator.hall.joining import OfferedMomentum
+from thinwire_coordinator.hall.run import OfferedMomentum
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
 from thinwire_coordinator.star.star import Star
@@ -95,6 +95,7 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         member = bench.join(letter)
         await bench.attend(member)
         starts[letter] = bench.swarm.hall.leases.granted(member.node_id)[0].start
+        await asyncio.sleep(0)  # the write of the leases is queued
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
         )  # queued writes reach the disk before the process is killed

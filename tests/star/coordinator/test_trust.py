@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.ballots import Votes, ballot, empty, sent_by
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown

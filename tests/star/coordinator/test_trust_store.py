@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.refusals import DoorReason
+from thinwire_coordinator.hall.access.door import Candidate, DoorReason
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
+from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.standing import Standing

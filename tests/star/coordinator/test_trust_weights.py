@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.trust import Trust

@@ -24,15 +24,14 @@ from support.small import small_contract
 from thinwire_coordinator.hall import events
 from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
+from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.hall import open_hall
-from thinwire_coordinator.hall.observe.counters import Counters
 from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.hall.observe.exposition import Exposition
-from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.metrics import Counters, Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
 from thinwire_coordinator.hall.rpc.server import Server
-from thinwire_coordinator.hall.rpc.traffic import SERVICE
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.star import Star
@@ -159,7 +158,7 @@ def test_events_update_the_metrics() -> None:
         events.ContributionRefused(NODE, Reason.LATE),
         events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
         events.FingerprintCompared(NODE, equal=False),
-        events.UpdateSent(NODE, 5, 0.4),
+        events.PhaseTook("broadcast", 0.4),
         events.LossMeasured(5, "wiki", math.log(2)),
         events.LossMeasured(5, "images", math.nan),
         events.LossMeasured(5, "unknown", 1.0),
@@ -167,7 +166,6 @@ def test_events_update_the_metrics() -> None:
         events.NodeWent(NODE, lost=True),
         *(events.NodeJudged(NODE, verdict, Cause.COPY, "") for verdict in (Verdict.SUSPECTED, Verdict.BANNED)),
         events.NodeJudged(NODE, Verdict.SUSPECTED, Cause.NOISE, ""),
-        events.Fetched(NODE, "corpus"),
         events.Sampled(5, "def ", "x"),
         events.RoundOpened(9, 6, 3, 3.0, 5.0),
     ]

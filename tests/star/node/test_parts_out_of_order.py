@@ -14,7 +14,7 @@ from support.hostile_coordinator import HostileCoordinator, serving
 from support.sealed_run import make_run
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.star.messages import encode_update_parts
 from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.port import LinkLost
 from thinwire_node.storage.state import PartialSnapshot

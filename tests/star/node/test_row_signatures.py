@@ -13,8 +13,8 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.hall.rpc.traffic import SERVICE
-from thinwire_coordinator.star.update_messages import encode_update_parts
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE
+from thinwire_coordinator.star.messages import encode_update_parts
 from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.port import NotGenuine
 from thinwire_proto.identity import statements

@@ -15,9 +15,9 @@ import pytest
 from deploy.local_swarm.processes import BIN
 from support.raw_calls import in_session, join
 from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, run_text, until
-from thinwire_coordinator.hall.evaluation import HeldOut
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.hall.measurement import TOLERANCE
+from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.star.replay import replay
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
 from thinwire_proto.identity import statements

@@ -20,7 +20,7 @@ from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.storage.state import NodeState
-from thinwire_proto.contract import parse_run, run_differences
+from thinwire_proto.contract import RunSpec, run_differences
 from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.identity.keys import KEY_FILE
@@ -83,7 +83,7 @@ def test_the_run_file_of_a_run_matches_it(swarm: RealSwarm) -> None:
         del document[key]
     document["data"] = {"seed": document["data"]["seed"]}
     state = open_state(swarm.state)
-    run = parse_run(document, "RUN.toml")
+    run = RunSpec.model_validate(document)
     assert run_differences(state.contract, run) == []
     state.close()
 

@@ -6,6 +6,7 @@ import enum
 import ipaddress
 import socket
 from collections.abc import Callable, Container, Sequence
+from typing import TypeAlias
 
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError
@@ -35,12 +36,38 @@ def address_for_invites(listen: str, port: int) -> str:
         raise ConfigError(f"{text} cannot stand in invites; give --address HOST:PORT") from None
 
 
+IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+
+
+def parsed(host: str) -> IpAddress | None:
+    """An IP address without a port; None if it is none. A socket for both families shows IPv4 addresses in IPv6."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def network_of(host: str, ipv4_bits: int = 32, ipv6_bits: int = 64) -> str:
+    """The network that counts as one caller: an IPv4 address, or a /64 of IPv6, which a home or a rented server has at
+    least. Empty if the host is no address."""
+    address = parsed(host)
+    if address is None:
+        return ""
+    bits = ipv4_bits if address.version == 4 else ipv6_bits
+    return str(address) if bits == address.max_prefixlen else str(ipaddress.ip_network((address, bits), strict=False))
+
+
+def group_of(host: str) -> str:
+    """The network that one person can easily have: an IPv4 /24, or an IPv6 /56. Empty if the host is no address."""
+    return network_of(host, 24, 56)
+
+
 def is_any(host: str) -> bool:
     """Whether this means all addresses of the machine."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
+    address = parsed(host)
+    return address.is_unspecified if address is not None else not host
 
 
 def outgoing_host() -> str:
@@ -128,9 +155,8 @@ def classify(addresses: Sequence[str]) -> Reach:
 
 
 def _reach(text: str) -> Reach:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = parsed(text)
+    assert address is not None
     if address.is_loopback or address.is_unspecified:
         return Reach.MACHINE
     if address.is_link_local:

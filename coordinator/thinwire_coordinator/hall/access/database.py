@@ -9,16 +9,46 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from thinwire_common.sqlite_errors import is_locked, is_refused, mend
 from thinwire_common.sqlite_schema import create_tables, transaction
 from thinwire_proto.errors import ConfigError, LocalError, Locked
 from thinwire_proto.limits import LEDGER_BUSY_S
-from thinwire_proto.version import VERSION
 
 FILE = "access.sqlite"
+
+
+SCHEMA_VERSION = 2
+SCHEMA = (
+    """CREATE TABLE invites (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, token_hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL,
+        uses INTEGER NOT NULL DEFAULT 0, uses_max INTEGER, per_address_max INTEGER,
+        made REAL NOT NULL, expires REAL, revoked REAL
+    ) STRICT""",
+    """CREATE TABLE nodes (
+        node TEXT PRIMARY KEY, public_key BLOB NOT NULL, name TEXT NOT NULL, invite INTEGER NOT NULL,
+        enrolled REAL NOT NULL, enrolled_from TEXT NOT NULL, seen REAL NOT NULL, address TEXT NOT NULL
+    ) STRICT""",
+    "CREATE INDEX nodes_by_invite ON nodes (invite, enrolled_from, enrolled)",
+    "CREATE INDEX nodes_by_seen ON nodes (seen)",
+    """CREATE TABLE bans (
+        node TEXT PRIMARY KEY, since REAL NOT NULL, until REAL, reason TEXT NOT NULL, by TEXT NOT NULL,
+        count INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE decisions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, node TEXT NOT NULL, what TEXT NOT NULL,
+        reason TEXT NOT NULL, by TEXT NOT NULL
+    ) STRICT""",
+    "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+    """CREATE TABLE standings (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, node TEXT NOT NULL UNIQUE, packed TEXT NOT NULL
+    ) STRICT""",
+)
+
+Record = TypeVar("Record", bound=Any)
 
 
 class Database:
@@ -36,7 +66,7 @@ class Database:
             self._db = sqlite3.connect(path, timeout=LEDGER_BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            prepare(self._db, str(path))
+            create_tables(self._db, str(path), SCHEMA_VERSION, SCHEMA, ConfigError)
         except (sqlite3.Error, OSError) as error:
             copy = "" if is_locked(error) or is_refused(error) else ", or restore it from a copy"
             raise self._failure("opened", error, copy) from None
@@ -52,6 +82,17 @@ class Database:
     def insert(self, sql: str, *values: object) -> int:
         """Run an INSERT. Returns the number of the new row."""
         return int(self._run(sql, values).lastrowid or 0)
+
+    def records(self, of: type[Record], where: str = "", *values: object) -> list[Record]:
+        """The records of a table, `of.table`, whose columns have the names of the fields."""
+        return [of(*row) for row in self.execute(f"SELECT {_columns(of)} FROM {of.table} {where}", *values)]
+
+    def put(self, record: Any) -> int:
+        """Insert a record into its table, in place of one with the same key. Returns the number of its row."""
+        values = [getattr(record, field.name) for field in fields(record)]
+        places = ", ".join("?" * len(values))
+        sql = f"INSERT OR REPLACE INTO {record.table} ({_columns(type(record))}) VALUES ({places})"
+        return self.insert(sql, *values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -82,40 +123,5 @@ class Database:
         return (Locked if is_locked(error) else LocalError)(f"{text}; {advice}{or_else}")
 
 
-SCHEMA_VERSION = 2
-SCHEMA = (
-    """CREATE TABLE invites (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, token_hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL,
-        uses INTEGER NOT NULL DEFAULT 0, uses_max INTEGER, per_address_max INTEGER,
-        made REAL NOT NULL, expires REAL, revoked REAL
-    ) STRICT""",
-    """CREATE TABLE nodes (
-        node TEXT PRIMARY KEY, public_key BLOB NOT NULL, name TEXT NOT NULL, invite INTEGER NOT NULL,
-        enrolled REAL NOT NULL, enrolled_from TEXT NOT NULL, seen REAL NOT NULL, address TEXT NOT NULL
-    ) STRICT""",
-    "CREATE INDEX nodes_by_invite ON nodes (invite, enrolled_from, enrolled)",
-    "CREATE INDEX nodes_by_seen ON nodes (seen)",
-    """CREATE TABLE bans (
-        node TEXT PRIMARY KEY, since REAL NOT NULL, until REAL, reason TEXT NOT NULL, by TEXT NOT NULL,
-        count INTEGER NOT NULL
-    ) STRICT""",
-    """CREATE TABLE decisions (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, node TEXT NOT NULL, what TEXT NOT NULL,
-        reason TEXT NOT NULL, by TEXT NOT NULL
-    ) STRICT""",
-    "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
-    """CREATE TABLE standings (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, node TEXT NOT NULL UNIQUE, packed TEXT NOT NULL
-    ) STRICT""",
-)
-
-
-def prepare(db: sqlite3.Connection, name: str) -> None:
-    """Create the tables of an empty file. Raises ConfigError if the file has another schema.
-
-    The connection must be in autocommit mode. name: the file's name in that error.
-    """
-    if (version := create_tables(db, SCHEMA_VERSION, SCHEMA)) != SCHEMA_VERSION:
-        raise ConfigError(
-            f"{name} has schema version {version}; this is thinwire {VERSION}, which reads {SCHEMA_VERSION}"
-        )
+def _columns(of: type[Any]) -> str:
+    return ", ".join(field.name for field in fields(of))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar
 
 from thinwire_coordinator.hall.access.database import Database
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_proto.errors import ConfigError
 
 EXPIRES = "7d"
@@ -16,8 +16,6 @@ OPEN_PER_ADDRESS = 4
 """Nodes that one address may enrol in a day with an open invite, unless the organizer says otherwise: a household's."""
 ADDRESS_EVERY_S = 24 * 3600.0
 """`per_address_max` bounds the nodes of an address within this time."""
-IPV6_NETWORK_BITS = 64
-"""A home or a rented server gets at least a /64 of IPv6, so all addresses of a /64 count as one."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class InviteRecord:
     that one address may enrol in a day, for an invite that is public; None for any number.
     """
 
+    table: ClassVar[str] = "invites"
     number: int
     name: str
     uses: int
@@ -67,22 +66,8 @@ def why_not(invite: InviteRecord, from_address: int, now: float) -> Denied | Non
     return None
 
 
-def network_of(address: str) -> str:
-    """The network that counts as one address: an IPv4 address, or a /64 of IPv6. Other text stands for itself."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 6 and (mapped := found.ipv4_mapped) is not None:
-        found = mapped
-    if found.version == 4:
-        return str(found)
-    return str(ipaddress.ip_network((found, IPV6_NETWORK_BITS), strict=False))
-
-
 INVITES_MAX = 4096
 """Invites that are kept."""
-COLUMNS = ", ".join(field.name for field in fields(InviteRecord))
 
 
 class InviteTable:
@@ -112,13 +97,13 @@ class InviteTable:
 
     def all(self) -> list[InviteRecord]:
         """All invites, oldest first."""
-        return [InviteRecord(*row) for row in self._db.execute(f"SELECT {COLUMNS} FROM invites ORDER BY number")]
+        return self._db.records(InviteRecord, "ORDER BY number")
 
     def of(self, number: int) -> InviteRecord | None:
-        return self._one("number", number)
+        return next(iter(self._db.records(InviteRecord, "WHERE number = ?", number)), None)
 
     def of_token(self, token: bytes) -> InviteRecord | None:
-        return self._one("token_hash", _hash(token))
+        return next(iter(self._db.records(InviteRecord, "WHERE token_hash = ?", _hash(token))), None)
 
     def use(self, number: int) -> None:
         """Count one more node that enrolled with an invite."""
@@ -136,11 +121,6 @@ class InviteTable:
         if not self._db.write(f"DELETE FROM invites WHERE number = ({oldest})", now):
             text = f"{self._invites_max} invites are valid, the most that are kept; revoke one that nobody needs"
             raise ConfigError(f"{text}: thinwire-coordinator revoke NUMBER")
-
-    def _one(self, column: str, value: object) -> InviteRecord | None:
-        for row in self._db.execute(f"SELECT {COLUMNS} FROM invites WHERE {column} = ?", value):
-            return InviteRecord(*row)
-        return None
 
 
 def _hash(token: bytes) -> bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import shlex
 from collections import OrderedDict, deque
 from pathlib import Path
 
+from thinwire_common.files import replace_synced
 from thinwire_proto.errors import MEND_DISK, ConfigError, LocalError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -42,7 +42,7 @@ def open_organizer_secret(folder: Path) -> OrganizerSecret:
     path = folder / FILE
     try:
         if not path.exists():
-            _write(path, secrets.token_urlsafe(SECRET_BYTES))
+            replace_synced(path, f"{secrets.token_urlsafe(SECRET_BYTES)}\n".encode(), private=True)
         if others_can_read(path):
             raise ConfigError(f"{path}: others can read it; run: chmod 600 {shlex.quote(str(path))}")
         secret = path.read_text(encoding="utf-8").strip()
@@ -52,16 +52,6 @@ def open_organizer_secret(folder: Path) -> OrganizerSecret:
         text = f"{path}: a secret has {LENGTH_MIN} to {LENGTH_MAX} letters; delete the file, and a new one is made"
         raise ConfigError(text)
     return OrganizerSecret(secret)
-
-
-def _write(path: Path, secret: str) -> None:
-    passing = path.with_name(f"{FILE}.part")
-    passing.unlink(missing_ok=True)
-    with os.fdopen(os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(secret + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    passing.replace(path)
 
 
 def _digest(text: str) -> bytes:

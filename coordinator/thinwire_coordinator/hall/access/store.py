@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from thinwire_coordinator.hall.access.bans import ORGANIZER, BanTable
+from thinwire_common.units import human_seconds
+from thinwire_coordinator.hall.access.addresses import network_of
 from thinwire_coordinator.hall.access.database import FILE, Database
-from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, network_of, why_not
+from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
+from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
 from thinwire_coordinator.hall.access.pauses import Pauses
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 
 NODES_MAX = 1 << 16
 """Enrolled nodes that are kept, about 31 MB."""
@@ -24,9 +24,10 @@ class NodeRecord:
     """An enrolled node. Times are Unix time in seconds.
 
     name: the newest that it gave, made readable. invite: the number of its invite; 0: it came without one. address: of
-    its last join. enrolled_from: see `invites.network_of`.
+    its last join. enrolled_from: see `addresses.network_of`.
     """
 
+    table: ClassVar[str] = "nodes"
     node: str
     public_key: bytes
     name: str
@@ -37,9 +38,6 @@ class NodeRecord:
     address: str
 
 
-COLUMNS = ", ".join(field.name for field in fields(NodeRecord))
-
-
 class NodeTable:
     def __init__(self, database: Database, nodes_max: int = NODES_MAX) -> None:
         self._db = database
@@ -47,12 +45,10 @@ class NodeTable:
 
     def all(self) -> list[NodeRecord]:
         """All nodes, the one seen last at the end."""
-        return [NodeRecord(*row) for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes ORDER BY seen")]
+        return self._db.records(NodeRecord, "ORDER BY seen")
 
     def of(self, node: str) -> NodeRecord | None:
-        for row in self._db.execute(f"SELECT {COLUMNS} FROM nodes WHERE node = ?", node):
-            return NodeRecord(*row)
-        return None
+        return next(iter(self._db.records(NodeRecord, "WHERE node = ?", node)), None)
 
     def beginning_with(self, digits: str) -> list[str]:
         """The ids that begin with these hexadecimal digits."""
@@ -70,9 +66,7 @@ class NodeTable:
     def enrol(self, record: NodeRecord) -> None:
         """Record a node. One that came without an invite may be recorded again, with its invite."""
         self._make_room()
-        placeholders = ", ".join("?" * len(fields(NodeRecord)))
-        values = (getattr(record, field.name) for field in fields(NodeRecord))
-        self._db.write(f"INSERT OR REPLACE INTO nodes ({COLUMNS}) VALUES ({placeholders})", *values)
+        self._db.put(record)
 
     def see(self, node: str, name: str, address: str, now: float) -> None:
         """Record that a node has joined again."""
@@ -155,6 +149,118 @@ class StandingTable:
                 self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", self._standings_max)
 
 
+ORGANIZER, COORDINATOR = "organizer", "coordinator"
+"""The authors of a decision."""
+
+
+@dataclass(frozen=True)
+class Ban:
+    """The newest ban of a node. Times are Unix time in seconds.
+
+    until: None means until the organizer lifts it. by: organizer or coordinator. count: bans that the node has had.
+    """
+
+    table: ClassVar[str] = "bans"
+    node: str
+    since: float
+    until: float | None
+    reason: str
+    by: str
+    count: int
+
+    def holds(self, now: float) -> bool:
+        return self.until is None or now < self.until
+
+    def denied(self, now: float) -> Denied:
+        """The refusal that the node receives while the ban holds."""
+        left = "until the organizer lifts it" if self.until is None else f"for {human_seconds(self.until - now)} more"
+        why = f": {self.reason}" if self.reason else ""
+        return Denied(DoorReason.BANNED, f"this node is banned {left}{why}")
+
+
+BANS_MAX = 1 << 16
+"""Bans that are kept. The ones that have ended go first."""
+DECISIONS_MAX = 10_000
+"""The newest decisions are kept."""
+UNBANNED = "unbanned"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision about a node. what: banned, unbanned, suspected, lowered or cleared. by: organizer or coordinator."""
+
+    table: ClassVar[str] = "decisions"
+    at: float
+    node: str
+    what: str
+    reason: str
+    by: str
+
+
+class BanTable:
+    def __init__(self, database: Database, bans_max: int = BANS_MAX, decisions_max: int = DECISIONS_MAX) -> None:
+        self._db = database
+        self._bans_max = bans_max
+        self._decisions_max = decisions_max
+
+    def of(self, node: str) -> Ban | None:
+        """The newest ban of a node, which may have ended."""
+        return next(iter(self._db.records(Ban, "WHERE node = ?", node)), None)
+
+    def holding(self, now: float) -> dict[str, Ban]:
+        """The bans that hold, by node."""
+        return {ban.node: ban for ban in self._db.records(Ban, "WHERE until IS NULL OR until > ?", now)}
+
+    def ban(self, node: str, until: float | None, reason: str, by: str, now: float) -> Ban:
+        """Ban a node from `now` to `until`, in place of its earlier ban. until: None means until somebody lifts it."""
+        with self._db.transaction():
+            before = self.of(node)
+            ban = Ban(node, now, until, reason, by, before.count + 1 if before else 1)
+            self._db.write("DELETE FROM bans WHERE node = ?", node)
+            self._make_room()
+            self._db.put(ban)
+            self._record(Decision(now, node, "banned", reason, by))
+        return ban
+
+    def unban(self, node: str, reason: str, by: str, now: float) -> bool:
+        """Pardon a node: its ban ends, if it has one. Returns whether one held. Its count stays."""
+        with self._db.transaction():
+            ended = self._db.write(
+                "UPDATE bans SET until = ? WHERE node = ? AND (until IS NULL OR until > ?)", now, node, now
+            )
+            self._record(Decision(now, node, UNBANNED, reason, by))
+        return bool(ended)
+
+    def pardoned_since(self, number: int) -> tuple[int, list[str]]:
+        """The nodes that were pardoned after the decision with this number, and the newest number."""
+        rows = self._db.execute("SELECT number, node, what FROM decisions WHERE number > ? ORDER BY number", number)
+        return max((row[0] for row in rows), default=number), [node for _, node, what in rows if what == UNBANNED]
+
+    @property
+    def newest_decision(self) -> int:
+        """The number of the newest decision."""
+        return int(self._db.execute("SELECT coalesce(max(number), 0) FROM decisions")[0][0])
+
+    def record(self, decision: Decision) -> None:
+        """Record a decision that is no ban."""
+        with self._db.transaction():
+            self._record(decision)
+
+    def decisions(self, limit: int) -> list[Decision]:
+        """The newest decisions, newest first."""
+        return self._db.records(Decision, "ORDER BY number DESC LIMIT ?", limit)
+
+    def _record(self, decision: Decision) -> None:
+        number = self._db.put(decision)
+        self._db.write("DELETE FROM decisions WHERE number <= ?", number - self._decisions_max)
+
+    def _make_room(self) -> None:
+        if self._db.execute("SELECT count(*) FROM bans")[0][0] < self._bans_max:
+            return
+        first = "SELECT node FROM bans ORDER BY until IS NULL, until LIMIT 1"
+        self._db.write(f"DELETE FROM bans WHERE node = ({first})")
+
+
 SEEN_EVERY_S = 60.0
 """The interval between records of a node that joins again and again."""
 NO_INVITE = 0
@@ -182,7 +288,10 @@ class AccessStore:
         self._db.close()
 
     def admit(self, candidate: Candidate, now: float) -> Denied | None:
-        """See `port.Admits`."""
+        """Enrol a candidate, or find it among the enrolled ones; or say why not. It reads a file, so it may block.
+
+        now: Unix time in seconds.
+        """
         node = candidate.public_key.node_id
         ban = self.bans.of(node)
         if ban is not None and ban.holds(now):
@@ -223,14 +332,14 @@ class AccessStore:
         return invite.number, why_not(invite, self._enrolled_from(invite, candidate, now), now)
 
     def _enrolled_from(self, invite: InviteRecord, candidate: Candidate, now: float) -> int:
-        network = network_of(candidate.address)
+        network = network_of(candidate.address) or candidate.address
         return self.nodes.enrolled_from(invite.number, network, now - ADDRESS_EVERY_S) if invite.is_open else 0
 
     def _enrol(self, candidate: Candidate, invite: int, now: float) -> None:
         key, address = candidate.public_key, candidate.address
         self.invites.use(invite)
         self.nodes.enrol(
-            NodeRecord(key.node_id, key.data, candidate.name, invite, now, network_of(address), now, address)
+            NodeRecord(key.node_id, key.data, candidate.name, invite, now, network_of(address) or address, now, address)
         )
 
     def _see(self, known: NodeRecord, candidate: Candidate, now: float) -> None:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from thinwire_common.files import rename_synced, replace_synced
+from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import is_loopback, split_address
-from thinwire_coordinator.hall.access.addresses import client_of, is_any
+from thinwire_coordinator.hall.access.addresses import client_of, is_any, parsed
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.certificates import (
     Certificate,
@@ -33,6 +32,8 @@ from thinwire_proto.identity.certificates import (
 )
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.identity.private_files import others_can_read
+
+log = logging.getLogger("thinwire.coordinator")
 
 FOLDER = "tls"
 CA_FILE = "ca.pem"
@@ -94,14 +95,9 @@ class OwnCertificates:
 
     def _keep(self, name: str, certificate: Certificate) -> Certificate:
         path = self._folder / name
-        temporary = path.with_name(f"{name}.part")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)  # its mode may be another
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(certificate.chain + certificate.key)
-            rename_synced(temporary, path)
+            replace_synced(path, certificate.chain + certificate.key, private=True)
         except OSError as error:
             raise _unusable(path, error) from None
         return certificate
@@ -180,8 +176,6 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path}: cannot keep the TLS certificate: {error.strerror}; it must be writable by this user")
 
 
-log = logging.getLogger("thinwire.coordinator")
-
 LOOK_EVERY_S = 60.0
 
 
@@ -209,12 +203,13 @@ class Rotation:
             reason, problem = None, str(error)
         if problem and problem != self._problem:
             text = f"the TLS certificate cannot be renewed: {problem}"
-            tell(log, logging.WARNING, "coordinator.certificate_not_renewed", text, reason=problem)
+            tell(log, logging.WARNING, "coordinator.certificate", text, renewed=False, ends=None, reason=problem)
         self._problem = problem
         if self._certificates.current != before:
             ends = self._certificates.current.parsed.not_valid_after_utc
             text = f"new TLS certificate, valid until {ends:%Y-%m-%d}: {reason}"
-            tell(log, logging.INFO, "coordinator.certificate_renewed", text, ends=ends.isoformat(), reason=reason)
+            until = ends.isoformat()
+            tell(log, logging.INFO, "coordinator.certificate", text, renewed=True, ends=until, reason=reason)
             for watcher in self.watchers:
                 watcher(self._certificates.current)
 
@@ -298,7 +293,7 @@ class Transport:
         return self._settings.proxy if self._settings.proxy_forwards else None
 
     def client_of(self, host: str, forwarded: Sequence[str]) -> str:
-        """The IP address of a client; see `forwarded.client_of`."""
+        """The IP address of a client; see `addresses.client_of`."""
         if self.trusted_proxy is None:
             return host
         return client_of(host, forwarded, self._is_proxy)
@@ -315,21 +310,12 @@ class Transport:
 
     def may_connect(self, host: str) -> bool:
         """Whether a client with this IP address may use a port in plain text."""
-        address = _address(host)
+        address = parsed(host)
         return address is not None and (address.is_loopback or self._is_proxy(host))
 
     def _is_proxy(self, host: str) -> bool:
-        address, proxy = _address(host), self._settings.proxy
+        address, proxy = parsed(host), self._settings.proxy
         return address is not None and proxy is not None and address in proxy
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def plain_transport() -> Transport:

@@ -6,6 +6,7 @@ file is mapped, so what is read of it is the system's cache, which any program m
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import weakref
@@ -15,6 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_proto.exact.mapped import MappedTensors
 from thinwire_proto.exact.replica import STATE_LATER, FrozenReplica, Replica, hash_of
 from thinwire_proto.exact.tensor_files import HEAD_BYTES
@@ -75,3 +77,21 @@ def keep(frozen: FrozenReplica, folder: Path) -> KeptReplica:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):  # on Windows while it is mapped; the next start removes it
         path.unlink(missing_ok=True)
+
+
+class Copies:
+    """Takes copies, in files of the state directory. replica: the coordinator's own."""
+
+    def __init__(self, folder: Path, replica: Replica, workers: Workers) -> None:
+        self._folder = folder
+        self._replica = replica
+        self._workers = workers
+
+    def take(self) -> asyncio.Future[KeptReplica]:
+        """Copy the replica at the step that it has when the queued jobs of its worker are done. The future gets an
+        OSError if the disk fails."""
+        freezing = self._workers.submit(Job.FREEZE_REPLICA, self._replica.freeze)
+        return asyncio.ensure_future(self._written(freezing))
+
+    async def _written(self, freezing: asyncio.Future[FrozenReplica]) -> KeptReplica:
+        return await self._workers.submit(Job.WRITE_COPY, keep, await freezing, self._folder)

@@ -18,9 +18,9 @@ from typing import Any
 import msgpack
 
 from thinwire_common.sqlite_errors import is_locked, mend
-from thinwire_common.sqlite_schema import transaction
+from thinwire_common.sqlite_schema import create_tables, transaction
 from thinwire_coordinator.hall.leases import Leases
-from thinwire_coordinator.hall.ledger import schema
+from thinwire_coordinator.hall.ledger.schema import SCHEMA, SCHEMA_VERSION
 from thinwire_coordinator.hall.ledger.signatures import RowSignatures, Signatures
 from thinwire_coordinator.hall.measurement import MeasuredBy
 from thinwire_proto import limits
@@ -79,7 +79,7 @@ class Ledger:
                 self._db = _connect(str(path))
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
-            schema.prepare(self._db, str(path))
+            create_tables(self._db, str(path), SCHEMA_VERSION, SCHEMA, LedgerError)
         except sqlite3.DatabaseError as error:
             raise self._failure(f"cannot open {path} as a ledger", error) from None
 

@@ -92,14 +92,14 @@ class Retention:
             found = _take_inventory(state, oldest, self._named_by)
         except LedgerError as error:
             text = f"{error}; nothing is deleted from {state.folder} until this is repaired"
-            tell(log, logging.WARNING, "coordinator.deletion_suspended", text, folder=str(state.folder))
+            tell(log, logging.WARNING, "coordinator.files_differ", text, place=str(state.folder), reason=str(error))
             self._suspended = True
             return
         if found.missing:
             _warn_missing(state, found.missing, oldest)
         if len(found.unnamed) > 1:
             text = f"{len(found.unnamed)} bodies belong to no row; they are kept, because the ledger may have lost rows"
-            tell(log, logging.WARNING, "coordinator.bodies_unnamed", text, bodies=len(found.unnamed))
+            tell(log, logging.WARNING, "coordinator.files_differ", text, place=state.bodies.location, reason=text)
         else:
             state.bodies.remove(found.unnamed)
         state.bodies.remove(found.outlived)
@@ -160,4 +160,4 @@ def _warn_missing(state: RunState, missing: list[int], oldest: int) -> None:
             oldest,
         )
     text = f"{location}: the bodies of {len(missing)} updates are missing; the first is that of step {missing[0]}"
-    tell(log, logging.WARNING, "coordinator.bodies_missing", text, place=location, bodies=len(missing), step=missing[0])
+    tell(log, logging.WARNING, "coordinator.files_differ", text, place=location, reason=text)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
-from thinwire_common.sqlite_schema import create_tables
-from thinwire_proto.errors import LedgerError
-from thinwire_proto.version import VERSION
-
 SCHEMA_VERSION = 5
 SCHEMA = (
     """CREATE TABLE rows (
@@ -33,14 +27,3 @@ SCHEMA = (
 """The signatures are beside the rows, not in them: rows travel to all nodes. `losses` has the held-out losses by the
 name of the set; measured_by: see `MeasuredBy`. `public_keys` has those of the nodes with counted contributions, by node
 id. `directory` has the topology and the places of the nodes of a gossip run, as last recorded."""
-
-
-def prepare(db: sqlite3.Connection, name: str) -> None:
-    """Create the tables of an empty file. Raises LedgerError if the file has another schema.
-
-    name: the ledger's name in that error. The connection must be in autocommit mode.
-    """
-    if (version := create_tables(db, SCHEMA_VERSION, SCHEMA)) != SCHEMA_VERSION:
-        raise LedgerError(
-            f"{name} has schema version {version}; this is thinwire {VERSION}, which reads {SCHEMA_VERSION}"
-        )

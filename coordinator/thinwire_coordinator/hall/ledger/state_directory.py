@@ -28,8 +28,7 @@ from torch import Tensor
 from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
-from thinwire_coordinator.hall.ledger.foreign_directory import check_begun_or_empty, check_not_of_a_node
-from thinwire_coordinator.hall.ledger.identity import open_identity
+from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty, check_not_of_a_node, open_identity
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences

@@ -13,20 +13,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from prometheus_client import generate_latest
-from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from thinwire_common.http import SAFETY
 from thinwire_common.metrics import CONTENT_TYPE
+from thinwire_coordinator.hall.capacity import Need
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.ledger.disk_forecast import Need
-from thinwire_coordinator.hall.observe.counters import Counters
-from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget
-from thinwire_coordinator.hall.observe.gauges import Gauges
-from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
-from thinwire_coordinator.hall.observe.metrics import Metrics
+from thinwire_coordinator.hall.observe.cpu_budget import CpuBudget, KeptAnswers
+from thinwire_coordinator.hall.observe.metrics import Counters, Gauges, Metrics
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job, Workers
@@ -79,10 +75,6 @@ class Exposition:
     def listening(self, port: int) -> None:
         """Nodes can join."""
         self._counters.counts.traffic.listening_at(port)
-
-    def collect(self) -> list[Metric]:
-        """All metrics now. Only on the event loop, because the swarm changes there."""
-        return list(self.metrics.registry.collect())
 
     async def answer(self, request: Request) -> Response:
         """All metrics now, or those of a moment ago if somebody asks without a pause."""

@@ -7,6 +7,7 @@ them are read.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 from collections import deque
@@ -22,13 +23,16 @@ from thinwire_coordinator.hall.events import (
     ContributionTaken,
     Event,
     LossMeasured,
+    NodeCame,
     RoundSealed,
     RoundVoid,
     Sampled,
 )
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow, Series, add_loss, with_loss
-from thinwire_coordinator.hall.whole_run import SHARES_TOLD_MAX, NodeShare, WholeRun
+from thinwire_coordinator.hall.view import SHARES_TOLD_MAX, NodeShare, WholeRun
+from thinwire_coordinator.hall.workers import Job
 
 VOIDS_MAX = 50
 """Number of sequences of void rounds that are remembered."""
@@ -57,7 +61,6 @@ class Manner:
     """A node's recent participation. early_s: seconds from the arrival of its newest complete contribution to the
     deadline."""
 
-    round: int | None = None
     weight: int = 0
     early_s: float | None = None
     refused: ContributionRefused | None = None  # set if the newest contribution was refused
@@ -120,10 +123,6 @@ class Past:
     rounds_void: int = 0
 
 
-"""Makes the bucket of a beat from the number of its row, its tokens, and its nodes with their samples. Raises
-LedgerError."""
-
-
 class History:
     """Collects the figures of a run by watching its events.
 
@@ -158,7 +157,7 @@ class History:
     def watch(self, event: Event) -> None:
         if isinstance(event, ContributionTaken):
             manner = self._manner(event.node_id)
-            manner.round, manner.early_s, manner.refused = event.round, event.before_deadline_s, None
+            manner.early_s, manner.refused = event.before_deadline_s, None
         elif isinstance(event, ContributionRefused):
             self._manner(event.node_id).refused = event
         elif isinstance(event, RoundSealed):
@@ -298,3 +297,40 @@ async def read_past(
     for start in range(0, stop, ROWS_AT_ONCE):
         await submit(partial(read_rows, start))
     return past
+
+
+NAMES_EVERY_S = 1.0
+
+
+class NodeNames:
+    """Keeps the names of nodes in the history and in the ledger, so that those that have left are thanked by name.
+
+    Writes those of NAMES_EVERY_S at once, because a thousand nodes may rejoin together."""
+
+    def __init__(self, run: Run, history: History) -> None:
+        self._run = run
+        self._history = history
+        self._new: dict[str, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        run.events.watchers.append(self._watch)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self, event: Event) -> None:
+        if not isinstance(event, NodeCame):
+            return
+        member = self._run.view.members.get(event.node_id)
+        if member is None or self._history.names.get(event.node_id) == member.name:
+            return
+        self._history.know_name(event.node_id, member.name)
+        self._new[event.node_id] = member.name
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._write)
+
+    def _write(self) -> None:
+        names, self._new, self._timer = self._new, {}, None
+        record = self._run.state.upkeep_ledger.record_names
+        work = self._run.workers.once_unlocked(Job.WRITE_NAMES, record, names)
+        self._run.events.keep("writing the names of nodes", work)

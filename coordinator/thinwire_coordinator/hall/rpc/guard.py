@@ -3,7 +3,7 @@
 gRPC would read a whole message of any call first, of the largest size that any call has. But on the wire, a call with
 one message looks like a stream with one message. So the guard serves every call as a stream, and does the rest itself:
 it asks whether the call may begin at all (`access.admission`), bounds how long each message may take to come and
-how large it may be, and bounds how long the peer may take to accept each answer.
+how large it may be, bounds how long the peer may take to accept each answer, and counts the messages.
 
 Without a session, only a few calls may begin, and a caller that sends nothing gives its place to the next one. A peer
 that does not accept an answer in time gets its connection ended (`thinwire_common.tcp`), because the end of the call
@@ -26,13 +26,22 @@ from grpc.aio import ServicerContext as Context
 
 from thinwire_common.logs import tell
 from thinwire_common.tcp import shut_down_connection
+from thinwire_common.traffic import Traffic, kinds_of
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.admission import AdmissionRules, Caller, network_of
-from thinwire_coordinator.hall.access.bounds import REFUSALS_WAITING_MAX
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
-from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED, CallRefused, deny, peer_of, session_of
+from thinwire_coordinator.hall.access.admission import REFUSALS_WAITING_MAX, AdmissionRules, Caller
+from thinwire_coordinator.hall.access.door import Denied, DoorReason
+from thinwire_coordinator.hall.access.transport import Transport
+from thinwire_coordinator.hall.rpc.calls import (
+    NO_SESSION,
+    SESSION_REPLACED,
+    CallRefused,
+    deny,
+    host_of,
+    network_of_peer,
+    peer_of,
+    session_of,
+)
 from thinwire_coordinator.hall.rpc.request_bounds import is_for_strangers, request_bytes_max
-from thinwire_coordinator.hall.rpc.silent_calls import Silence, SilentCalls
 from thinwire_proto import limits
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.metadata import REASON, REPLACED
@@ -60,9 +69,66 @@ class Patience:
     refusal_pause_s: float = limits.REFUSAL_PAUSE_S
 
 
+class Silence:
+    """The silence of one call of a stranger, until its first message."""
+
+    def __init__(self, caller: Caller, calls: SilentCalls) -> None:
+        self.caller = caller
+        self.gave_way = False
+        self._calls = calls
+        self._waiting = Within(None)
+
+    def within(self, seconds: float) -> Within:
+        """The time limit for the next message of the call. It ends early if the call has to give way."""
+        self._waiting = Within(0.0 if self.gave_way else seconds)
+        return self._waiting
+
+    def spoke(self) -> None:
+        self._calls.spoke(self)
+
+    def give_way(self) -> None:
+        self.gave_way = True
+        self._waiting.end()
+
+
+class SilentCalls:
+    """All silent calls of strangers, the oldest first. They give way to the next stranger.
+
+    Otherwise whoever opens calls and sends nothing would fill the room of those who want to join. An honest caller
+    sends its message with the call, so it is silent for less than a round trip.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[Silence, None] = {}
+
+    def open(self, caller: Caller) -> Silence:
+        silence = Silence(caller, self)
+        if caller.node_id is None:
+            self._calls[silence] = None
+        return silence
+
+    def spoke(self, silence: Silence) -> None:
+        self._calls.pop(silence, None)
+
+    def close(self, silence: Silence) -> bool:
+        """The call has ended. Return whether it still had its place."""
+        self._calls.pop(silence, None)
+        return not silence.gave_way
+
+    def give_way(self, network: str | None) -> Caller | None:
+        """Take the place of the oldest call, of a network if one is given. Return whose it was; None without one."""
+        found = next((one for one in self._calls if network in (None, one.caller.network)), None)
+        if found is None:
+            return None
+        del self._calls[found]
+        found.give_way()
+        return found.caller
+
+
 class Guard(grpc.aio.ServerInterceptor):
     """rules: decides. node_of: the node whose session has a secret; None if there is none. now: seconds on the clock of
-    the rules. told: learns of each refusal. peer: names the caller of a call. Must be the outermost interceptor."""
+    the rules. told: learns of each refusal. transport: knows the proxy in front; None: there is none. traffic: counts
+    the messages. Must be the outermost interceptor."""
 
     def __init__(
         self,
@@ -71,11 +137,13 @@ class Guard(grpc.aio.ServerInterceptor):
         now: Callable[[], float],
         told: Callable[[Denied], None] = lambda denied: None,
         patience: Patience | None = None,
-        peer: Callable[[Context[Any, Any]], str] = peer_of,
         was_replaced: Callable[[str], bool] = lambda secret: False,
+        transport: Transport | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._was_replaced = was_replaced
-        self._peer = peer
+        self._transport = transport
+        self._traffic = traffic or Traffic()
         self.rules = rules
         self._node_of = node_of
         self._now = now
@@ -90,7 +158,7 @@ class Guard(grpc.aio.ServerInterceptor):
         """The network and the node that a call comes from."""
         secret = session_of(context)
         node_id = self._node_of(secret) if secret else None
-        return Caller(network_of(self._peer(context)), node_id)
+        return Caller(network_of_peer(peer_of(context, self._transport)), node_id)
 
     async def intercept_service(
         self,
@@ -102,9 +170,7 @@ class Guard(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None  # there is no such method
-            self._guarded[method] = self._guard(
-                handler, request_bytes_max(method), for_strangers=is_for_strangers(method)
-            )
+            self._guarded[method] = self._guard(handler, method)
         return self._guarded[method]
 
     def _begin(self, caller: Caller) -> Denied | None:
@@ -119,8 +185,12 @@ class Guard(grpc.aio.ServerInterceptor):
         self.rules.end(gone)
         return self.rules.begin(caller, self._now())
 
-    def _guard(self, handler: Handler, bytes_max: int, *, for_strangers: bool) -> Handler:
+    def _guard(self, handler: Handler, method: str) -> Handler:
+        terms = _Terms(request_bytes_max(method), self._patience, self._traffic, *kinds_of(method))
+        for_strangers = is_for_strangers(method)
+
         async def admitted(requests: AsyncIterator[bytes], context: Context[Any, Any]) -> None:
+            await self._check_plain(context)
             caller = self.caller(context)
             denied = self._begin(caller)
             if denied is not None:
@@ -128,7 +198,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if caller.node_id is None and not for_strangers:
                 self.rules.end(caller)
                 await self._abort_without_session(context)
-            call = _GuardedCall(handler, requests, context, bytes_max, self._patience, self._silent.open(caller))
+            call = _GuardedCall(handler, requests, context, terms, self._silent.open(caller))
             lasts_s = self._patience.call_s if caller.node_id is None else None
             try:
                 async with Within(lasts_s):
@@ -151,6 +221,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 await self.refuse(context, denied)
 
         return grpc.stream_stream_rpc_method_handler(admitted)
+
+    async def _check_plain(self, context: Context[Any, Any]) -> None:
+        """Refuse plain text from anywhere but this machine and the proxy that terminates TLS."""
+        transport = self._transport
+        if transport is not None and transport.behind_proxy and not transport.may_connect(host_of(context.peer())):
+            text = "this port is for the proxy in front of the coordinator: connect to the proxy"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
 
     async def _abort_without_session(self, context: Context[Any, Any]) -> NoReturn:
         if self._was_replaced(session_of(context)):
@@ -182,6 +259,17 @@ class Guard(grpc.aio.ServerInterceptor):
         await deny(context, denied)
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """What holds for each call of a method. asked, answered: the kinds of its messages, for `traffic`."""
+
+    bytes_max: int
+    patience: Patience
+    traffic: Traffic
+    asked: str
+    answered: str
+
+
 class _GuardedCall:
     """One admitted call: reads its messages, each in time and within its bound, and sends its answers."""
 
@@ -190,16 +278,14 @@ class _GuardedCall:
         handler: Handler,
         requests: AsyncIterator[bytes],
         context: Context[Any, Any],
-        bytes_max: int,
-        patience: Patience,
+        terms: _Terms,
         silence: Silence,
     ) -> None:
         self._handler = handler
         self._requests = requests
         self._messages: AsyncIterator[bytes] | None = None  # gRPC's iterator must be awaited once it exists
         self._context = context
-        self._bytes_max = bytes_max
-        self._patience = patience
+        self._terms = terms
         self.silence = silence
 
     async def serve(self) -> None:
@@ -219,11 +305,12 @@ class _GuardedCall:
     async def write(self, answer: Any) -> None:
         """Send a message. If the peer does not accept it in time, end its connection and cancel the call."""
         data = self._handler.response_serializer(answer)
+        self._terms.traffic.sent.add(self._terms.answered, len(data))
         try:
-            async with Within(self._patience.accept_s):
+            async with Within(self._terms.patience.accept_s):
                 await self._context.write(data)
         except asyncio.TimeoutError:
-            log.debug("a peer has accepted nothing for %g s; its connection is ended", self._patience.accept_s)
+            log.debug("a peer has accepted nothing for %g s; its connection is ended", self._terms.patience.accept_s)
             shut_down_connection(self._context.peer())
             raise asyncio.CancelledError from None
 
@@ -232,20 +319,20 @@ class _GuardedCall:
 
     async def _only_one(self) -> Any:
         try:
-            return await self._read(self._patience.first_message_s)
+            return await self._read(self._terms.patience.first_message_s)
         except StopAsyncIteration:
             denied = Denied(DoorReason.MALFORMED, "the call ended without a message")
             await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
 
     async def _stream(self) -> AsyncIterator[Any]:
-        patience_s = self._patience.first_message_s
+        patience_s = self._terms.patience.first_message_s
         while True:
             try:
                 message = await self._read(patience_s)
             except StopAsyncIteration:
                 return
             yield message
-            patience_s = self._patience.part_s
+            patience_s = self._terms.patience.part_s
 
     async def _read(self, patience_s: float) -> Any:
         """The next message, parsed. Raises StopAsyncIteration after the last one. Ends the call if it is not right."""
@@ -257,9 +344,10 @@ class _GuardedCall:
         except asyncio.TimeoutError:
             text = f"no message came for {patience_s:g} s"
             await _abort(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
-        if len(data) > self._bytes_max:
-            text = f"a message of this call has at most {self._bytes_max} bytes; this one has {len(data)}"
+        if len(data) > self._terms.bytes_max:
+            text = f"a message of this call has at most {self._terms.bytes_max} bytes; this one has {len(data)}"
             await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, Denied(DoorReason.TOO_LARGE, text))
+        self._terms.traffic.received.add(self._terms.asked, len(data))
         try:
             return self._handler.request_deserializer(data)
         except DecodeError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from thinwire_coordinator.hall.counts import NodeCounts
-from thinwire_coordinator.hall.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.hall.ledger.ledger import Recorded
 from thinwire_coordinator.hall.measurement import Part
-from thinwire_coordinator.hall.view import MemberView, RunView
-from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum
+from thinwire_coordinator.hall.view import RunView, WholeRun
 from thinwire_proto.clean_text import clean_name
+from thinwire_proto.contract import Contract, differences, parse_contract
+from thinwire_proto.errors import ContractError
 from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -123,34 +125,53 @@ def _held_out(view: RunView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     return losses
 
 
-def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
-    if not in_full:  # what the ledger tells everybody
-        return pb.NodeStatus(
-            node_id=member.node_id,
-            name=member.name,
-            counted=counts.counted,
-            tokens=counts.tokens,
-            iteration=counts.iteration,
-            loss=counts.loss,
-        )
-    return pb.NodeStatus(
+def _node_status(member: Member, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
+    node = pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,
-        active=member.active,
         counted=counts.counted,
+        tokens=counts.tokens,
+        iteration=counts.iteration,
+        loss=counts.loss,
+    )
+    if not in_full:
+        return node  # what the ledger tells everybody
+    more = pb.NodeStatus(
+        active=member.active,
         not_counted=counts.not_counted,
         dropped=counts.dropped,
-        tokens=counts.tokens,
         compute_s=counts.compute_s,
         lost=counts.lost,
         bytes_up=counts.bytes_up,
         bytes_down=counts.bytes_down,
         bytes_fetched=counts.bytes_fetched,
         replica_equal=counts.replica_equal,
-        iteration=counts.iteration,
-        loss=counts.loss,
         relay_up=counts.relay_up,
         relay_down=counts.relay_down,
         direct_up=counts.direct_up,
         direct_down=counts.direct_down,
+    )
+    node.MergeFrom(more)
+    return node
+
+
+COMPARED_FACTOR, COMPARED_MORE = 4, 1 << 16
+"""A contract with more than so many times the bytes of the run's own, and so many more, is not read: comparing takes
+time in proportion to them."""
+
+
+def other_run(ours: Contract, theirs: bytes) -> str:
+    """How the contract of a joining node differs from the run's, and what to do."""
+    if len(theirs) > COMPARED_FACTOR * len(ours.written) + COMPARED_MORE:
+        found = [f"{len(ours.written)} bytes here, {len(theirs)} there"]
+    else:
+        try:
+            parsed = parse_contract(theirs)
+        except ContractError as error:
+            return str(error)
+        # two runs may have contracts with equal fields
+        found = differences(ours, parsed) or [f"the hash: {ours.hash.hex()[:16]} here, {parsed.hash.hex()[:16]} there"]
+    return (
+        f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
+        "start the node with another --state-dir to take part in this run"
     )

@@ -12,24 +12,26 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_common import heartbeat
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
+from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
-from thinwire_coordinator.hall.access.admission import AdmissionRules
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.door import Door
-from thinwire_coordinator.hall.access.refusals import Denied
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
+from thinwire_coordinator.hall.access.door import Denied, Door
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.events import CallDenied
-from thinwire_coordinator.hall.rpc.calls import peer_behind
+from thinwire_coordinator.hall.events import Refused
+from thinwire_coordinator.hall.rpc.calls import peer_of
 from thinwire_coordinator.hall.rpc.guard import Guard
-from thinwire_coordinator.hall.rpc.secure_port import PlainPeers, credentials
-from thinwire_coordinator.hall.rpc.server_options import server_options
+from thinwire_coordinator.hall.rpc.request_bounds import REQUEST_BYTES_MAX, SERVICE
 from thinwire_coordinator.hall.rpc.service import Service, add_service
-from thinwire_coordinator.hall.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.view import WholeRun
+from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
+
+METADATA_BYTES_MAX = 8 << 10
+"""All headers of a call. Ours are a session's secret and what gRPC adds."""
 
 
 async def check_listen(listen: str) -> None:
@@ -79,15 +81,22 @@ class Server:
             return member.node_id if member is not None else None
 
         def told(denied: Denied) -> None:
-            run.events.tell(CallDenied(denied.reason))
+            run.events.tell(Refused("call", denied.reason))
 
-        peer = partial(peer_behind, transport)
-        guard = Guard(rules, node_of, lambda: run.view.now, told, peer=peer, was_replaced=run.members.was_replaced)
-        counting = CountMessages(run.view.counts.traffic)
+        guard = Guard(
+            rules,
+            node_of,
+            lambda: run.view.now,
+            told,
+            was_replaced=run.members.was_replaced,
+            transport=transport,
+            traffic=run.view.counts.traffic,
+        )
+        peer = partial(peer_of, transport=transport)
         self._server = path_safe_server(
             options=server_options(bounds),
             maximum_concurrent_rpcs=bounds.calls_max,
-            interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
+            interceptors=[guard],
         )
         self._health = health.aio.HealthServicer()
         add_service(make_service(run, door, rules=rules, peer=peer, whole_run=whole_run), self._server)
@@ -110,9 +119,31 @@ class Server:
         certificates = self._transport.certificates
         if certificates is None:
             return self._server.add_insecure_port(listen)
-        return self._server.add_secure_port(listen, credentials(certificates))
+        return self._server.add_secure_port(listen, following(lambda: certificates.current))
 
     async def stop(self, grace_s: float) -> None:
         """Stop serving. Calls in progress may continue for `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+def server_options(bounds: Bounds) -> tuple[tuple[str, int], ...]:
+    """The bounds that gRPC itself enforces, before any of our code runs."""
+    return (
+        ("grpc.so_reuseport", 0),  # otherwise two coordinators could share a port unnoticed
+        # connections: how many, how long one may take to begin, and how long it may do nothing
+        ("grpc.max_allowed_incoming_connections", bounds.connections_max),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", _ms(limits.IDLE_CONNECTION_S)),
+        ("grpc.max_connection_age_grace_ms", _ms(limits.SHUTDOWN_GRACE_S)),
+        # calls of one connection, and their sizes
+        ("grpc.max_concurrent_streams", bounds.streams_a_connection),
+        ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+        *heartbeat.SERVER_OPTIONS,
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

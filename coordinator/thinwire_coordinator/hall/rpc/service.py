@@ -7,44 +7,38 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.hall.access.admission import AdmissionRules, Caller, network_of
-from thinwire_coordinator.hall.access.bounds import Bounds
-from thinwire_coordinator.hall.access.door import NONCE_BYTES, Candidate, Door
+from thinwire_coordinator.hall.access.addresses import group_of
+from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds, Caller
+from thinwire_coordinator.hall.access.door import NONCE_BYTES, Candidate, Denied, Door, DoorReason
 from thinwire_coordinator.hall.access.organizer import proves_organizer
-from thinwire_coordinator.hall.access.refusals import Denied, DoorReason
 from thinwire_coordinator.hall.counts import NodeCounts
-from thinwire_coordinator.hall.events import Fetched, JoinRefused
-from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.places import IDLE_ROUNDS
-from thinwire_coordinator.hall.refusal_log import RefusalLog
+from thinwire_coordinator.hall.events import Refused
+from thinwire_coordinator.hall.members import IDLE_ROUNDS, Member
 from thinwire_coordinator.hall.rpc import messages
 from thinwire_coordinator.hall.rpc.calls import (
     NO_SESSION,
     REFUSAL_LENGTH_MAX,
     CallRefused,
+    RefusalLog,
     deny,
     host_of,
+    network_of_peer,
     organizer_of,
     peer_of,
     refuse,
     session_of,
 )
-from thinwire_coordinator.hall.rpc.file_parts import PartSizes
-from thinwire_coordinator.hall.rpc.memory_bound import FILE_PARTS_MAX
-from thinwire_coordinator.hall.rpc.other_run import other_run
-from thinwire_coordinator.hall.rpc.request_bounds import join_too_large
-from thinwire_coordinator.hall.rpc.traffic import SERVICE
+from thinwire_coordinator.hall.rpc.files import FILE_PARTS_MAX, PartSizes, ServedBlobs
+from thinwire_coordinator.hall.rpc.messages import other_run
+from thinwire_coordinator.hall.rpc.request_bounds import SERVICE, join_too_large
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.served_blobs import ServedBlobs
-from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.view import WholeRun
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.errors import ContractError, LedgerError
@@ -89,25 +83,13 @@ def _refusing(service: Service, method: Any) -> grpc.RpcMethodHandler[Any, Any]:
     text = f"this run's exchange is {kind!r}, which has no call {method.name}; update the node"
     denied = Denied(DoorReason.OTHER_EXCHANGE, text)
 
-    async def refuse_one(request: Any, context: Context[Any, Any]) -> Any:
+    async def refuse_it(requests: AsyncIterator[Any], context: Context[Any, Any]) -> AsyncIterator[bytes]:
         await service.member(context)
         raise CallRefused(denied)
+        yield b""
 
-    async def refuse_stream(request: Any, context: Context[Any, Any]) -> AsyncIterator[Any]:
-        await service.member(context)
-        raise CallRefused(denied)
-        yield
-
-    make = {
-        (False, False): partial(grpc.unary_unary_rpc_method_handler, refuse_one),
-        (False, True): partial(grpc.unary_stream_rpc_method_handler, refuse_stream),
-        (True, False): partial(grpc.stream_unary_rpc_method_handler, refuse_one),
-        (True, True): partial(grpc.stream_stream_rpc_method_handler, refuse_stream),
-    }[method.client_streaming, method.server_streaming]
-    reads = getattr(pb, method.input_type.name).FromString
-    writes = method.output_type._concrete_class.SerializeToString
-    made: grpc.RpcMethodHandler[Any, Any] = make(request_deserializer=reads, response_serializer=writes)
-    return made
+    # on the wire, a call with one message looks like a stream with one
+    return grpc.stream_stream_rpc_method_handler(refuse_it, request_deserializer=bytes, response_serializer=bytes)
 
 
 class Service(SwarmServicer):
@@ -149,7 +131,7 @@ class Service(SwarmServicer):
         if too_large := join_too_large(request):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
         key, name, peer = PublicKey(request.public_key), clean_name(request.name), self.peer(context)
-        caller = Caller(network_of(peer))
+        caller = Caller(network_of_peer(peer))
         known = key.node_id in self.run.members.by_id
         if denied := self.rules.join(caller, known, self.run.view.now):
             raise CallRefused(denied)
@@ -177,7 +159,7 @@ class Service(SwarmServicer):
         return messages.join_reply(decision, self.run.view.contract.written, secret, protocol)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:
-        self.run.events.tell(JoinRefused(node_id, denied.reason))
+        self.run.events.tell(Refused("join", denied.reason))
         self._refusals.note(node_id, denied)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
@@ -197,7 +179,6 @@ class Service(SwarmServicer):
         step = self.run.state.snapshot_steps()[-1]
         path, offset = self.run.state.snapshot_path(step), request.offset if request.step == step else 0
         await _check_offset(path, offset, f"the snapshot of step {step}", context)
-        self.run.events.tell(Fetched(member.node_id, "snapshot"))
         async with one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, path, step, offset):
                 yield part
@@ -205,7 +186,6 @@ class Service(SwarmServicer):
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self.member(context)
-        self.run.events.tell(Fetched(member.node_id, "corpus"))
         async with one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self.run.state.folder / "corpus.zst"):
                 yield part
@@ -219,7 +199,6 @@ class Service(SwarmServicer):
         if problem:
             await context.abort(grpc.StatusCode.DATA_LOSS, problem)  # NOT_FOUND means an unknown session
         await _check_offset(path, request.offset, f"the blob {request.hash.hex()[:16]}…", context)
-        self.run.events.tell(Fetched(member.node_id, "blob"))
         async with one_at_a_time(member, "Blob", context):
             async for part in self._file(member, path, offset=request.offset):
                 yield part

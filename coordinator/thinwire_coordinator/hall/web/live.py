@@ -20,7 +20,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from thinwire_common.within import Within
-from thinwire_coordinator.hall.access.address_groups import group_of
+from thinwire_coordinator.hall.access.addresses import group_of
+from thinwire_coordinator.hall.members import Newest
 from thinwire_proto import limits
 
 STREAMS_MAX = 256
@@ -36,28 +37,17 @@ HEADERS = [
 ]
 
 
-class _Stream:
-    """The stream of one browser. Holds the newest message that has not been sent yet."""
+Stream = Newest[bytes]
+"""Of one browser: it holds the newest message that has not been sent yet."""
 
-    def __init__(self, network: str) -> None:
-        self.network = network
-        self._message: bytes | None = None
-        self._changed = asyncio.Event()
 
-    def put(self, message: bytes | None) -> None:
-        """Replace the message to send. None ends the stream."""
-        self._message = message
-        self._changed.set()
-
-    async def get(self) -> bytes | None:
-        """Wait for the next message. Returns a heartbeat after STREAM_HEARTBEAT_S, and None at the end."""
-        try:
-            async with Within(limits.STREAM_HEARTBEAT_S):
-                await self._changed.wait()
-        except asyncio.TimeoutError:
-            return HEARTBEAT
-        self._changed.clear()
-        return self._message
+async def _next(stream: Stream) -> bytes | None:
+    """Wait for the next message. Returns a heartbeat after STREAM_HEARTBEAT_S, and None at the end."""
+    try:
+        async with Within(limits.STREAM_HEARTBEAT_S):
+            return await stream.get()
+    except asyncio.TimeoutError:
+        return HEARTBEAT
 
 
 class Live:
@@ -66,7 +56,7 @@ class Live:
     def __init__(self, message: Callable[[], bytes], failed: Callable[[str, BaseException], None]) -> None:
         self._message = message
         self._failed = failed
-        self._streams: dict[_Stream, None] = {}  # the oldest first
+        self._streams: dict[Stream, str] = {}  # with its network; the oldest first
         self._changed = asyncio.Event()
         self.sending = asyncio.get_running_loop().create_task(self._send())
         self._closed = False
@@ -81,7 +71,7 @@ class Live:
         self._closed = True
         self.sending.cancel()
         for stream in self._streams:
-            stream.put(None)
+            stream.end()
 
     async def _send(self) -> None:
         while True:
@@ -103,7 +93,7 @@ class Live:
     def _make_room(self, network: str) -> str:
         """End the oldest stream of the network with the most, if all are taken. Return why a network gets no other one;
         empty if it may have one."""
-        of_networks = Counter(stream.network for stream in self._streams)
+        of_networks = Counter(self._streams.values())
         if of_networks[network] >= STREAMS_OF_A_NETWORK_MAX:
             return f"{of_networks[network]} browsers of your network are connected, which is the limit"
         if len(self._streams) < STREAMS_MAX:
@@ -111,9 +101,9 @@ class Live:
         crowded, most = of_networks.most_common(1)[0]
         if of_networks[network] + 1 >= most:  # else the two networks would go on to take the place from each other
             return f"{len(self._streams)} of at most {STREAMS_MAX} browsers are connected"
-        oldest = next(stream for stream in self._streams if stream.network == crowded)
+        oldest = next(stream for stream, of in self._streams.items() if of == crowded)
         del self._streams[oldest]
-        oldest.put(None)
+        oldest.end()
         return ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,14 +113,14 @@ class Live:
             text = f"{'the coordinator ends' if self._closed else full}; /api/status still works"
             await JSONResponse({"state": text}, 503, {"retry-after": "30"})(scope, receive, send)
             return
-        stream = _Stream(network)
-        self._streams[stream] = None
+        stream = Stream()
+        self._streams[stream] = network
         gone = asyncio.ensure_future(_disconnected(receive, stream))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
             self.wake()
-            while (message := await stream.get()) is not None:
+            while (message := await _next(stream)) is not None:
                 await send({"type": "http.response.body", "body": message, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -140,7 +130,7 @@ class Live:
                 await gone
 
 
-async def _disconnected(receive: Receive, stream: _Stream) -> None:
+async def _disconnected(receive: Receive, stream: Stream) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    stream.put(None)
+    stream.end()

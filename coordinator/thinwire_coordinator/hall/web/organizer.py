@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -23,16 +24,20 @@ from starlette.routing import BaseRoute, Route
 
 from thinwire_common.http import read_body
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.access.invites import network_of
+from thinwire_coordinator.hall.access.addresses import network_of
 from thinwire_coordinator.hall.access.organizer import LOGIN_S, Logins
-from thinwire_coordinator.hall.web.safety import SAFETY
-from thinwire_proto.errors import ThinwireError
+from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore
+from thinwire_coordinator.hall.invite_address import make_invite
+from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.web.page import SAFETY
+from thinwire_proto.clean_text import clean_name, clean_text
+from thinwire_proto.errors import ConfigError, ThinwireError
 
 log = logging.getLogger("thinwire.coordinator")
 
 COOKIE = "thinwire-organizer"
 HEADERS = {**SAFETY, "cache-control": "no-store"}
-Handle = Callable[[Request], Awaitable[Response]]
+Plain = dict[str, Any]
 
 
 class Wish(BaseModel):
@@ -62,26 +67,109 @@ class NodeWish(Wish):
     reason: str = Field("", max_length=1000)
 
 
-class Panel(Protocol):
-    """The interface of the organizer's panel; `panel.AccessPanel` implements it. All methods raise ThinwireError."""
-
-    def standings(self) -> Any:
-        """Return the standings for `state`. On the event loop, like `pardon`; the others may run on any thread."""
-
-    def pardon(self, node: str) -> dict[str, Any]: ...
-
-    def state(self, standings: Any) -> dict[str, Any]: ...
-
-    def invite(self, name: str, uses: int | None, hours: float | None) -> dict[str, Any]: ...
-
-    def revoke(self, number: int) -> dict[str, Any]: ...
-
-    def ban(self, node: str, reason: str) -> dict[str, Any]: ...
-
-    def unban(self, node: str, reason: str) -> dict[str, Any]: ...
+NODES_MAX = 200
+"""Nodes in one answer: those that joined last."""
 
 
-Change = Callable[[Panel, Any], Any]
+@dataclass(frozen=True)
+class Standing:
+    """The coordinator's trust in a node. trust: 0 to 1; a contribution weighs so much of its samples' weight."""
+
+    active: bool
+    trust: float | None = None
+    suspicion: str = ""
+
+
+AWAY = Standing(False)
+
+
+class AccessPanel:
+    """Lists and changes invites, nodes and bans of the access store.
+
+    `standings` and `pardon` belong to the event loop. The other methods read and write a file, and may run on any
+    thread. All raise ThinwireError."""
+
+    def __init__(self, store: AccessStore, folder: Path, run: Run, now: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._folder = folder
+        self._run = run
+        self._now = now
+
+    def standings(self) -> dict[str, Standing]:
+        return {
+            node: Standing(member.active, *(self._run.stands(node) or (None, "")))
+            for node, member in self._run.view.members.items()
+        }
+
+    def pardon(self, wish: NodeWish) -> Plain:
+        """Forget everything against a node."""
+        if wish.node not in self._run.view.members:
+            raise ConfigError(f"node {wish.node[:8]} has not joined since the coordinator started")
+        self._run.pardon(wish.node)
+        return {"ok": True}
+
+    def state(self, standings: Mapping[str, Standing]) -> Plain:
+        now = self._now()
+        bans = self._store.bans.holding(now)
+        nodes = self._store.nodes.all()
+        invites = [
+            {
+                "number": one.number,
+                "name": one.name,
+                "uses": one.uses,
+                "uses_max": one.uses_max,
+                "expires": one.expires,
+                "state": one.state(now),
+            }
+            for one in self._store.invites.all()
+        ]
+        rows = []
+        for one in reversed(nodes[-NODES_MAX:]):
+            standing, ban = standings.get(one.node, AWAY), bans.get(one.node)
+            rows.append(
+                {
+                    "node": one.node,
+                    "name": clean_name(one.name) or one.node[:8],
+                    "address": clean_text(one.address),
+                    "invite": one.invite,
+                    "seen": one.seen,
+                    "active": standing.active,
+                    "trust": standing.trust,
+                    "reason": clean_text(ban.reason if ban is not None else standing.suspicion),
+                    "banned": ban is not None,
+                    "banned_until": ban.until if ban is not None else None,
+                }
+            )
+        return {"invites": invites[::-1], "nodes": rows, "nodes_known": len(nodes)}
+
+    def invite(self, wish: InviteWish) -> Plain:
+        """Make an invite. Its string is shown once, because the store keeps only its hash."""
+        now, name = self._now(), clean_name(wish.name)
+        expires = None if wish.hours is None else now + 3600 * wish.hours
+        record, invite = make_invite(self._store, self._folder, now, name=name, uses_max=wish.uses, expires=expires)
+        return {"number": record.number, "invite": str(invite)}
+
+    def revoke(self, wish: RevokeWish) -> Plain:
+        if self._store.invites.of(wish.number) is None:
+            raise ConfigError(f"there is no invite {wish.number}")
+        self._store.revoke(wish.number, self._now())
+        return {"ok": True}
+
+    def ban(self, wish: NodeWish) -> Plain:
+        """Ban a node until the organizer lifts it."""
+        self._check(wish.node)
+        self._store.bans.ban(wish.node, None, clean_text(wish.reason), ORGANIZER, self._now())
+        return {"ok": True}
+
+    def unban(self, wish: NodeWish) -> Plain:
+        self._check(wish.node)
+        if not self._store.bans.unban(wish.node, clean_text(wish.reason), ORGANIZER, self._now()):
+            raise ConfigError(f"node {wish.node[:8]} is not banned")
+        return {"ok": True}
+
+    def _check(self, node: str) -> None:
+        if self._store.nodes.of(node) is None:
+            raise ConfigError(f"no node {node[:8]} has joined this run")
 
 
 class Organizer:
@@ -96,21 +184,16 @@ class Organizer:
         self._logins = logins
         self._behind_proxy = behind_proxy
         self._now = now
-        self.panel: Panel | None = None
+        self.panel: AccessPanel | None = None
         self.routes: list[BaseRoute] = [
             Route("/organizer/login", self._login, methods=["POST"]),
             Route("/organizer/logout", self._logout, methods=["POST"]),
             Route("/organizer/state", self._state, methods=["GET"]),
-            *(
-                Route(f"/organizer/{name}", self._change(wish, change), methods=["POST"])
-                for name, wish, change in (
-                    ("invite", InviteWish, lambda panel, said: panel.invite(said.name, said.uses, said.hours)),
-                    ("revoke", RevokeWish, lambda panel, said: panel.revoke(said.number)),
-                    ("ban", NodeWish, lambda panel, said: panel.ban(said.node, said.reason)),
-                    ("pardon", NodeWish, None),
-                    ("unban", NodeWish, lambda panel, said: panel.unban(said.node, said.reason)),
-                )
-            ),
+            self._route("invite", InviteWish, AccessPanel.invite),
+            self._route("revoke", RevokeWish, AccessPanel.revoke),
+            self._route("ban", NodeWish, AccessPanel.ban),
+            self._route("pardon", NodeWish, AccessPanel.pardon, on_loop=True),
+            self._route("unban", NodeWish, AccessPanel.unban),
         ]
 
     def knows(self, request: Request) -> bool:
@@ -123,7 +206,7 @@ class Organizer:
         said = await _said(request, SecretSaid)
         if isinstance(said, Response):
             return said
-        address, now = network_of(request.client.host if request.client else ""), self._now()
+        address, now = network_of(request.client.host) if request.client else "", self._now()
         token = self._logins.begin(said.secret, now)
         if token is None:
             return self._refused(address, now)
@@ -150,10 +233,15 @@ class Organizer:
         return answer
 
     async def _state(self, request: Request) -> Response:
-        return await self._answer(request, _state_of)
+        if refused := self._refuse_stranger(request):
+            return refused
+        standings = self.panel.standings() if self.panel is not None else {}
+        return await self._answer(lambda panel: panel.state(standings))
 
-    def _change(self, wish: type[Wish], change: Change | None) -> Handle:
-        """A route for one change. change: on a thread; None: `pardon`, on the event loop."""
+    def _route(
+        self, name: str, wish: type[Wish], change: Callable[[AccessPanel, Any], Plain], *, on_loop: bool = False
+    ) -> Route:
+        """A route for one change. on_loop: whether the change belongs to the event loop, and not to a thread."""
 
         async def answer(request: Request) -> Response:
             if refused := _refuse_origin(request) or self._refuse_stranger(request):
@@ -161,37 +249,22 @@ class Organizer:
             said = await _said(request, wish)
             if isinstance(said, Response):
                 return said
-            ask = partial(_pardon, said) if change is None else partial(_on_thread, change, said)
-            return await self._answer(request, ask)
+            return await self._answer(lambda panel: change(panel, said), on_loop=on_loop)
 
-        return answer
+        return Route(f"/organizer/{name}", answer, methods=["POST"])
 
-    async def _answer(self, request: Request, ask: Callable[[Panel], Awaitable[Any]]) -> Response:
-        if refused := self._refuse_stranger(request):
-            return refused
+    async def _answer(self, ask: Callable[[AccessPanel], Plain], *, on_loop: bool = False) -> Response:
         panel = self.panel
         if panel is None:
             return _error(503, "the coordinator is starting", {"retry-after": "2"})
         try:
-            found = await ask(panel)
+            found = ask(panel) if on_loop else await asyncio.to_thread(ask, panel)
         except ThinwireError as error:
             return _error(409, str(error))
         return JSONResponse(found, headers=HEADERS)
 
     def _refuse_stranger(self, request: Request) -> Response | None:
         return None if self.knows(request) else _error(401, "log in with the organizer's secret")
-
-
-async def _state_of(panel: Panel) -> Any:
-    return await asyncio.to_thread(panel.state, panel.standings())
-
-
-async def _on_thread(change: Change, said: Wish, panel: Panel) -> Any:
-    return await asyncio.to_thread(change, panel, said)
-
-
-async def _pardon(said: NodeWish, panel: Panel) -> Any:
-    return panel.pardon(said.node)
 
 
 def _token(request: Request) -> str:

@@ -20,23 +20,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.hall.events import Event, NodeCame
-from thinwire_coordinator.hall.observe.history import History, read_past
-from thinwire_coordinator.hall.observe.kept_answers import KeptAnswers
+from thinwire_coordinator.hall.access.addresses import group_of
+from thinwire_coordinator.hall.observe.cpu_budget import KeptAnswers
+from thinwire_coordinator.hall.observe.history import History, NodeNames, read_past
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.view import RunView
+from thinwire_coordinator.hall.view import RunView, WholeRun
 from thinwire_coordinator.hall.web import status
-from thinwire_coordinator.hall.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.web.live import Live
-from thinwire_coordinator.hall.web.safety import SAFETY
-from thinwire_coordinator.hall.whole_run import WholeRun
+from thinwire_coordinator.hall.web.status import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import LedgerError
 
 log = logging.getLogger("thinwire.coordinator")
 
+SAFETY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""The page loads nothing from other servers and runs no scripts except its own files."""
 POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
 """Points of a series in one answer: default, minimum and maximum."""
 ROWS = 15
@@ -66,6 +70,7 @@ class Page:
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
         self._kept = KeptAnswers(KEPT_S)
+        self._names: NodeNames | None = None
         self._remembering: asyncio.Task[None] | None = None
         self.routes: list[BaseRoute] = [
             Route("/", self._index),
@@ -84,7 +89,8 @@ class Page:
         self._history = History(view.counts, view.newest_step, view.now, names, rows=run.state.watch_ledger.step)
         events = run.events
         self._live = Live(self._message, events.failed)
-        events.watchers += [self._history.watch, self._know_name, self._live.wake]
+        events.watchers += [self._history.watch, self._live.wake]
+        self._names = NodeNames(run, self._history)
         self._remembering = events.keep("reading the history", self._remember(run, self._history))
 
     def whole_run(self) -> WholeRun | None:
@@ -94,6 +100,8 @@ class Page:
     def close(self) -> None:
         if self._remembering is not None:
             self._remembering.cancel()
+        if self._names is not None:
+            self._names.close()
         if self._live is not None:
             self._live.close()
 
@@ -115,15 +123,6 @@ class Page:
         history.begin_with(past)
         if self._live is not None:
             self._live.wake()
-
-    def _know_name(self, event: Event) -> None:
-        """Keep the names of nodes, so that nodes that have left are still thanked by name."""
-        swarm, history = self._swarm, self._history
-        if not isinstance(event, NodeCame) or swarm is None or history is None:
-            return
-        member = swarm.members.get(event.node_id)
-        if member is not None:
-            history.know_name(event.node_id, member.name)
 
     def _message(self) -> bytes:
         assert self._swarm is not None

@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute
 
 from thinwire_common.http import HttpServer, bind
 from thinwire_common.tls import ServerTls
-from thinwire_coordinator.hall.access.address_groups import group_of
-from thinwire_coordinator.hall.access.bounds import page_connections
+from thinwire_coordinator.hall.access.addresses import group_of
+from thinwire_coordinator.hall.access.admission import page_connections
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.observe.readiness import Readiness
 

@@ -1,7 +1,9 @@
-"""The status and history of a swarm as plain values for JSON."""
+"""The status and history of a swarm as plain values for JSON, and all its curves as one table in CSV (RFC 4180)."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Callable
 from itertools import accumulate
@@ -9,9 +11,10 @@ from typing import Any
 
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
+from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.observe.history import History, Manner, Share
-from thinwire_coordinator.hall.series import Bucket
-from thinwire_coordinator.hall.view import MemberView, Plain, RunView
+from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
+from thinwire_coordinator.hall.view import Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
 
@@ -87,7 +90,7 @@ def summary(swarm: RunView, history: History) -> Plain:
     }
 
 
-Row = tuple[str, MemberView, NodeCounts, Share, Manner]
+Row = tuple[str, Member, NodeCounts, Share, Manner]
 SORTS: dict[str, Callable[[Row], Any]] = {
     "name": lambda row: row[1].name.casefold(),
     "active": lambda row: not row[1].active,
@@ -135,7 +138,7 @@ def nodes(swarm: RunView, history: History, sort: str, offset: int, count: int, 
     return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
 
 
-def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
+def _node(node: str, member: Member, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
     refused = manner.refused
     return {
         "id": node[:8],
@@ -228,3 +231,38 @@ def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
 def shortened(number: float | None, digits: int = 4) -> float | None:
     """Round to `digits` decimals; four are enough for charts. Returns None if not finite: JSON has no infinity."""
     return None if number is None or not math.isfinite(number) else round(number, digits)
+
+
+MEDIA_TYPE = "text/csv; charset=utf-8; header=present"
+COLUMNS = ("step", "time_s", "training_loss", "tokens", "bytes_up", "bytes_down", "dense_bytes", "nodes")
+"""The fixed columns. A column `held_out_loss:SET` follows for each held-out set."""
+
+
+def curves_csv(history: History) -> bytes:
+    """One row for each step at which something is known, at most about `BUCKETS_MAX` for each curve.
+
+    In a long run, a row stands for several steps and has the step of the last one: losses are their means, nodes and
+    time those of the last step. Tokens are a running sum over the run. Bytes are running sums since this term began,
+    and time_s counts from there; both are empty in rows of earlier terms. A field that is not known is empty.
+    """
+    found = history.series.points(BUCKETS_MAX)
+    up, down = _running_sum(found, "bytes_up"), _running_sum(found, "bytes_down")
+    traffic = zip(up, down, _running_sum(found, "dense_bytes"), strict=True)
+    rows: dict[int, list[object]] = {}
+    for point, tokens, moved in zip(found, _running_sum(found, "tokens"), traffic, strict=True):
+        known = moved if point.at_s is not None else (None,) * len(moved)
+        rows[point.step] = [point.step, point.at_s, point.loss, tokens, *known, point.nodes]
+    held_out = [
+        {point.step: point.loss for point in curve.series.points(BUCKETS_MAX)} for curve in history.held_out.values()
+    ]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)  # None becomes an empty field, and lines end with CRLF
+    writer.writerow([*COLUMNS, *(f"held_out_loss:{name}" for name in history.held_out)])
+    for step in sorted({*rows, *(step for losses in held_out for step in losses)}):
+        fixed = rows.get(step, [step, *[None] * (len(COLUMNS) - 1)])
+        writer.writerow([*fixed, *(losses.get(step) for losses in held_out)])
+    return text.getvalue().encode()
+
+
+def _running_sum(points: list[Bucket], name: str) -> list[int]:
+    return list(accumulate(getattr(point, name) for point in points))

@@ -3,20 +3,17 @@
 The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
 signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an
 update holds nearly the sum of what they choose. Nodes of a real run choose the same component more often, so a real
-update is smaller. With `demo.update_levels`, an update takes the Huffman codes of that sum in so many levels.
+update is smaller. With `demo.update_levels`, an update takes the entropy of that sum in so many levels.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
-from thinwire_proto.wire.levels_form import digits_of_a_byte
 
 CODEC_OVERHEAD = 1.02
 """Bytes of the codec over the entropy, at k from 4 to 128 (docs/performance.md: 0.98 to 0.987 of the floor)."""
@@ -84,22 +81,8 @@ def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
         inside = np.abs(votes) <= largest
         of_largest = np.bincount(level[inside] + levels, weights=sums[inside], minlength=len(shares))
         shares += probability * of_largest / of_largest.sum()
-    return _huffman_bits(shares / shares.sum(), digits_of_a_byte(levels))
-
-
-def _huffman_bits(shares: npt.NDArray[np.float64], digits: int) -> float:
-    """Bits of a digit where a Huffman code is of several at once: the sum of all inner nodes of its tree. shares: the
-    probabilities of the digits."""
-    of_bytes = np.ones(1)
-    for _ in range(digits):
-        of_bytes = np.outer(of_bytes, shares).ravel()
-    nodes, bits = of_bytes[of_bytes > 0].tolist(), 0.0
-    heapq.heapify(nodes)
-    while len(nodes) > 1:
-        joined = heapq.heappop(nodes) + heapq.heappop(nodes)
-        bits += joined
-        heapq.heappush(nodes, joined)
-    return bits / digits
+    shares = shares[shares > 0] / shares.sum()
+    return float(-(shares * np.log2(shares)).sum())
 
 
 def _size_bits(mean_votes: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from thinwire_coordinator.prepare.readers.arrow import ARROW_MAGICS, read_arrow
-from thinwire_coordinator.prepare.readers.codings import CODINGS, LZMA, XZ, Coding
+from thinwire_coordinator.prepare.readers.codings import CODINGS, Coding
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.opening import BEGIN_BYTES, Content, stored
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
@@ -88,8 +88,6 @@ def coding_of(name: str, begin: bytes) -> Coding | None:
 
 def _may_be(coding: Coding, name: str, begin: bytes) -> bool:
     """Whether a file that begins as this coding does has it. Tokens and other numbers may begin in the same way."""
-    if coding is LZMA:
-        return name.endswith((*LZMA.suffixes, *XZ.suffixes))
     return coding.has_end or not (name.endswith(TOKEN_FILE) or _text_of(begin, coding.name) is None)
 
 

@@ -112,9 +112,6 @@ class _CharacterSet:
 
 
 ZSTD_SKIPPED = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
-XZ = Coding("xz", (".xz",), (b"\xfd7zXZ\0",), lzma.LZMADecompressor)
-"""Its tool reads the older format too, and so does the library."""
-LZMA = Coding("lzma", (".lzma",), (b"\x5d\0\0",), lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE))
 CODINGS = (
     Coding("gzip", (".gz", ".gzip"), (b"\x1f\x8b\x08",), _Gzip),
     Coding("zstd", (".zst", ".zstd"), (b"\x28\xb5\x2f\xfd", *ZSTD_SKIPPED), _Zstd),
@@ -124,8 +121,7 @@ CODINGS = (
         tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")),
         bz2.BZ2Decompressor,
     ),
-    XZ,
-    LZMA,
+    Coding("xz", (".xz", ".lzma"), (b"\xfd7zXZ\0",), lzma.LZMADecompressor),  # which reads the older format too
     Coding("UTF-32", (), (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), lambda: _CharacterSet("utf-32"), False),
     Coding("UTF-16", (), (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), lambda: _CharacterSet("utf-16"), False),
 )

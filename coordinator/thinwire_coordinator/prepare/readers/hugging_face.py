@@ -12,6 +12,7 @@ from thinwire_coordinator.prepare.problems import SourceFailed
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 ADDRESS = re.compile(
     re.escape(HUB)
@@ -21,10 +22,15 @@ ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class HubDataset:
+    """A data set. path, size, version: as of a `SourceFile`."""
+
     name: str
     config: str | None
     revision: str | None
     split: str
+    path: str
+    size: int | None = None
+    version: str = ""
 
 
 def parse_hub(url: str) -> HubDataset | None:
@@ -32,7 +38,7 @@ def parse_hub(url: str) -> HubDataset | None:
     found = ADDRESS.fullmatch(url)
     if found is None:
         return None
-    return HubDataset(found["name"], found["config"], found["revision"], found["split"] or "train")
+    return HubDataset(found["name"], found["config"], found["revision"], found["split"] or "train", url)
 
 
 def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
@@ -60,10 +66,7 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
 
 
 def _rows(dataset: HubDataset, where: str) -> Any:
-    try:
-        import datasets  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(f"{where}: needs the library datasets: pip install 'thinwire[hub]'") from None
+    datasets = import_extra("datasets", "hub")
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).handlers.clear()  # this program's own log has their messages too
     try:

@@ -8,6 +8,7 @@ from typing import Any
 from thinwire_coordinator.prepare.readers.opening import Content
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
 
 BATCH_ROWS = 256
 
@@ -65,10 +66,6 @@ def raise_of_system(error: Exception) -> None:
 
 
 def arrow_library() -> Any:
-    try:
-        import pyarrow  # noqa: PLC0415 - an extra
-        import pyarrow.ipc  # noqa: PLC0415
-        import pyarrow.parquet  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("Parquet and Arrow need the library pyarrow: pip install 'thinwire[data]'") from None
-    return pyarrow
+    for module in ("pyarrow.ipc", "pyarrow.parquet"):
+        import_extra(module, "data")
+    return import_extra("pyarrow", "data")

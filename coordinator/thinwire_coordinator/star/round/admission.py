@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from thinwire_coordinator.hall.losses import LOSS_MAX, is_plausible
+from thinwire_coordinator.hall.measurement import LOSS_MAX, is_plausible
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.reasons import Reason

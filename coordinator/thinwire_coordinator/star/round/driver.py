@@ -9,21 +9,21 @@ import asyncio
 from collections.abc import Callable
 
 from thinwire_coordinator.star.round.contributions import Contribution, Round
-from thinwire_coordinator.star.round.machine import Action, Phase, RoundMachine
+from thinwire_coordinator.star.round.machine import Action, RoundMachine
 
 TICK_S = 0.001
 """The timer fires this many seconds after a deadline, so that a contribution exactly at the deadline still counts."""
 
 
 class RoundDriver:
-    """Feeds a round machine with events and passes its actions on.
+    """Feeds a round machine with events and passes its actions on. Others only read `machine`.
 
     now: seconds on a monotonic clock. The event loop's own clock may not do, because it may advance only between two
     iterations of the loop, and nodes measure in microseconds.
     """
 
     def __init__(self, machine: RoundMachine, now: Callable[[], float]) -> None:
-        self._machine = machine
+        self.machine = machine
         self.now = now
         self._handle: Callable[[Action], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -32,91 +32,50 @@ class RoundDriver:
         """Pass every action to `handle` from now on, in order."""
         self._handle = handle
 
-    def now_us(self) -> int:
-        return round(self.now() * 1e6)
-
-    # state
-
-    @property
-    def round(self) -> Round | None:
-        """The round that is open or being sealed."""
-        return self._machine.round
-
-    @property
-    def sealing(self) -> bool:
-        return self._machine.phase is Phase.SEALING
-
-    @property
-    def complete(self) -> bool:
-        """Whether all updates of the run are sealed."""
-        return self._machine.phase is Phase.COMPLETE
-
-    @property
-    def step(self) -> int:
-        """The number of sealed updates."""
-        return self._machine.step
-
-    @property
-    def next_round(self) -> int:
-        """The number of the next round to open."""
-        return self._machine.next_round
-
-    @property
-    def missing_nodes(self) -> int:
-        """The number of active nodes that a round still needs to open."""
-        return self._machine.missing_nodes
-
-    @property
-    def awaited(self) -> int:
-        """The number of active nodes that the open round still waits for."""
-        return self._machine.awaited
-
-    # events
-
     def attend(self, node: str, *, has_weight: bool = True) -> None:
-        self._do(self._machine.attend(node, self.now(), has_weight=has_weight))
+        self._do(self.machine.attend(node, self.now(), has_weight=has_weight))
 
     def depart(self, node: str) -> None:
-        self._do(self._machine.depart(node, self.now()))
+        self._do(self.machine.depart(node, self.now()))
 
     def heard(self, node: str) -> None:
-        self._machine.heard(node)
+        self.machine.heard(node)
 
     def disregard(self, node: str) -> None:
-        self._machine.disregard(node)
+        self.machine.disregard(node)
 
     def excuse(self, node: str, *, has_nothing: bool = False) -> None:
-        self._do(self._machine.excuse(node, self.now(), has_nothing=has_nothing))
+        self._do(self.machine.excuse(node, self.now(), has_nothing=has_nothing))
 
     def sealed(self) -> None:
-        self._do(self._machine.sealed(self.now()))
+        self._do(self.machine.sealed(self.now()))
 
     def not_sealed(self, why: str) -> None:
-        self._do(self._machine.not_sealed(why, self.now()))
+        self._do(self.machine.not_sealed(why, self.now()))
 
     def deliver(self, contribution: Contribution, to: Round, accepted: Callable[[], None]) -> bool:
         """Offer a checked contribution to a round. Return whether the round accepted it.
 
         If so, `accepted` is called before the actions that result from the acceptance.
         """
-        in_time, actions = self._machine.deliver(contribution, to, self.now())
+        in_time, actions = self.machine.deliver(contribution, to, self.now())
         if in_time:
             accepted()
         self._do(actions)
         return in_time
 
     def hold(self, *, held: bool) -> None:
-        self._do(self._machine.hold(self.now(), held=held))
+        self._do(self.machine.hold(self.now(), held=held))
 
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""
-        self._machine.stop()
+        self.machine.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _tick(self) -> None:
-        self._do(self._machine.tick(self.now()))
+        self._do(self.machine.tick(self.now()))
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -124,7 +83,7 @@ class RoundDriver:
             self._handle(action)
         if self._timer is not None:
             self._timer.cancel()
-        deadline = self._machine.deadline
+        deadline = self.machine.deadline
         self._timer = None
         if deadline is not None:
             wait_s = max(0.0, deadline - self.now()) + TICK_S

@@ -135,7 +135,17 @@ class RoundMachine:
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
 
     @property
+    def sealing(self) -> bool:
+        return self.phase is Phase.SEALING
+
+    @property
+    def complete(self) -> bool:
+        """Whether all updates of the run are sealed."""
+        return self.phase is Phase.COMPLETE
+
+    @property
     def next_round(self) -> int:
+        """The number of the next round to open."""
         return self._next_round
 
     @property

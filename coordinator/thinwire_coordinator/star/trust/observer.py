@@ -13,22 +13,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.events import NodeJudged
+from thinwire_coordinator.hall.events import NodeJudged, Verdict
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
-from thinwire_coordinator.hall.verdicts import Verdict
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject
+from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence
-from thinwire_coordinator.star.trust.port import NothingKept, TrustStore
+from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
@@ -48,20 +47,6 @@ SILENT_AFTER = 16
 often than that."""
 AUDIT_POSITIONS_MAX = 64
 """Positions of a contribution that are noted for an audit."""
-
-
-class Audits(Protocol):
-    """Audits contributions; see `thinwire_coordinator.star.trust.auditing.Auditor`."""
-
-    def due(self, now: float) -> bool: ...
-    def audit(
-        self,
-        replica: Replica,
-        own: Subject,
-        other: Subject,
-        references: Sequence[Ballot],
-    ) -> tuple[Audited, ...]: ...
-    def stop(self) -> None: ...
 
 
 @dataclass
@@ -87,35 +72,29 @@ class _Notes:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """store: keeps standings over restarts. audits: None for no audits. audit_every: rounds from one audit to the
-    next. randomness: source of the secret that chooses votes, and of who is audited."""
+    """store: keeps standings over restarts; None in simulations. audits: None for no audits. audit_every: rounds from
+    one audit to the next. randomness: source of the secret that chooses votes, and of who is audited."""
 
-    store: TrustStore
-    audits: Audits | None = None
+    store: AccessTrustStore | None = None
+    audits: Auditor | None = None
     audit_every: int = 1
     randomness: random.Random = field(default_factory=random.SystemRandom)
 
 
-NO_AUDITS = TrustSettings(NothingKept())
+NO_AUDITS = TrustSettings()
 
 
 class Observer:
     """The trust in each node."""
 
-    def __init__(
-        self,
-        hall: Hall,
-        settings: TrustSettings,
-    ) -> None:
-        self._layout, self._copies = hall.layout, hall.copies
-        self._members, self._events = hall.members, hall.events
-        self._workers, self._now = hall.workers, hall.now
+    def __init__(self, hall: Hall, settings: TrustSettings) -> None:
+        self._hall = hall
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
         self._random, self._wall = settings.randomness, hall.surroundings.wall
         self._secret = Secret(settings.randomness.getrandbits(64))
         demo = hall.contract.demo
         self._comparer = Comparer(self._secret, may_repeat=demo.update_topk > 0)
-        self.trust = Trust(hall.contract.round.weight_max, settings.store.load())
+        self.trust = Trust(hall.contract.round.weight_max, settings.store.load() if settings.store else ())
         self._notes: _Notes | None = None
         self._waiting = 0
         self._auditing = False  # whether a copy of the replica is kept for an audit
@@ -155,19 +134,21 @@ class Observer:
 
     # a round
 
-    def opened(self, number: int, nodes: tuple[str, ...], k: int) -> None:
+    def opened(self, number: int, nodes: tuple[str, ...]) -> None:
         """A round has opened for these nodes."""
-        votes_max = max(1, len(nodes) * self._layout.selected_max(k))
+        votes_max = max(1, len(nodes) * self._hall.layout.selected_max(self._hall.contract.demo.k))
         share = 1.0
         while share * votes_max > VOTES_MAX:
             share /= 2  # in powers of two, so that it seldom changes
         self._notes = _Notes(number, nodes, share)
         if self._audits is not None and self._audit_is_due(number, nodes, self._audits):
             self._auditing = True
-            self._notes.copy = self._copies.take()
+            self._notes.copy = self._hall.copies.take()
 
-    def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Audits) -> bool:
-        return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
+    def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Auditor) -> bool:
+        return (
+            number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._hall.now())
+        )
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
         """Take the votes of a contribution that will be compared, none if its round is not noted. Any thread may call
@@ -222,14 +203,16 @@ class Observer:
             self._drop(notes)
             return
         self._waiting += 1
-        self._events.keep("trust", self._observe(notes))
+        self._hall.events.keep("trust", self._observe(notes))
 
     async def _observe(self, notes: _Notes) -> None:
         audited = notes.copy is not None
         try:
             ballots = [subject.ballot for subject in notes.subjects.values()]
             weights = {ballot.node: self.trust.weight(ballot.node) for ballot in ballots}
-            shown = await self._workers.submit(Job.COMPARE_VOTES, self._comparer.compare, ballots, weights.__getitem__)
+            shown = await self._hall.workers.submit(
+                Job.COMPARE_VOTES, self._comparer.compare, ballots, weights.__getitem__
+            )
             silent, mismatched = tuple(self._silent_of(notes)), tuple(notes.mismatched)
             self._learn(RoundEvidence(notes.round, shown, silent, mismatched, tuple(notes.malformed)))
             if notes.copy is not None:
@@ -242,7 +225,7 @@ class Observer:
             self._auditing = self._auditing and not audited
 
     def _silent_of(self, notes: _Notes) -> Iterable[str]:
-        members = self._members.by_id
+        members = self._hall.members.by_id
         for node in list(self._silent):
             if node not in members or not members[node].active:
                 del self._silent[node]
@@ -266,19 +249,20 @@ class Observer:
         references = [subject.ballot for subject in subjects.values() if self.trust.weight(subject.ballot.node) > 0]
         references = [*references, *reversed(self._earlier)][:REFERENCES_MAX]
         assert self._audits is not None
-        return await self._workers.submit(Job.AUDIT, self._audits.audit, copy, own, other, references)
+        return await self._hall.workers.submit(Job.AUDIT, self._audits.audit, copy, own, other, references)
 
     def _learn(self, evidence: RoundEvidence) -> None:
         _, decisions = self.trust.observe(evidence, self._wall())
         for decision in decisions:
             self._tell(decision)
-        nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
-        nodes.update(node for node, _ in evidence.held_out)
-        self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
+        if self._store is not None:
+            nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
+            nodes.update(node for node, _ in evidence.held_out)
+            self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
 
     def _tell(self, decision: Decision) -> None:
         node = decision.node
-        name = self._members.by_id[node].name if node in self._members.by_id else node[:8]
+        name = self._hall.members.by_id[node].name if node in self._hall.members.by_id else node[:8]
         verdict, cause, reason = decision.verdict, decision.cause, decision.reason
         until = decision.until if verdict is Verdict.BANNED else 0.0
         tell(
@@ -292,7 +276,7 @@ class Observer:
             cause=cause.value,
             reason=reason,
         )
-        self._events.tell(NodeJudged(node, verdict, cause, reason, until))
+        self._hall.events.tell(NodeJudged(node, verdict, cause, reason, until))
 
     @property
     def noted_votes(self) -> int:

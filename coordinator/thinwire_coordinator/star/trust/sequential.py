@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from thinwire_coordinator.hall.verdicts import Cause
+from thinwire_coordinator.hall.events import Cause
 
 FALSE_ALARM = 1e-4
 """An honest node is suspected wrongly at most once in 1 / FALSE_ALARM rounds on average, by each test."""

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from thinwire_coordinator.hall.verdicts import Cause
+from pydantic import TypeAdapter
+
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.star.trust.sequential import ALARM, MAY_BAN, added
 
 BAN_S = 15.0
@@ -98,29 +100,14 @@ class Standing:
 
     def plain(self) -> dict[str, Any]:
         """Return the values that are kept over a restart, as numbers and strings."""
-        return {
-            "counted": self.counted,
-            "founder": self.founder,
-            "evidence": {cause.value: round(value, 3) for cause, value in self.evidence.items()},
-            "vouched": round(self.vouched, 3),
-            "audits": self.audits,
-            "suspected": {cause.value: reason for cause, reason in self.suspected.items()},
-            "bans": self.bans,
-            "pardoned": self.pardoned,
-        }
+        found: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude=_OF_THIS_PROCESS)
+        return found
 
     @classmethod
     def from_plain(cls, node: str, plain: dict[str, Any]) -> Standing:
-        """The standing of a node in an earlier process. Causes of another version are left out."""
-        known = {cause.value: cause for cause in Cause}
-        return cls(
-            node,
-            counted=int(plain["counted"]),
-            founder=bool(plain.get("founder", False)),
-            evidence={known[name]: float(value) for name, value in plain["evidence"].items() if name in known},
-            vouched=float(plain["vouched"]),
-            audits=int(plain["audits"]),
-            suspected={known[name]: str(reason) for name, reason in plain["suspected"].items() if name in known},
-            bans=int(plain["bans"]),
-            pardoned=int(plain["pardoned"]),
-        )
+        """The standing of a node in an earlier process. Raises ValidationError if it cannot be read."""
+        return _ADAPTER.validate_python(plain | {"node": node})
+
+
+_ADAPTER = TypeAdapter(Standing)
+_OF_THIS_PROCESS = {"node", "group", "banned_until", "seen"}

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from thinwire_coordinator.hall.access.bans import COORDINATOR
-from thinwire_coordinator.hall.access.bans import Decision as Recorded
-from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.verdicts import Verdict
+from thinwire_coordinator.hall.access.store import COORDINATOR, AccessStore
+from thinwire_coordinator.hall.access.store import Decision as Recorded
+from thinwire_coordinator.hall.events import Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.standing import Standing
@@ -21,7 +20,7 @@ log = logging.getLogger("thinwire.coordinator")
 
 
 class AccessTrustStore:
-    """A `trust.port.TrustStore` on access.sqlite. `save` returns at once; a worker writes."""
+    """Keeps standings and decisions on access.sqlite. `save` returns at once; a worker writes."""
 
     def __init__(self, access: AccessStore, workers: Workers, wall: Callable[[], float] = time.time) -> None:
         self._access = access
@@ -29,9 +28,9 @@ class AccessTrustStore:
         self._wall = wall
 
     def load(self) -> Iterable[Standing]:
-        """All standings; one of another version that cannot be read is left out."""
+        """All standings; one that cannot be read is left out."""
         for node, plain in self._access.standings.all().items():
-            with suppress(KeyError, TypeError, ValueError, AttributeError):
+            with suppress(TypeError, ValueError):
                 yield Standing.from_plain(node, plain)
 
     def save(self, standings: Iterable[Standing], decisions: Iterable[Decision]) -> None:

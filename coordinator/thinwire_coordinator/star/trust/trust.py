@@ -22,8 +22,8 @@ import statistics
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from thinwire_coordinator.hall.verdicts import Cause, Verdict
-from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown
+from thinwire_coordinator.hall.events import Cause, Verdict
+from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown, because
 from thinwire_coordinator.star.trust.sequential import (
     AUDITS_INFORMATIVE,
     BINARY,
@@ -35,7 +35,6 @@ from thinwire_coordinator.star.trust.sequential import (
 )
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, NEWCOMER, weights_of
-from thinwire_coordinator.star.trust.words import because
 
 OUTAGE_SHARE = 1 / 3
 """If more than this share of the nodes of a round (and at least two) fail in the same way, none of them is blamed."""

@@ -69,7 +69,7 @@ class ProbedClock:
         odd = self._clock.add(Probe(sent, received, answered, self._clocks.now()), term)
         self._odd_in_a_row = self._odd_in_a_row + 1 if odd else 0
         if odd:
-            tell(log, logging.WARNING, "node.clock_jump", odd, reason=odd)
+            tell(log, logging.WARNING, "node.clock_jump", odd, slept_s=0.0, reason=odd)
         probed(odd is not None)
 
     def _slept(self) -> bool:
@@ -79,7 +79,7 @@ class ProbedClock:
             return False
         slept_s = self._asleep_s - before
         text = f"this machine slept for {slept_s:.0f} s; probing the coordinator's clock again"
-        tell(log, logging.INFO, "node.slept", text, slept_s=slept_s)
+        tell(log, logging.INFO, "node.clock_jump", text, slept_s=slept_s, reason=text)
         self._clock.forget()
         self._probe_now.set()
         return True

@@ -370,15 +370,7 @@ class PeerLines:
                 self._listener.received(peer, message)
         except PayloadError as error:
             text = f"node {line.name}: {error}; the line is begun again"
-            tell(
-                log,
-                logging.WARNING,
-                "node.peer_refused",
-                text,
-                member=peer,
-                node_id=line.key.node_id,
-                reason=str(error),
-            )
+            log.warning("%s", text)
             raise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 TRAINING = "training"
 HELD_OUT = "held out"
@@ -31,13 +31,10 @@ class Point:
     rows: int | None = None
 
 
-Item_contra = TypeVar("Item_contra", contravariant=True)
-
-
-class Sink(Protocol[Item_contra]):
+class Sink(Protocol):
     """Receives items. One thread calls all methods. They may block and raise anything."""
 
-    def write(self, items: Sequence[Item_contra]) -> None:
+    def write(self, items: Sequence[Point]) -> None:
         """Write items, in order. When it returns, they have left this process."""
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_coordinator.hall.observe import definitions
-from thinwire_coordinator.hall.observe.sinks.fold import Fold
-from thinwire_coordinator.hall.observe.sinks.memory import Continued, Memory, Totals, recall, totals_at
+from thinwire_coordinator.hall.observe.metrics import family
+from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Memory, Totals, recall, totals_at
 from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases, check_login
@@ -48,7 +48,7 @@ class Sinks(Collector):
     def __init__(self, settings: SinkSettings, state_dir: Path) -> None:
         self._settings = settings
         self._folder = state_dir / "sinks"
-        self._curves: list[SinkWorker[Point]] = []
+        self._curves: list[SinkWorker] = []
 
     def check(self) -> None:
         """Raise ConfigError if a sink cannot work: a package is missing, a folder cannot be made, nobody is logged in.
@@ -63,34 +63,33 @@ class Sinks(Collector):
         if self._settings.wandb is not None:
             check_login()
 
-    def recall(self) -> dict[str, Memory]:
-        """Read what the sinks have written in earlier terms."""
-        settings, found = self._settings, {}
-        for name, target in ((TENSORBOARD, settings.tensorboard), (WANDB, settings.wandb)):
-            if target is not None:
-                whole = str(target.resolve()) if isinstance(target, Path) else target
-                found[name] = recall(self._folder / f"{name}.json", whole)
-        return found
-
-    def totals(self, memories: dict[str, Memory], run: Run) -> Totals:
-        """The totals of earlier terms. For a worker thread, because it may read the ledger. Raises LedgerError."""
-        known, view = [memory.totals for memory in memories.values()], run.view
-        return totals_at(run.state.watch_ledger.step, known, run.state.watch_ledger, view.contract.model.context)
-
-    def begin(self, run: Run, memories: dict[str, Memory], before: Totals) -> None:
-        """Watch the swarm."""
-        settings, contract = self._settings, run.view.contract
-        sinks: dict[str, Sink[Point]] = {}
+    def begin(self, run: Run, recalled: tuple[dict[str, Memory], Totals]) -> None:
+        """Watch the swarm. recalled: what `recall` has read."""
+        (memories, before), settings = recalled, self._settings
+        sinks: dict[str, Sink] = {}
         if settings.tensorboard is not None:
             sinks[TENSORBOARD] = TensorBoard(settings.tensorboard)
         if settings.wandb is not None:
-            sinks[WANDB] = WeightsAndBiases(settings.wandb, memories[WANDB], self._folder, _described(contract))
+            described = _described(run.view.contract)
+            sinks[WANDB] = WeightsAndBiases(settings.wandb, memories[WANDB], self._folder, described)
         for name, sink in sinks.items():
             self._curves.append(SinkWorker(name, Continued(sink, memories[name])))
         if self._curves:
             run.events.watchers.append(Fold(run.view.counts, before, self._give).watch)
         for worker in self._curves:
             worker.start()
+
+    def recall(self, run: Run) -> tuple[dict[str, Memory], Totals]:
+        """What the sinks have written in earlier terms, and the totals of those. Raises LedgerError.
+
+        For a worker thread, because it may read the ledger."""
+        settings, found = self._settings, {}
+        for name, target in ((TENSORBOARD, settings.tensorboard), (WANDB, settings.wandb)):
+            if target is not None:
+                whole = str(target.resolve()) if isinstance(target, Path) else target
+                found[name] = recall(self._folder / f"{name}.json", whole)
+        ledger, context = run.state.watch_ledger, run.view.contract.model.context
+        return found, totals_at(ledger.step, [memory.totals for memory in found.values()], ledger, context)
 
     async def close(self) -> None:
         """Write what is left, as far as that takes at most SINKS_CLOSE_S."""
@@ -101,12 +100,9 @@ class Sinks(Collector):
             await asyncio.get_running_loop().run_in_executor(None, worker.join, deadline)
 
     def collect(self) -> Iterable[Metric]:
-        items = definitions.SINK_ITEMS.counter()
         workers = {worker.name: worker for worker in self._curves}
-        for name in MODULES:
-            for outcome in OUTCOMES:
-                items.add_metric((name, outcome), getattr(workers.get(name), outcome, 0))
-        yield items
+        items = {(name, how): getattr(workers.get(name), how, 0) for name in MODULES for how in OUTCOMES}
+        yield family(definitions.SINK_ITEMS, items)
 
     def _give(self, point: Point) -> None:
         for worker in self._curves:

@@ -6,10 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Generic, TypeVar
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.observe.sinks.port import Sink
+from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_proto.limits import SINK_RETRY_S
 
 log = logging.getLogger("thinwire.coordinator")
@@ -17,24 +16,23 @@ log = logging.getLogger("thinwire.coordinator")
 QUEUE_MAX = 1024
 """Items that wait for a sink. At two items in a round, a sink may be away for 500 rounds."""
 BATCH_MAX = 256
-Item = TypeVar("Item")
 
 
-class SinkWorker(Generic[Item]):
+class SinkWorker:
     """Gives items to a sink, on a thread of its own.
 
     written, dropped, failed: items by what became of them. Dropped items found the queue full. Failed items were in a
     call of `Sink.write` that raised; they are not tried again, because a part of them may have been written.
     """
 
-    def __init__(self, name: str, sink: Sink[Item], queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, name: str, sink: Sink, queue_max: int = QUEUE_MAX) -> None:
         self.name = name
         self.written = 0
         self.dropped = 0
         self.failed = 0
         self._sink = sink
         self._queue_max = queue_max
-        self._waiting: deque[Item] = deque()
+        self._waiting: deque[Point] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._logged: set[type[Exception]] = set()
@@ -44,7 +42,7 @@ class SinkWorker(Generic[Item]):
     def start(self) -> None:
         self._thread.start()
 
-    def offer(self, item: Item) -> None:
+    def offer(self, item: Point) -> None:
         """Queue an item, or drop it if the queue is full. Never blocks."""
         with self._changed:
             full = len(self._waiting) >= self._queue_max
@@ -55,7 +53,7 @@ class SinkWorker(Generic[Item]):
             self.dropped += 1
             if self.dropped == 1:
                 text = f"{self.name} does not keep up, so points are left out of it; the metrics count them"
-                tell(log, logging.WARNING, "coordinator.sink_behind", text, sink=self.name)
+                tell(log, logging.WARNING, "coordinator.sink_failed", text, sink=self.name, reason=text)
 
     def close(self) -> None:
         """Ask the thread to write what waits, and to end."""
@@ -68,7 +66,7 @@ class SinkWorker(Generic[Item]):
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             text = f"{self.name} has not taken its last points in time; the coordinator ends without it"
-            tell(log, logging.WARNING, "coordinator.sink_abandoned", text, sink=self.name)
+            tell(log, logging.WARNING, "coordinator.sink_failed", text, sink=self.name, reason=text)
 
     def _run(self) -> None:
         while batch := self._next():
@@ -86,7 +84,7 @@ class SinkWorker(Generic[Item]):
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
-    def _next(self) -> list[Item]:
+    def _next(self) -> list[Point]:
         """The next items; none once the queue is empty and the sink is to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)

@@ -1,7 +1,12 @@
-"""The blobs that nodes fetch from the coordinator. Each is compared with its name before it is first served.
+"""The files that nodes fetch: how large their parts are, and which blobs are sound.
 
-Nodes check every blob that they fetch. Without this check, a disk that has damaged one would fail each volunteer, whose
-node could only say that the coordinator's bytes are wrong.
+Parts are small on a thin line, where a node sees nothing of a part before all of it came. A node gives up a source that
+shows it too little for FETCH_SILENT_S, for which parts of 256 KiB need 210 kbit/s. And an answer to its heartbeat waits
+behind what is under way.
+
+Each blob is compared with its name before it is first served. Nodes check every blob that they fetch, so without this
+check a disk that has damaged one would fail each volunteer, whose node could only say that the coordinator's bytes are
+wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +21,32 @@ from thinwire_common.logs import tell
 from thinwire_proto.blobs import blob_of
 
 log = logging.getLogger("thinwire.coordinator")
+
+FILE_PART_BYTES = 256 << 10
+"""The largest."""
+FILE_PARTS_MAX = 256
+"""Parts of files that are on their way to nodes at the same time."""
+LEAST_BYTES = 16 << 10
+QUICK_PARTS = 8
+"""Parts grow after so many that a line took quickly: any line takes as many bytes at once as its windows hold."""
+QUICK_S, SLOW_S = 0.25, 1.0
+
+
+class PartSizes:
+    """The size of the next part of a file for one node, in bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = LEAST_BYTES
+        self._quick = 0
+
+    def took(self, seconds: float) -> None:
+        """The line was ready for another part so long after the last one."""
+        self._quick = self._quick + 1 if seconds < QUICK_S else 0
+        if self._quick == QUICK_PARTS:
+            self.bytes, self._quick = min(2 * self.bytes, FILE_PART_BYTES), 0
+        elif seconds > SLOW_S:
+            self.bytes = max(self.bytes // 2, LEAST_BYTES)
+
 
 Version = tuple[int, int]
 """Time of the last change in nanoseconds, and size. A file is read again when they change."""
@@ -59,7 +90,7 @@ class ServedBlobs:
             return ""
         reason = "its bytes do not match its hash" if is_file else "it is not a file"
         text = f"{path} is damaged: {reason}; restore it from the newest copy that you have, and start again"
-        tell(log, logging.ERROR, "coordinator.blob_damaged", text, place=str(path), reason=reason)
+        tell(log, logging.ERROR, "coordinator.blob_unusable", text, place=str(path), reason=reason)
         return f"this coordinator's copy of the blob {path.name[:16]}… is damaged; its organizer must restore it"
 
     def _not_now(self, path: Path, error: OSError) -> str:
@@ -67,7 +98,7 @@ class ServedBlobs:
         if path.name not in self._unreadable:
             self._unreadable.add(path.name)
             text = f"{path} cannot be read now: {reason}; it is tried again when a node next asks for it"
-            tell(log, logging.ERROR, "coordinator.blob_unreadable", text, place=str(path), reason=reason)
+            tell(log, logging.ERROR, "coordinator.blob_unusable", text, place=str(path), reason=reason)
         return f"this coordinator cannot read its copy of the blob {path.name[:16]}… now: {reason}"
 
 

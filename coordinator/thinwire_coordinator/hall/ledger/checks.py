@@ -1,15 +1,79 @@
-"""Checks the signatures of rows and of their contributions, for `verify`."""
+"""Checks of a state directory: its blobs, its length, its first state, and all signatures.
+
+The sizes of blobs are compared without reading the files. Nodes check the hash of each blob that they fetch, so one
+that is damaged here fails on every volunteer's machine, and looks like a fault there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 from thinwire_coordinator.hall.ledger.signatures import Signatures
-from thinwire_proto.errors import Damaged, LedgerError
+from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
-from thinwire_proto.wire.rows import Counted, Row
+from thinwire_proto.task import task_of
+from thinwire_proto.wire.rows import Counted, Row, genesis
+
+
+def check_blobs(state: RunState) -> tuple[int, list[Path]]:
+    """Return how many blobs have the right size, and those that are missing. Raises Damaged if one has another size."""
+    right, missing = 0, []
+    for blob in dict.fromkeys([*task_of(state.contract.model).blobs(), *state.data.blobs()]):
+        path = state.blobs.folder / blob.hash
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            missing.append(path)
+            continue
+        if size != blob.size:
+            raise Damaged(f"{path} is damaged: it has {size:,} bytes, and must have {blob.size:,}", restore="it")
+        right += 1
+    return right, missing
+
+
+def check_complete(state: RunState) -> None:
+    """Raise Damaged if a blob is missing or has another size, so that the coordinator cannot serve it."""
+    _, missing = check_blobs(state)
+    if len(missing) == 1:
+        raise Damaged(f"{missing[0]} is missing", restore="it")
+    if missing:
+        raise Damaged(f"{missing[0]} and {len(missing) - 1:,} other blobs are missing", restore="them")
+
+
+def no_snapshot(state: RunState) -> Damaged:
+    """The error of a run that has no snapshot, not even one of the first state."""
+    text = f"{state.folder}: no snapshot can be used: none exists"
+    if bad := sorted(path.name for path in (state.folder / "snapshots").glob("*.bad")):
+        text += f" beside {', '.join(bad)}, set aside as damaged"
+    return Damaged(text, restore="one")
+
+
+def check_length(state: RunState) -> None:
+    """Raise LedgerError if the ledger has lost its last rows: that is, if a snapshot is newer than the last row."""
+    step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
+    if newest > step:
+        raise Damaged(
+            f"step {step}: the ledger ends here, but a snapshot of step {newest} exists: the last rows were lost",
+            step,
+        )
+
+
+def first_state(state: RunState, say: Callable[[str], None]) -> Replica:
+    """The first state, checked against the start of the ledger. say: receives a line about it. Raises Damaged."""
+    try:
+        replica = state.load_snapshot(0)
+    except ReplicaError as error:
+        raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
+    if replica.head != genesis(state.contract.hash, replica.state_hash()):
+        raise Damaged("step 0: the first state does not match the start of the ledger", 0, restore="its snapshot")
+    say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")
+    return replica
+
 
 StatementOf = Callable[[Counted], bytes]
 
