@@ -20,18 +20,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from deploy.local_swarm.daemon_log import entry_of
-from deploy.local_swarm.processes import JSON_LOG, Process, Started, SwarmError, left_with, start_installed
-from thinwire_coordinator.cli.status_client import as_organizer, open_channel
+from deploy.local_swarm.processes import Process, SwarmError, left_with
+from support.real import RealSwarm, real_swarm, run_text
 from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import LedgerError
-from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
-from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 NODES_MAX = 10
 NODES_LEAST = 2
@@ -43,25 +40,7 @@ END_S = 60.0
 ACTIONS = {"start": 6, "kill": 4, "leave": 2, "stop": 2, "wake": 3, "kill the coordinator": 1}
 """Actions with their weights."""
 
-RUN_TOML = """
-[model]
-width = 64
-layers = 1
-heads = 2
-hidden = 64
-context = 64
-
-[schedule]
-steps = 10000000
-warmup_steps = 2
-
-[round]
-pace = "clock"
-length_ms = 1000
-base_age_max = 1
-samples = 64
-weight_max = 16
-"""
+RUN = run_text(10_000_000, samples=64, length_ms=1000, rounds='pace = "clock"\nbase_age_max = 1')
 
 TROUBLE = ("coordinator.replica_differs", "node.resync")
 """Events that no process may log: the coordinator finds a replica that differs, or a node discards its replica for any
@@ -106,47 +85,24 @@ class Victim:
 
 @dataclass
 class Chaos:
-    folder: Path
+    swarm: RealSwarm
     random: random.Random
-    address: str = "127.0.0.1:0"
-    coordinator: Process | None = None
     victims: list[Victim] = field(default_factory=lambda: [Victim(f"node-{n}") for n in range(1, NODES_MAX + 1)])
-    ended: list[Process] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
-    different: int = 0
     best_step: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     slowest_s: float = 0.0
     lives: int = 0
-    start_program: Callable[[list[str], IO[bytes]], Started] = start_installed
 
     def start_coordinator(self) -> None:
         self.lives += 1
-        run_file = self.folder / "RUN.toml"
-        run_file.write_text(RUN_TOML)
-        command = ["thinwire-coordinator", "serve", "--state-dir", str(self.folder / "coordinator")]
-        command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file), *JSON_LOG]
-        command += ["--invite-file", str(self.invite_file)]
-        self.coordinator = Process(
-            "coordinator", command, self.folder / f"coordinator.{self.lives}.log", self.start_program
-        )
         try:
-            self.address = self.coordinator.wait_until_ready(self.folder / "coordinator")["address"]
+            self.coordinator = self.swarm.coordinator(RUN, "--evaluate-every", "1000000000")
         except SwarmError as error:
             raise Failed(str(error)) from None
 
-    @property
-    def invite_file(self) -> Path:
-        return self.folder / "invite"
-
     def start(self, victim: Victim) -> None:
-        if victim.process is not None:
-            self.ended.append(victim.process)
-        command = ["thinwire-node", "start", f"@{self.invite_file}", "--name", victim.name, "--threads", "1"]
-        command += ["--state-dir", str(self.folder / victim.name), *JSON_LOG]
-        log = self.folder / f"{victim.name}.{len(self.ended)}.log"
-        victim.process = Process(victim.name, command, log, self.start_program)
-        victim.stopped = False
+        victim.process, victim.stopped = self.swarm.node(victim.name), False
 
     def act(self) -> None:
         """Apply one random action to one process."""
@@ -164,7 +120,6 @@ class Chaos:
         action = self.random.choices(possible, [ACTIONS[action] for action in possible])[0]
         victim = self.random.choice(choices[action])
         self.done[action] = self.done.get(action, 0) + 1
-        assert self.coordinator is not None
         if action == "start":
             self.start(victim)
         elif action == "kill the coordinator":
@@ -180,10 +135,9 @@ class Chaos:
 
     def look(self) -> None:
         """Raise Failed if there is no progress, a replica differs, or a node has ended unexpectedly."""
-        status = self.status()
-        self.different += status.fingerprints_different
+        status = self.swarm.status()
         if status.fingerprints_different:
-            raise Failed(f"{status.fingerprints_different} replicas differed: see {self.folder}")
+            raise Failed(f"{status.fingerprints_different} replicas differed: see {self.swarm.folder}")
         now = time.monotonic()
         if status.step > self.best_step or not any(node.active for node in status.nodes):
             self.best_step = max(status.step, self.best_step)
@@ -200,12 +154,6 @@ class Chaos:
             if process is not None and not process.running and process.popen.returncode not in fine:
                 raise Failed(f"{victim.name} ended with {process.popen.returncode}:\n{process.tail(20)}")
 
-    def status(self) -> StatusReply:
-        with open_channel(self.address) as channel:
-            metadata = as_organizer(self.folder / "coordinator")
-            reply: StatusReply = SwarmStub(channel).Status(StatusRequest(), timeout=END_S, metadata=metadata)
-            return reply
-
     def finish(self) -> None:
         """Let all nodes leave, then check the logs and the ledger."""
         for victim in self.victims:
@@ -216,52 +164,37 @@ class Chaos:
             if victim.process is not None:
                 victim.process.popen.wait(END_S)
         self.look()
-        assert self.coordinator is not None
         self.coordinator.end(END_S)
-        check_logs(self.folder)
+        check_logs(self.swarm.folder)
         try:
-            verify(self.folder / "coordinator", lambda said: None)
+            verify(self.swarm.state, lambda said: None)
         except LedgerError as error:
             raise Failed(f"the ledger does not verify: {error}") from None
-        if not any(process.events("node.joined") for process in self.processes):
+        if not any(process.events("node.joined") for process in self.swarm.processes):
             raise Failed("no log has the event node.joined, so the check of the logs means nothing")
         left: dict[int, int] = {}
-        for process in self.processes:
+        for process in self.swarm.processes:
             if found := left_with(process):
                 step, fingerprint = found
                 if left.setdefault(step, fingerprint) != fingerprint:
                     raise Failed(f"{process.name} left at step {step} with a different fingerprint than another node")
 
-    @property
-    def processes(self) -> list[Process]:
-        """All node processes, including those that have ended."""
-        return [*self.ended, *(victim.process for victim in self.victims if victim.process)]
 
-    def kill_all(self) -> None:
-        for process in [victim.process for victim in self.victims] + [self.coordinator]:
-            if process is not None:
-                process.tell(signal.SIGKILL)
-                process.popen.wait()
-
-
-def main(
-    arguments: Sequence[str] | None = None, start_program: Callable[[list[str], IO[bytes]], Started] = start_installed
-) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)
     given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="thinwire-chaos-"))
     print(f"seed {given.seed}, {given.minutes:g} minutes, logs in {folder}", flush=True)
-    chaos = Chaos(folder, random.Random(given.seed), start_program=start_program)
     try:
-        run(chaos, given.minutes * 60)
+        with real_swarm(folder) as swarm:
+            chaos = Chaos(swarm, random.Random(given.seed))
+            run(chaos, given.minutes * 60)
     except Failed as error:
         sys.exit(f"seed {given.seed}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
-    finally:
-        chaos.kill_all()
     actions = ", ".join(f"{action} {count}" for action, count in sorted(chaos.done.items()))
     print(f"{chaos.best_step} steps, {chaos.lives} coordinator processes; {actions}")
     print(f"longest time without a step: {chaos.slowest_s:.1f} s; all replicas were equal, and the ledger verifies")

@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 
-from abuse.attacks.computing import computing
-from abuse.attacks.table import ATTACKS
+from abuse.attacks import ATTACKS, computing
 from abuse.target import Target
 
 NICEST = 19

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abuse.attacks.table import ATTACKS
+from abuse.attacks import ATTACKS
 from support.real import run_text
 
 STEPS = 100_000

@@ -10,26 +10,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import grpc
 
 from support.http2_client import WINDOW_DEFAULT, Http2Client
-from support.raw_calls import in_session, join
+from support.raw_node import ROUND, JoinedNode
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.grpc_target import grpc_target
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import Way, find_way
-from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.identity import statements
-from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.metadata import SESSION
-from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
-ROUND = pb.Announcement.STATE_ROUND
 
 
 @dataclass
@@ -74,12 +66,10 @@ class Target:
             return None
 
     @contextlib.contextmanager
-    def member(self, name: str = "hostile") -> Iterator[Joined]:
+    def member(self) -> Iterator[JoinedNode]:
         """Join as a node of a new identity."""
         with self.channel() as channel:
-            key = SecretKey()
-            reply = join(SwarmStub(channel), key, self.token, name=name)
-            yield Joined(in_session(channel, reply.session), reply.session, parse_contract(reply.contract), key)
+            yield JoinedNode(channel, self.token)
 
 
 def trusting() -> ssl.SSLContext:
@@ -89,50 +79,19 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A session. stub: its calls carry the session's secret."""
+def rounds(member: JoinedNode) -> Iterator[pb.Announcement]:
+    """Attend, and yield the newest round whenever there is a new one. Ends with the connection."""
+    newest: queue.Queue[pb.Announcement | None] = queue.Queue()
 
-    stub: Any
-    secret: str
-    contract: Contract
-    key: SecretKey
+    def attend() -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for announcement in member.attend():
+                newest.put(announcement)
+        newest.put(None)
 
-    @property
-    def header(self) -> tuple[bytes, bytes]:
-        """For calls of bare HTTP/2."""
-        return SESSION.encode(), self.secret.encode()
-
-    def rounds(self) -> Iterator[pb.Announcement]:
-        """Attend, and yield the newest round whenever there is a new one. Ends with the connection."""
-        newest: queue.Queue[pb.Announcement | None] = queue.Queue()
-
-        def attend() -> None:
-            with contextlib.suppress(grpc.RpcError):
-                for announcement in self.stub.Attend(pb.AttendRequest()):
-                    newest.put(announcement)
-            newest.put(None)
-
-        threading.Thread(target=attend, daemon=True).start()
-        last = 0
-        while (announcement := newest.get()) is not None:
-            if newest.empty() and announcement.state == ROUND and announcement.round > last:
-                last = announcement.round
-                yield announcement
-
-    def part(self, announcement: pb.Announcement, payload: bytes, **fields: Any) -> pb.ContributionPart:
-        """A whole contribution, signed, whose header is right but for the fingerprint. `fields` replace those of it."""
-        lease = announcement.lease
-        right = {
-            "term": announcement.term,
-            "round": announcement.round,
-            "step": announcement.step,
-            "base_step": announcement.step,
-            "samples": min(1, sum(run.count for run in lease)),
-            "trained_through": min((run.start for run in lease), default=0),
-            "payload_bytes": len(payload),
-        }
-        header = pb.ContributionHeader(**(right | fields))
-        name = contribution_hash(self.contract.hash, header.term, header.round, self.key.public.node_id, payload)
-        header.signature = self.key.sign(statements.contribution(name, header.samples))
-        return pb.ContributionPart(header=header, data=payload)
+    threading.Thread(target=attend, daemon=True).start()
+    last = 0
+    while (announcement := newest.get()) is not None:
+        if newest.empty() and announcement.state == ROUND and announcement.round > last:
+            last = announcement.round
+            yield announcement

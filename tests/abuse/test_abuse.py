@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from abuse.attacks.table import ATTACKS
-from abuse.attacks.zstd_bomb import BOMB_BYTES, bombs
+from abuse.attacks import ATTACKS
+from abuse.attacks.members import BOMB_BYTES, bombs
 from abuse.scenes import SCENES
 from abuse.swarm_under_attack import NODES, attacked_swarm
 from support.real import until

@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from support.file_server import serving
 from support.reading import read
-from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import Counts
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
 from thinwire_coordinator.prepare.readers.choice import Reader, reader_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.file_server import serving
 from support.prepared import prepared
-from support.stalling_server import serving
 from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import CLAIM_FILE, WORK_FOLDER

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.file_server import serving
 from support.prepared import prepared
-from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
 from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import Counts, TooManyProblems

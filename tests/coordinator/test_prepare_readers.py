@@ -13,8 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from support.file_server import serving
 from support.prepared import all_texts, prepared
-from support.stalling_server import serving
 from thinwire_coordinator.prepare.problems import SourceFailed, TooManyProblems
 from thinwire_coordinator.prepare.readers.text import PART_BYTES
 from thinwire_coordinator.prepare.tokenizer_training import train_tokenizer

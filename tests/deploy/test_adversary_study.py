@@ -10,9 +10,9 @@ import pytest
 
 from bench.adversary.__main__ import RESULTS, results_in
 from bench.adversary.attacks import ATTACKS, Knowledge
-from bench.adversary.report import page, relative, write_report
-from bench.adversary.run import NodeRecord, SceneResult, play
-from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene, Study
+from bench.adversary.report import page
+from bench.adversary.run import play
+from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene
 from bench.studies import append
 from support.small import random_votes, shapes_contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -66,24 +66,6 @@ def test_a_scene_plays_and_its_result_is_read_back(scene: Scene, tmp_path: Path)
     assert replace(play(scene), seconds=result.seconds) == result
     append(tmp_path / RESULTS, result)
     assert results_in(tmp_path) == {scene: result}
-
-
-def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
-    study = Study(hostile=(4,))
-    results = {}
-    for scene in study.scenes():
-        nodes = [NodeRecord(number >= scene.honest, None, 0, 0, {}) for number in range(16)]
-        if scene.trusting and scene.hostile:
-            nodes[12:] = [NodeRecord(True, 60, 40, 1, {})] * 4
-        loss = 2.0 if scene.alone else 2.1
-        results[scene] = SceneResult(scene, [(1000, 3.0), (2000, loss)], loss, nodes, 1.0)
-    flip = results[Scene(True, "flip", 4, 1)]
-    assert relative(flip, results) == pytest.approx(0.05)
-    text = page(study, results)
-    assert "| `vote` + trust | +5.0% (flip); missed by 3.0 points | 60 (stale); missed by 10 rounds | 0 | 0 |" in text
-    del results[flip.scene]
-    write_report(study, results, tmp_path)
-    assert "**1 scenes are still to be played.**" in (tmp_path / "README.md").read_text()
 
 
 def test_the_page_follows_from_the_recorded_results() -> None:

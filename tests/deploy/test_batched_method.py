@@ -14,11 +14,9 @@ from torch import Tensor
 
 from bench.convergence.arms import ARMS, Arm
 from bench.convergence.batched import BatchedVotingMethod, DeviceMerge
-from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.compressed import SwarmMethod
 from bench.convergence.method import Method, SwarmSize, mean
 from bench.convergence.problem import Problem
-from bench.convergence.stacked import StackedLayout
 from bench.convergence.text import Text
 from thinwire_proto.contract import DecoderSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.replica import Replica
@@ -90,16 +88,6 @@ DEMOS = {
 
 
 @pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
-def test_all_nodes_at_once_learn_what_they_learn_one_after_the_other(demo: DemoSpec, updates: list[Any]) -> None:
-    one_by_one, at_once = both(demo)
-    expected, found = losses_of(one_by_one, 20), losses_of(at_once, 20)
-    assert found == pytest.approx(expected, rel=3e-3)
-    assert found[-1] < found[0] - 0.1
-    first, first_at_once = updates[0], updates[20]  # later, a rounding may choose another component
-    assert np.isin(first.components, first_at_once.components).mean() > 0.99
-
-
-@pytest.mark.parametrize("demo", DEMOS.values(), ids=DEMOS)
 def test_equal_gradients_lead_to_equal_updates(
     demo: DemoSpec, updates: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,51 +113,6 @@ def test_equal_gradients_lead_to_equal_updates(
         assert np.array_equal(updates[number].values, updates[number + 12].values)
 
 
-def test_nodes_with_parameters_of_their_own_learn_what_they_learn_one_after_the_other(updates: list[Any]) -> None:
-    rounds, schedule = 10, SCHEDULE.model_copy(update={"learning_rate": 2e-2})
-    one_by_one = SwarmMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
-    at_once = BatchedMuonMethod(a_problem(), ARMS["muon-4"], schedule, SWARM)
-    expected, found = losses_of(one_by_one, rounds, 4), losses_of(at_once, rounds, 4)
-    assert found[:6] == pytest.approx(expected[:6], rel=1e-3)
-    assert found == pytest.approx(expected, rel=3e-3)  # on processors with AVX2 alone, a bit turns over sooner
-    assert found[-1] < found[0] - 0.5
-    first, first_at_once = updates[0], updates[rounds]  # later, a rounding may turn a bit over
-    assert (first.values != first_at_once.values).mean() < 1e-3
-    assert first_at_once.scales == pytest.approx(first.scales, rel=0.1)  # a code more or less
-    for step in range(40, 52, 4):
-        traffic, traffic_at_once = (method.round(step, step * SWARM.samples)[1] for method in (one_by_one, at_once))
-        assert traffic_at_once.up == traffic.up
-        assert traffic_at_once.down == pytest.approx(traffic.down, rel=0.01)
-
-
-def test_gradients_of_shares_are_those_of_each() -> None:
-    problem = a_problem()
-    loss, gradients = problem.gradients_of_shares(8, 3, 2)
-    each = [problem.gradients(8 + 2 * number, 2) for number in range(3)]
-    assert loss == pytest.approx(mean([one for one, _ in each]))
-    for number, (_, of_share) in enumerate(each):
-        for name, gradient in of_share.items():
-            torch.testing.assert_close(gradients[name][number], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_gradients_of_shares_may_be_at_parameters_of_their_own() -> None:
-    problem = a_problem()
-    drawn = torch.Generator().manual_seed(3)
-    local = {
-        name: parameter.detach() + 0.05 * torch.randn(3, *parameter.shape, generator=drawn)
-        for name, parameter in problem.parameters.items()
-    }
-    loss, gradients = problem.gradients_of_shares(8, 3, 2, local)
-    losses = []
-    for number in range(3):
-        problem.put({name: tensor[number] for name, tensor in local.items()})
-        own_loss, own = problem.gradients(8 + 2 * number, 2)
-        losses.append(own_loss)
-        for name, gradient in own.items():
-            torch.testing.assert_close(gradients[name][number], gradient, rtol=1e-4, atol=1e-6)
-    assert loss == pytest.approx(mean(losses))
-
-
 @pytest.mark.parametrize("update_topk", [0, 3, 40, 320, 4096])
 def test_the_merge_on_a_device_is_the_exact_merge(update_topk: int) -> None:
     drawn = np.random.default_rng(update_topk)
@@ -193,31 +136,3 @@ def test_the_merge_on_a_device_is_the_exact_merge(update_topk: int) -> None:
 
 def parts_of(votes: Votes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     return votes.components, votes.positive
-
-
-def test_each_component_of_all_nodes_is_one_of_a_node_s_own() -> None:
-    """The test puts numbers into all tiles, and follows each to its node and place."""
-    nodes = 3
-    stacked = StackedLayout(LAYOUT, nodes, CPU)
-    tensors = {
-        tensor.name: torch.rand(nodes, *tensor.shape, generator=torch.Generator().manual_seed(1))
-        for tensor in LAYOUT.tensors
-    }
-    flat = in_tiles(stacked.whole, stacked.stacked(tensors))
-    node, component = stacked.owners(torch.arange(stacked.whole.components))
-    assert len(torch.unique(node * LAYOUT.components + component)) == nodes * LAYOUT.components
-    for number in range(nodes):
-        own = in_tiles(LAYOUT, {name: tensor[number] for name, tensor in tensors.items()})
-        assert torch.equal(flat[node == number], own)  # in the same order
-        assert torch.equal(component[node == number], torch.arange(LAYOUT.components))
-        assert torch.equal(stacked.of_each(flat)[number], own)
-        tiles = torch.from_numpy(stacked.whole.tile_of(np.arange(stacked.whole.components)))
-        first_tile = tiles[node == number][component[node == number] == 0]
-        assert stacked.of_each(torch.arange(stacked.whole.tiles))[number, 0] == first_tile
-
-
-def in_tiles(layout: TileLayout, tensors: dict[str, Tensor]) -> Tensor:
-    flat = torch.zeros(layout.components)
-    for tensor in layout.tensors:
-        layout.add_into(flat, tensor, tensors[tensor.name])
-    return flat

@@ -19,7 +19,7 @@ from deploy.local_swarm.daemon_log import events
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
@@ -57,27 +57,6 @@ def test_every_row_has_a_ratio_and_json_and_table_agree(tmp_path: Path) -> None:
         assert f"| {report.number(row['ratio'])}× |" in line
     assert report.read_json(path) == (found, about)
     report.print_table(found, about)
-
-
-@pytest.mark.parametrize("k", [1, 8, 32, 64, 128, 4096])
-def test_synthetic_components_are_k_of_each_tile_and_uniform(k: int) -> None:
-    layout = layout_of(MIXED)
-    votes = uniform_votes(layout, k, seed=1)
-    counts = np.bincount(layout.tile_of(votes.components), minlength=layout.tiles)
-    assert counts.tolist() == [k] * layout.matrix_tiles + [min(k, 64)] * layout.vector_tiles
-    assert (np.diff(votes.components) > 0).all()
-    if k < 4096:
-        many = TileLayout((Parameter(name="w", shape=(64 * 8, 64 * 64)),))
-        positions = uniform_votes(many, k, seed=2).components % 4096
-        quarters = np.bincount(positions // 1024, minlength=4) / len(positions)
-        assert np.abs(quarters - 0.25).max() < 4 * math.sqrt(0.25 * 0.75 / len(positions))
-
-
-def test_entropy_floor_of_matrices_and_vectors() -> None:
-    for k, bits in ((8, 11.09), (32, 9.32)):
-        assert sizes.floor_bits(layout_of(SMALL), k) == pytest.approx(bits, abs=0.005)
-    layout = layout_of((Parameter(name="b", shape=(64,)),))
-    assert sizes.floor_bits(layout, 64) == pytest.approx(1.0)  # all components are selected, so only the signs remain
 
 
 def test_bits_a_component_include_the_whole_message() -> None:
@@ -123,34 +102,12 @@ def test_baselines_do_the_same_work() -> None:
     assert np.array_equal(again_merged.values, merged.values)
 
 
-def test_the_table_is_written_between_the_markers_of_a_page(tmp_path: Path) -> None:
-    found, about, page = small_rows()[:2], report.machine(), tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    for _ in range(2):
-        report.write_page(found, about, page)
-        assert page.read_text() == f"before\n{report.markdown(found, about)}\nafter\n"
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="no markers for the table"):
-        report.write_page(found, about, page)
-
-
 def test_the_page_in_docs_matches_its_json_and_explains_each_topic() -> None:
     page = (DOCS / report.PAGE_NAME).read_text()
     found, about = report.read_json(DOCS / report.JSON_NAME)
     assert report.markdown(found, about) in page
     for topic in {row.topic for row in found}:
         assert f"**{topic.partition(',')[0]}" in page.lower()
-
-
-def test_topics_that_were_measured_anew_replace_the_old_ones() -> None:
-    def row(topic: str, ours: float) -> BenchRow:
-        return BenchRow(topic, "what", ours, 1.0, "ms", "other")
-
-    old = [row("a", 1), row("b", 1), row("b", 2), row("c", 1)]
-    new = [row("b", 3), row("b, beside busy processes", 4), row("c", 5)]
-    assert report.renewed(old, new) == [old[0], *new]
-    assert report.renewed(old, []) == old
-    assert report.renewed([], new) == new
 
 
 def test_rounds_of_a_real_coordinator_are_measured() -> None:

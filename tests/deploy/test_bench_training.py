@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 
-from bench.speed import gpu
-from bench.speed.training import MICRO_BATCHES, PlainTraining, Timed, measure
-from bench.speed.training_rows import training_rows
+from bench.speed.training import MICRO_BATCHES, PlainTraining, measure
 from thinwire_node.star.work import Work
 from thinwire_proto.contract.models.llama import LlamaSpec
 
 TINY = LlamaSpec(vocabulary=128, width=64, layers=1, heads=1, kv_heads=1, hidden=64, context=16)
-TIMED = Timed(1000, 100, [2.0, 2.0], [1.0, 1.0], [4.0], [1.0], [5.0], [6.0], [0.01, 0.03])
 
 
 def test_node_and_adamw_train_on_the_same_batches_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,23 +42,3 @@ def test_node_and_adamw_train_on_the_same_batches_in_turns(tmp_path: Path, monke
     by_turn = dict.fromkeys(("extract", "decode", "apply", "plain_step"), 2)
     assert counts == dict.fromkeys(("micro_batch", "plain_micro_batch", "data"), 2 * MICRO_BATCHES) | by_turn
     assert min(min(times) for times in asdict(found).values() if isinstance(times, list)) > 0
-
-
-def test_tokens_a_second_are_those_of_a_whole_round() -> None:
-    assert TIMED.tokens_a_second(60.0) == pytest.approx((50 / 60 * 100 / 2, 54 / 60 * 100 / 1))
-    assert TIMED.shares(60.0) == pytest.approx([50 / 54 / 2])
-    assert Timed.from_json(json.dumps(asdict(TIMED))) == TIMED
-    speed, micro_batch, end, data = training_rows(TIMED, "training", 60.0)
-    assert (speed.better, speed.reached) == ("more", False)
-    assert speed.ratio == pytest.approx(50 / 54 / 2)
-    assert (micro_batch.ratio, end.ratio) == (0.5, 0.6)
-    assert (data.ours, data.wanted, data.reached) == (0.02, 0.02, True)
-
-
-def test_a_card_is_measured_in_the_same_way() -> None:
-    """Without a card, on the CPU and with a small model."""
-    device = str(gpu.card() or torch.device("cpu"))
-    found = list(gpu.training_on(device, "this", "llama-1m", micro_batch=1, turns=1))
-    assert len(found) == 4
-    assert all(min(row.ours, row.baseline) > 0 for row in found)
-    assert found[0].baseline_name == "AdamW"

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from fuzz import target as target_module
 from fuzz.corpus import kept
-from fuzz.parsers import fuzz
+from fuzz.parsers import EACH_AT_LEAST, fuzz
 from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
 from fuzz.targets import all_targets
-from fuzz.wire.calls import REQUESTS
+from fuzz.wire.attack import attack_coordinator
+from fuzz.wire.guest import CALLS
 from fuzz.wire.hostile import attack_node
-from fuzz.wire.run import attack_coordinator
-from thinwire_coordinator.hall.access.door import DoorReason
 
 TARGETS = all_targets()
 EACH = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -56,10 +55,10 @@ def test_damaged_inputs_are_read_or_refused(seed: int, target: Target) -> None:
 
 
 def test_a_run_reaches_readers_and_refusals() -> None:
-    summary = fuzz(TARGETS, 60 * len(TARGETS), seed=2)
-    assert summary.inputs >= 60 * len(TARGETS)
-    assert summary.lines > 500
-    assert all(one.refused for one in summary.tried.values())
+    summary = fuzz(TARGETS, EACH_AT_LEAST * len(TARGETS), seed=2)
+    assert summary.inputs >= EACH_AT_LEAST * len(TARGETS)
+    assert summary.refusals > 50
+    assert all(one.refused for one in summary.tried.values()), str(summary)
     assert sum(one.read for one in summary.tried.values()) > summary.inputs // 10
 
 
@@ -93,18 +92,11 @@ def test_a_coordinator_withstands_a_short_attack(tmp_path: Path) -> None:
     summary = attack_coordinator(tmp_path, 3000, seed=3)
     assert not summary.found, str(summary)
     assert summary.tally.inputs >= 3000
-    assert {label for label, _ in summary.tally.answers} >= {*REQUESTS, "path", "headers", "pieces", "frames", "http"}
-    assert summary.rss_bytes
-
-
-def test_rates_that_hold_refuse_and_honest_nodes_still_join(tmp_path: Path) -> None:
-    summary = attack_coordinator(tmp_path, 3000, seed=4, limited=True)
-    assert not summary.found, str(summary)
-    assert any(outcome == DoorReason.RATE.value for _, outcome in summary.tally.answers), str(summary)
+    assert {label for label, _ in summary.tally.answers} >= {*CALLS, "frames", "http"}
     assert 0 < summary.peak_rss_bytes <= summary.bound_bytes
 
 
 def test_a_node_withstands_a_coordinator_that_lies(tmp_path: Path) -> None:
-    summary = attack_node(tmp_path, 40, seed=3)
+    summary = attack_node(tmp_path, 20, seed=3)
     assert not summary.found, str(summary)
-    assert summary.answers.total() >= 40
+    assert summary.answers.total() >= 20

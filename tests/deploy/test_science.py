@@ -19,10 +19,9 @@ from bench.convergence.arms import (
     RATES_MAX,
     REFERENCE,
 )
-from bench.convergence.plan import RESULTS, Study, StudyError, best_rate, next_runs, results_in, sweep_rates
-from bench.convergence.report import ArmSummary, scaling_page, summaries_of, write_report
+from bench.convergence.plan import RESULTS, Study, StudyError, next_runs, results_in, sweep_rates
+from bench.convergence.report import summaries_of, write_report
 from bench.convergence.run import Result, Run, Size, train
-from bench.convergence.scaling import SCALINGS
 from bench.convergence.text import stdlib
 from bench.studies import append, carry_out
 
@@ -61,30 +60,6 @@ def test_the_number_of_rates_is_bounded() -> None:
     assert len(rates) == RATES_MAX
 
 
-def test_of_rates_that_ran_to_the_end_the_best_counts() -> None:
-    """The sweep's best may be too high for a long run. A rate that did not run to the end beside it is no evidence."""
-    results = completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))
-    swept, lower = ARMS[ADAMW].rate, rate_at(ADAMW, -1)
-    assert best_rate(STUDY, ADAMW, results) == swept
-    longer = result_of(STUDY.final_run(ADAMW, lower, 1, STUDY.nodes), 0.9)
-    assert best_rate(STUDY, ADAMW, [*results, longer]) == lower
-    assert next_runs(STUDY, [*results, longer]) == [STUDY.final_run(ADAMW, lower, 2, STUDY.nodes)]
-    assert best_rate(STUDY, ADAMW, [*results, replace(longer, loss=1.1)]) == swept
-    assert best_rate(STUDY, ADAMW, [*results, replace(longer, loss=math.nan)]) == swept
-    only_swept = [result for result in results if result.run.tokens == STUDY.sweep_tokens]
-    assert best_rate(STUDY, ADAMW, [*only_swept, longer]) == swept
-    assert best_rate(STUDY, ADAMW, [longer]) is None
-    lowest = rate_at(ADAMW, -2)
-    for loss, best in ((0.8, lowest), (1.0, swept)):  # towards the sweep's best it gets worse, or better
-        whole = [longer, result_of(STUDY.final_run(ADAMW, lowest, 1, STUDY.nodes), loss)]
-        assert best_rate(STUDY, ADAMW, [*only_swept, *whole]) == best
-
-
-def test_a_rate_that_diverges_is_never_the_best() -> None:
-    losses = dict(zip((rate_at(ADAMW, offset) for offset in (-1, 0, 1)), (2.0, 1.9, math.nan), strict=True))
-    assert sweep_rates(losses, ARMS[ADAMW].rate) == ([], ARMS[ADAMW].rate)
-
-
 def test_arms_without_a_centre_run_on_every_seed_and_only_with_numbers_of_nodes_that_make_sense() -> None:
     """Of 16 samples, 16 nodes have one each, which has no halves; and one node has nobody to mix with."""
     study = replace(STUDY, arms=GOSSIP_ARMS, other_nodes=(16, 1))
@@ -115,33 +90,6 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
     assert (four.times_fewer, sixteen.times_fewer) == (12 / 0.0075, 15 / 0.0075)
 
 
-def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
-    def summary(losses: dict[int, float]) -> ArmSummary:
-        runs = (Run("adamw", 2e-3, seed, 4, 4096) for seed in losses)
-        return ArmSummary("adamw", 4, tuple(result_of(run, losses[run.seed]) for run in runs))
-
-    three = summary({1: 1.0, 2: 2.0, 3: 3.0})
-    assert summary({1: 1.1}).relative_loss(three) == pytest.approx(0.1)
-    assert summary({2: 2.2, 3: 3.3, 4: 9.0}).relative_loss(three) == pytest.approx(0.1)
-    assert summary({4: 1.0}).relative_loss(three) is None
-
-
-def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_path: Path) -> None:
-    """AdamW has a loss of 1 for each sample of the batch, and all others are 1% above; so a wrong baseline shows."""
-    for one in SCALINGS:
-        for study in {one.study, one.baseline}:
-            for result in completed(study, dict.fromkeys(study.arms, 0)):
-                above = 1.0 if result.run.arm == ADAMW else 1.01
-                loss = study.size.samples * above * result.loss
-                append(tmp_path / RESULTS, replace(result, loss=loss, settings=ARMS[result.run.arm].settings))
-    for arm, nodes in ((DEFAULT, "1 4 8 16 64 1 4 16"), ("gossip-sign-noise", "16")):
-        rows = [line.split(" | ") for line in scaling_page(tmp_path).splitlines() if f" | {arm} | " in line]
-        final = [row for row in rows if len(row) == 11]
-        assert [row[0].strip("| ") for row in final] == nodes.split()
-        assert all(row[6] == "+1.00%" for row in final)
-    assert "still to be made" not in scaling_page(tmp_path)
-
-
 @pytest.mark.timeout(600)  # trainings in processes that import torch
 def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) -> None:
     """Real processes and real training: stopped after one result, continued, and one run repeated.
@@ -163,14 +111,6 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
     again = train(first.run)
     assert again.curve == first.curve
     assert 0 < first.up < first.down
-
-
-def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
-    run = TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate)
-    for number, text in enumerate("cd"):
-        append(tmp_path / RESULTS, replace(result_of(replace(run, seed=number), 2.0), corpus=text * 64))
-    with pytest.raises(StudyError, match="another --into"):
-        results_in(tmp_path, TINY)
 
 
 def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ else is a find.
     target         a parser, its typed errors, valid inputs, and its memory bound
     targets        the list of all targets: `payload_targets`, `message_targets`, `file_targets`
     mutations      damages inputs by their format, so that the checks behind the first one are reached too
-    coverage       tells which inputs reach new lines of code
-    parsers        runs targets in this process, and keeps the inputs that reach new code
+    parsers        runs targets in this process, and keeps the inputs that are refused in a new way
+    wire           fuzzes real processes over real sockets
     corpus         inputs that are kept; `make test-all` replays them
 """

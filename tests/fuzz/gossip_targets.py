@@ -8,8 +8,7 @@ import msgpack
 import numpy as np
 import torch
 
-from fuzz.mutations import damage_bytes
-from fuzz.payload_mutations import damage_payload
+from fuzz.mutations import damage_bytes, damage_msgpack
 from fuzz.target import Target
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import PayloadError
@@ -89,7 +88,7 @@ def _edge_target() -> Target:
         assert found.waiting <= HELD_MAX, "messages that wait"
         assert bool(found.theirs.flat.isfinite().all()), "a copy is not finite"
 
-    return Target("edge", read, [packed(one) for one in valid], damage_payload, check, (PayloadError,))
+    return Target("edge", read, [packed(one) for one in valid], damage_msgpack, check, (PayloadError,))
 
 
 def packed(messages: list[Message]) -> bytes:
@@ -138,7 +137,7 @@ def _arc_target() -> Target:
         assert bool(found.x.isfinite().all()), "a parameter is not finite"
 
     return Target(
-        "arc", read, [bytes(msgpack.packb(fields)) for fields in valid], damage_payload, check, (PayloadError,)
+        "arc", read, [bytes(msgpack.packb(fields)) for fields in valid], damage_msgpack, check, (PayloadError,)
     )
 
 

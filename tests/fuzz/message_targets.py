@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from rich.console import Console
 
 from fuzz.messages import damage_of
+from fuzz.right_requests import HASH, PART, right_requests
 from fuzz.target import Target
 from support.small import random_replica, shapes_contract
 from thinwire_coordinator.cli.status import table
@@ -28,23 +29,24 @@ from thinwire_proto.errors import ContractError, ThinwireError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen, choose
+from thinwire_proto.wire.negotiation import PROTOCOL, check_chosen, choose
 from thinwire_proto.wire.rows import Counted, Row
 
 REFUSALS = (ThinwireError, DecodeError)
-HASH = bytes(range(32))
 ROW = Row(3, 4, 1, 2**64 - 1, 17, HASH, 99, (Counted("n" * 32, HASH, 8, 8),), HASH, extras={"a": [1, "b"]})
 NODE_ID = "0123456789abcdef" * 2
 
 
 def message_targets() -> list[Target]:
     """Requests as the coordinator reads them, and replies as a node reads them."""
+    proof = {"public_key": HASH, "token": HASH[:16], "challenge": HASH, "signature": HASH * 2}
+    right = right_requests(b"", proof)
     return [
-        _target("join request", _join_request(), _join),
-        _target("contribution part", _contribution_part(), _contribute),
-        _target("evaluated request", pb.EvaluatedRequest(part=_part(), loss=2.5), _evaluated),
-        _target("leave request", pb.LeaveRequest(trained_through=7), _leave),
-        _target("blob request", pb.BlobRequest(hash=HASH, offset=5), lambda request: request.hash.hex()),
+        _target("join request", right["Join"], _join),
+        _target("contribution part", right["Contribute"], _contribute),
+        _target("evaluated request", right["Evaluated"], _evaluated),
+        _target("leave request", right["Leave"], _leave),
+        _target("blob request", right["Blob"], lambda request: request.hash.hex()),
         _target("join reply", _join_reply(), _admission),
         _target("announcement", _announcement(), _announced),
         _target("receipt", _receipt(), node.outcome),
@@ -70,22 +72,6 @@ def small_replica() -> Replica:
     return random_replica(shapes_contract())
 
 
-def _join_request() -> pb.JoinRequest:
-    return pb.JoinRequest(
-        protocol=PROTOCOL,
-        protocol_oldest=OLDEST_SPOKEN,
-        name="anna",
-        head_step=3,
-        head_hash=HASH,
-        replica_step=3,
-        momentum=pb.KeptMomentum(trained_through=5, sent_since=[HASH]),
-        public_key=HASH,
-        token=HASH[:16],
-        challenge=HASH,
-        signature=HASH * 2,
-    )
-
-
 def _join(request: pb.JoinRequest) -> None:
     choose(request.protocol, request.protocol_oldest)
     node = PublicKey(request.public_key).node_id
@@ -98,22 +84,6 @@ def _join(request: pb.JoinRequest) -> None:
     leases.grant(node, 8, 0)
     leases.resume(node, offered.trained_through if offered else None)
     coordinator.replica_step(request)
-
-
-def _contribution_part() -> pb.ContributionPart:
-    header = pb.ContributionHeader(
-        term=1,
-        round=2,
-        step=3,
-        fingerprint=4,
-        samples=8,
-        loss=2.5,
-        payload_bytes=100,
-        base_step=3,
-        trained_through=7,
-        signature=HASH * 2,
-    )
-    return pb.ContributionPart(header=header, data=b"payload")
 
 
 def _contribute(part: pb.ContributionPart) -> None:
@@ -142,10 +112,6 @@ def _leave(request: pb.LeaveRequest) -> None:
     leases.packed()
 
 
-def _part() -> pb.EvaluationPart:
-    return pb.EvaluationPart(step=3, name="held_out", start=0, count=4, spread=16)
-
-
 def _join_reply() -> pb.JoinReply:
     return pb.JoinReply(contract=small_replica().contract.written, session="s" * 32, step=3, protocol=PROTOCOL)
 
@@ -170,7 +136,7 @@ def _announcement() -> pb.Announcement:
         lease=runs,
         text="text",
         clock_us=10**9,
-        evaluate=[_part()],
+        evaluate=[PART],
         upcoming=runs,
         evaluating=3,
     )

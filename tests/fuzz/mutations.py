@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import msgpack
+import zstandard
 
 from thinwire_proto.contract import canonical_json
 
@@ -23,6 +24,7 @@ NUMBERS = (
 )
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 5e-324, 1e38, 1e308, float("inf"), float("-inf"), float("nan"))
 TEXTS = ("", " ", "a", "../../etc/passwd", "\x00", "\x1b[2J", "[/bold]", "\u202e", "é", "a" * 300, "%s%n", "{}", "-1")
+CONTENT_BYTES_MAX = 1 << 20
 PLAIN: tuple[object, ...] = (*NUMBERS, *FLOATS, *TEXTS, b"", b"\0", b"\xff" * 33, None, True, False, [], {}, [[]])
 
 
@@ -82,10 +84,26 @@ def _other(rng: Random, value: Any, plain: tuple[object, ...]) -> Any:
     if isinstance(value, str) and kind <= 2:
         return value[: rng.randrange(len(value) + 1)] + rng.choice(TEXTS)
     if isinstance(value, bytes) and kind <= 2:
-        return damage_bytes(rng, value, [value])
+        return _other_frame(rng, value) or damage_bytes(rng, value, [value])
     if kind == 5:
         return [value] if rng.random() < 0.8 else nested(rng)
     return rng.choice(plain)
+
+
+def _other_frame(rng: Random, frame: bytes) -> bytes:
+    """A zstandard frame with other contents, so that later checks are reached too; empty if it is none."""
+    try:
+        if zstandard.get_frame_parameters(frame).content_size > CONTENT_BYTES_MAX:
+            return b""  # it would be allocated at once
+        content = bytearray(zstandard.ZstdDecompressor().decompress(frame, max_output_size=CONTENT_BYTES_MAX))
+    except zstandard.ZstdError:
+        return b""
+    for _ in range(rng.randrange(1, 4)):
+        if content:
+            content[rng.randrange(len(content))] = rng.choice([0, 1, 63, 64, 254, 255, rng.randrange(256)])
+    if rng.random() < 0.2:
+        content += bytes(rng.randrange(3000))
+    return zstandard.ZstdCompressor().compress(bytes(content))
 
 
 def nested(rng: Random) -> list[Any]:

@@ -1,8 +1,9 @@
-"""Runs targets in this process. Inputs that reach new code are damaged further, and can be kept."""
+"""Runs targets in this process. Inputs that are refused in a new way are damaged further, and can be kept."""
 
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzz import corpus
-from fuzz.coverage import Coverage
-from fuzz.target import FuzzFailure, Target, Tried, try_one, try_one_traced
+from fuzz.target import Target, Tried, try_one, try_one_traced
 
 MEASURED_EVERY = 32
 """Of how many inputs the memory of one is measured."""
+EACH_AT_LEAST = 60
 LIVE_MAX = 400
 """Inputs of a target that are damaged further."""
 PROGRESS_EVERY_S = 10.0
@@ -41,11 +42,9 @@ class Tally:
 @dataclass
 class Summary:
     seconds: float = 0.0
-    lines: int = 0
+    refusals: int = 0
     kept: int = 0
     tried: dict[str, Tally] = field(default_factory=dict)
-    finds: dict[str, str] = field(default_factory=dict)
-    """The first find of each target and type of error."""
 
     @property
     def inputs(self) -> int:
@@ -55,9 +54,9 @@ class Summary:
         rows = [f"{name:<30} {tally}" for name, tally in self.tried.items()]
         total = (
             f"{self.inputs:,} inputs in this process in {self.seconds:.0f} s: nothing but typed errors; "
-            f"{self.lines:,} lines of thinwire reached, {self.kept} inputs kept"
+            f"{self.refusals:,} kinds of refusal, {self.kept} inputs kept"
         )
-        return "\n".join([*rows, *(f"FOUND {text}" for text in self.finds.values()), total])
+        return "\n".join([*rows, total])
 
 
 def fuzz(
@@ -67,56 +66,53 @@ def fuzz(
     *,
     until: float = float("inf"),
     keep_in: Path | None = None,
-    go_on: bool = False,
-    equal_time: bool = False,
 ) -> Summary:
-    """Try inputs on the targets in turn, up to a number or a time.monotonic().
+    """Try inputs on the targets, up to a number or a time.monotonic(). Raises FuzzFailure at the first find.
 
-    Raises FuzzFailure at the first find, unless `go_on`. keep_in: a folder for the inputs that reach new code.
-    equal_time: the targets share the time, not the inputs, so that slow ones do not take most of it."""
+    After EACH_AT_LEAST inputs each, the targets share the time, so that slow ones do not take most of it. keep_in: a
+    folder for the inputs that are refused in a new way."""
     rng, began, printed = random.Random(seed), time.monotonic(), time.monotonic()
     summary = Summary(tried={target.name: Tally() for target in targets})
     live = {target.name: [*target.valid, *corpus.kept(target.name)] for target in targets}
-    coverage, spent = Coverage(), dict.fromkeys(live, 0.0)
-    try:
-        for target in targets:
-            for data in live[target.name]:
-                coverage.ran(lambda target=target, data=data: _attempt(target, data, summary, go_on))  # type: ignore[misc]
-        for number in range(inputs):
-            started = time.perf_counter()
-            target = min(targets, key=lambda one: spent[one.name]) if equal_time else targets[number % len(targets)]
-            data = target.damaged(rng, live[target.name])
-            if coverage.ran(lambda: _attempt(target, data, summary, go_on)):  # noqa: B023 - it runs at once
-                _remember(live[target.name], data, rng)
-                summary.kept += keep_in is not None and corpus.keep(target.name, data, keep_in)
-            spent[target.name] += time.perf_counter() - started
-            if time.monotonic() > until:
-                break
-            if sys.stderr.isatty() and time.monotonic() - printed > PROGRESS_EVERY_S:
-                printed = time.monotonic()
-                print(f"{number + 1:,} inputs", end="\r", file=sys.stderr, flush=True)
-    finally:
-        coverage.close()
-    summary.seconds, summary.lines = time.monotonic() - began, len(coverage.lines)
+    spent, seen = dict.fromkeys(live, 0.0), set[tuple[str, str, str]]()
+    for target in targets:
+        for data in live[target.name]:
+            _try(target, data, summary, seen)
+    for number in range(inputs):
+        started = time.perf_counter()
+        in_turn = number < EACH_AT_LEAST * len(targets)
+        target = targets[number % len(targets)] if in_turn else min(targets, key=lambda one: spent[one.name])
+        data = target.damaged(rng, live[target.name])
+        if _try(target, data, summary, seen):
+            _remember(live[target.name], data, rng)
+            summary.kept += keep_in is not None and corpus.keep(target.name, data, keep_in)
+        spent[target.name] += time.perf_counter() - started
+        if time.monotonic() > until:
+            break
+        if sys.stderr.isatty() and time.monotonic() - printed > PROGRESS_EVERY_S:
+            printed = time.monotonic()
+            print(f"{number + 1:,} inputs", end="\r", file=sys.stderr, flush=True)
+    summary.seconds, summary.refusals = time.monotonic() - began, len(seen)
     return summary
 
 
-def _attempt(target: Target, data: bytes, summary: Summary, go_on: bool) -> None:
+def _try(target: Target, data: bytes, summary: Summary, seen: set[tuple[str, str, str]]) -> bool:
+    """Try an input. Returns whether it was refused in a new way."""
     tally = summary.tried[target.name]
-    try:
-        if tally.inputs % MEASURED_EVERY == 0:
-            found = try_one_traced(target, data)
-            tally.memory = max(tally.memory, found.memory / target.memory_max)
-        else:
-            found = try_one(target, data)
-    except FuzzFailure as failure:
-        if not go_on:
-            raise
-        summary.finds.setdefault(f"{target.name}{failure.__cause__!r:.40}", str(failure)[:2000])
-        found = Tried("a find")
+    found: Tried
+    if tally.inputs % MEASURED_EVERY == 0:
+        found = try_one_traced(target, data)
+        tally.memory = max(tally.memory, found.memory / target.memory_max)
+    else:
+        found = try_one(target, data)
     tally.read += found.read
-    if not found.read:
-        tally.refused[found.refusal] += 1
+    if found.read:
+        return False
+    tally.refused[found.refusal] += 1
+    kind = (target.name, found.refusal, re.sub(r"[0-9a-f]+", "#", found.text)[:80])
+    is_new = kind not in seen
+    seen.add(kind)
+    return is_new
 
 
 def _remember(live: list[bytes], data: bytes, rng: random.Random) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.payload_mutations import damage_payload
+from fuzz.mutations import damage_msgpack
 from fuzz.target import Target
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude, Parameter
 from thinwire_proto.errors import PayloadError
@@ -95,7 +95,7 @@ def _target(
         written = write(found)
         assert write(read(written)) == written, "it changes when written and read again"
 
-    return Target(name, read, valid, damage_payload, checked, (PayloadError,), memory_max)
+    return Target(name, read, valid, damage_msgpack, checked, (PayloadError,), memory_max)
 
 
 def write_votes(votes: Votes) -> bytes:

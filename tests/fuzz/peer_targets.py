@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 
 from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
-from fuzz.payload_mutations import damage_payload
+from fuzz.mutations import damage_msgpack
 from fuzz.target import Target
 from thinwire_node.gossip.lines.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
 from thinwire_node.gossip.lines.framing import Framing
@@ -111,5 +111,5 @@ def _reports_target() -> Target:
             assert len(one.hash) == len(HASH), "hash"
 
     return Target(
-        "beat", decode_reports, [encode_reports(reports) for reports in valid], damage_payload, check, (PayloadError,)
+        "beat", decode_reports, [encode_reports(reports) for reports in valid], damage_msgpack, check, (PayloadError,)
     )

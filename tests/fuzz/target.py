@@ -7,7 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from types import FrameType
 
@@ -43,7 +43,6 @@ class Target:
     check: Callable[[object], None] = lambda found: None
     refusals: tuple[type[Exception], ...] = (ThinwireError,)
     memory_max: int = MEMORY_MAX
-    dictionary: list[object] = field(default_factory=list)
 
     def damaged(self, rng: Random, corpus: list[bytes]) -> bytes:
         return self.damage(rng, rng.choice(corpus), corpus)
@@ -51,10 +50,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Tried:
-    """The outcome of an input. refusal: the type of the error; empty if it was read. memory: in bytes, if measured."""
+    """The outcome of an input. refusal: the type of the error; empty if it was read. text: of the error. memory: in
+    bytes, if measured."""
 
     refusal: str = ""
     memory: int = 0
+    text: str = ""
 
     @property
     def read(self) -> bool:
@@ -90,7 +91,7 @@ def _try(target: Target, data: bytes, traced: bool) -> Tried:
             if memory <= target.memory_max:
                 target.check(found)
     except target.refusals as refusal:
-        return Tried(type(refusal).__name__, memory)
+        return Tried(type(refusal).__name__, memory, str(refusal))
     except AssertionError as error:
         raise FuzzFailure(f"{target.name}: the result cannot be used: {error}: from {data.hex()}") from error
     except Exception as error:

@@ -43,7 +43,7 @@ from thinwire_proto.exact.votes import merge
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    return run_ranks(str(tmp_path_factory.mktemp("ranks") / "store"))
+    return run_ranks(tmp_path_factory.mktemp("ranks"))
 
 
 def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.blob_server import BlobServer, blob_server
 from support.disks import fill, make_room, small_disk
+from support.file_server import FileServer, serving
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
@@ -26,9 +26,9 @@ SILENT_S = 0.3
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[BlobServer]:
+def server(tmp_path: Path) -> Iterator[FileServer]:
     (tmp_path / "served").mkdir()
-    with blob_server(tmp_path / "served") as found:
+    with serving(tmp_path / "served") as found:
         yield found
 
 
@@ -74,7 +74,7 @@ def fetcher(tmp_path: Path, urls: list[str], swarm: Swarm, bytes_max: int = 1 <<
     return BlobFetcher(cache, urls, swarm.blob, random.Random(1), Record(), own)
 
 
-async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: BlobServer) -> None:
+async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: FileServer) -> None:
     blob, swarm = blob_in(server.folder), Swarm()
     found = fetcher(tmp_path, [server.url + "/"], swarm)
     await found.fetch([blob, blob])
@@ -98,7 +98,7 @@ async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: Blob
 )
 async def test_a_bad_address_is_named_and_the_swarm_gives_the_blob(
     tmp_path: Path,
-    server: BlobServer,
+    server: FileServer,
     fault: str,
     says: str,
     caplog: pytest.LogCaptureFixture,
@@ -117,7 +117,7 @@ async def test_a_bad_address_is_named_and_the_swarm_gives_the_blob(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_silent_address_is_asked_last_for_a_while(tmp_path: Path, server: BlobServer) -> None:
+async def test_a_silent_address_is_asked_last_for_a_while(tmp_path: Path, server: FileServer) -> None:
     one, two = blob_in(server.folder, 1), blob_in(server.folder, 2)
     server.fault = "stall"
     found = fetcher(tmp_path, [server.url], Swarm(server.folder))
@@ -125,7 +125,7 @@ async def test_a_silent_address_is_asked_last_for_a_while(tmp_path: Path, server
     assert server.asked == [(one.hash, 0)]
 
 
-async def test_a_download_that_broke_off_is_continued(tmp_path: Path, server: BlobServer) -> None:
+async def test_a_download_that_broke_off_is_continued(tmp_path: Path, server: FileServer) -> None:
     blob = blob_in(server.folder)
     server.fault = "truncate"
     with pytest.raises(BlobUnavailable, match="this coordinator does not have the blob"):
@@ -136,7 +136,7 @@ async def test_a_download_that_broke_off_is_continued(tmp_path: Path, server: Bl
     assert server.asked[-1] == (blob.hash, 262_500)
 
 
-async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path: Path, server: BlobServer) -> None:
+async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path: Path, server: FileServer) -> None:
     blob = blob_in(server.folder)
     found = fetcher(tmp_path, [server.url], Swarm())
     found.cache.part(blob).write_bytes(b"x" * 1000)
@@ -144,7 +144,15 @@ async def test_a_part_that_is_no_beginning_of_the_blob_is_fetched_anew(tmp_path:
     assert server.asked == [(blob.hash, 1000), (blob.hash, 0)]
 
 
-async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: BlobServer) -> None:
+@pytest.mark.parametrize("url", ["file:///etc", "ftp://127.0.0.1/x", "data:text/plain,"])
+async def test_other_schemes_are_never_read(tmp_path: Path, url: str) -> None:
+    (tmp_path / "served").mkdir()
+    blob = blob_in(tmp_path / "served")
+    with pytest.raises(BlobUnavailable, match="a node never reads addresses of"):
+        await fetcher(tmp_path, [url], Swarm()).fetch([blob])
+
+
+async def test_a_full_disk_gives_up_old_blobs_first_and_then_says_so(tmp_path: Path, server: FileServer) -> None:
     one, two = blob_in(server.folder, 1, 1 << 20), blob_in(server.folder, 2, 1 << 20)
     with small_disk(tmp_path / "cache", 3):
         found = fetcher(tmp_path, [server.url], Swarm())

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.blob_server import BlobServer, blob_server
 from support.certificates import certificate
+from support.file_server import FileServer, serving
 from thinwire_node.data_addresses import LOOPBACK, PUBLIC, DataAddresses, read_networks
 from thinwire_node.session.download import SourceFailed, SourceRefused, download
 from thinwire_proto.blobs import Blob
@@ -31,14 +31,14 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[BlobServer]:
+def server(tmp_path: Path) -> Iterator[FileServer]:
     (tmp_path / "served").mkdir()
-    with blob_server(tmp_path / "served") as found:
+    with serving(tmp_path / "served") as found:
         yield found
 
 
 @pytest.fixture
-def blob(server: BlobServer) -> Blob:
+def blob(server: FileServer) -> Blob:
     data = random.Random(1).randbytes(50_000)
     found = Blob(hashlib.sha256(data).hexdigest(), len(data))
     (server.folder / found.hash).write_bytes(data)
@@ -53,7 +53,7 @@ async def fetch(url: str, blob: Blob, folder: Path, allowed: DataAddresses) -> b
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.0.0.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost"])
 async def test_another_spelling_of_the_own_machine_changes_nothing(
-    server: BlobServer, blob: Blob, tmp_path: Path, host: str
+    server: FileServer, blob: Blob, tmp_path: Path, host: str
 ) -> None:
     allowed = DataAddresses(schemes=frozenset({"http"}))
     with pytest.raises(SourceFailed, match=r"no address of the public internet|no connection"):
@@ -62,11 +62,11 @@ async def test_another_spelling_of_the_own_machine_changes_nothing(
 
 
 async def test_a_redirect_to_the_own_machine_is_refused(
-    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A public server, played by a second server on a network that is allowed, leads to 127.0.0.1."""
     (tmp_path / "public").mkdir()
-    with blob_server(tmp_path / "public") as public:
+    with serving(tmp_path / "public") as public:
         port = public.server_address[1]
         public.faults[blob.hash] = f"redirect:{server.url}/{blob.hash}"
         resolve(monkeypatch, {NAME: "127.0.0.1"})
@@ -97,7 +97,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, names: dict[str, str | list[str]]) 
 
 
 async def test_a_name_that_leads_elsewhere_at_the_next_look_up_gains_nothing(
-    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thinwire_node.session.download.FETCH_SILENT_S", 0.3)
     asked = resolve(monkeypatch, {NAME: ["192.0.2.1", "127.0.0.1"]})  # the first is for documentation: nobody answers
@@ -111,7 +111,7 @@ async def test_a_name_that_leads_elsewhere_at_the_next_look_up_gains_nothing(
 
 
 async def test_each_address_of_a_name_is_checked(
-    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name has several addresses. Those that are refused are not tried, and the others are."""
     real, answers = socket.getaddrinfo, ["64:ff9b:1::7f00:1", "127.0.0.2", "::127.0.0.1", "127.0.0.1"]
@@ -131,7 +131,7 @@ async def test_each_address_of_a_name_is_checked(
 
 
 async def test_https_checks_the_certificate_of_the_name(
-    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, chain = certificate(tmp_path, NAME)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

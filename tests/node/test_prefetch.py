@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.blob_server import BlobServer, blob_server
+from support.file_server import FileServer, serving
 from support.token_folder import write_tokens
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
@@ -39,16 +39,16 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[BlobServer]:
+def server(tmp_path: Path) -> Iterator[FileServer]:
     (tmp_path / "prepared").mkdir()
-    with blob_server(tmp_path / "prepared" / BLOBS_FOLDER) as found:
+    with serving(tmp_path / "prepared" / BLOBS_FOLDER) as found:
         yield found
 
 
 class Node:
     """The data of a node: everything below its training loop."""
 
-    def __init__(self, folder: Path, manifest: Manifest, server: BlobServer, bytes_max: int = 1 << 20, **data: Any):
+    def __init__(self, folder: Path, manifest: Manifest, server: FileServer, bytes_max: int = 1 << 20, **data: Any):
         self.record, self.now, self.lease = Record(), 0.0, Lease()
         self.link_lost = False
         self.changed = asyncio.Event()
@@ -90,7 +90,7 @@ def names(node: Node) -> list[str]:
     return [path.name for path in node.fetcher.cache.folder.glob("*")]
 
 
-async def test_a_lease_and_what_comes_after_it_are_fetched_in_order(tmp_path: Path, server: BlobServer) -> None:
+async def test_a_lease_and_what_comes_after_it_are_fetched_in_order(tmp_path: Path, server: FileServer) -> None:
     manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 20})
     node = Node(tmp_path, manifest, server)
     task = asyncio.ensure_future(node.prefetch.run())
@@ -104,7 +104,7 @@ async def test_a_lease_and_what_comes_after_it_are_fetched_in_order(tmp_path: Pa
 
 
 async def test_in_a_mixture_only_the_samples_of_a_missing_shard_are_passed_over(
-    tmp_path: Path, server: BlobServer
+    tmp_path: Path, server: FileServer
 ) -> None:
     manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8, "code": [TOKENS]})
     node = Node(tmp_path, manifest, server, weights={"text": 3.0, "code": 1.0})
@@ -135,7 +135,7 @@ async def test_in_a_mixture_only_the_samples_of_a_missing_shard_are_passed_over(
 
 
 async def test_a_cache_smaller_than_a_shard_is_slow_but_does_not_stop_training(
-    tmp_path: Path, server: BlobServer
+    tmp_path: Path, server: FileServer
 ) -> None:
     manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8, "code": [TOKENS] * 2})
     node = Node(tmp_path, manifest, server, bytes_max=10, weights={"text": 1.0, "code": 1.0})
@@ -151,7 +151,7 @@ async def test_a_cache_smaller_than_a_shard_is_slow_but_does_not_stop_training(
     task.cancel()
 
 
-async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path, server: BlobServer) -> None:
+async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path, server: FileServer) -> None:
     manifest = write_tokens(tmp_path / "prepared", {"text": [TOKENS] * 8})
     node = Node(tmp_path, manifest, server)
     server.fault, node.link_lost = "missing", True
@@ -166,7 +166,7 @@ async def test_nothing_is_skipped_because_the_coordinator_is_away(tmp_path: Path
     task.cancel()
 
 
-async def with_base(folder: Path, server: BlobServer, shards: int) -> tuple[Node, asyncio.Task[None]]:
+async def with_base(folder: Path, server: FileServer, shards: int) -> tuple[Node, asyncio.Task[None]]:
     """A node that fetches. Its model needs a blob as large as two shards, beside which it may keep so many shards."""
     manifest = write_tokens(folder / "prepared", {"text": [TOKENS] * 8}, {"text": [TOKENS]})
     node = Node(folder, manifest, server, bytes_max=(2 + shards) * SIZE)
@@ -180,7 +180,7 @@ async def with_base(folder: Path, server: BlobServer, shards: int) -> tuple[Node
     return node, task
 
 
-async def test_held_out_shards_leave_room_to_train(tmp_path: Path, server: BlobServer) -> None:
+async def test_held_out_shards_leave_room_to_train(tmp_path: Path, server: FileServer) -> None:
     node, task = await with_base(tmp_path, server, shards=1)
     asked = list(server.asked)
     with pytest.raises(BlobUnavailable, match="the cache has no room for it beside the next shard to train on"):

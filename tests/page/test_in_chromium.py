@@ -6,30 +6,21 @@ The tests that one worker runs share a swarm and a browser. The last browser tes
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from support.accessibility import serious
-from support.chromium import IN_CHROMIUM
+from support.chromium import IN_CHROMIUM, serious
 from support.crowded_page import MEMBERS, NAME, CrowdedCoordinator, Line, Open
 from support.real import real_swarm, until
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 
-LOADED_MS = 1000
-LOADS = 15
-"""One of so many must be fast, because other tests use the same processors, and all members contribute at once."""
-LOAD_EVERY_S = 0.5
 DETAILS_BYTES_MAX = 16_000
 MESSAGE_BYTES_MAX = 2_000
 
@@ -52,19 +43,6 @@ def line(watched: CrowdedCoordinator) -> Iterator[Line]:
 @pytest.fixture(scope="module")
 def light(watched: CrowdedCoordinator, browser: Browser) -> Open:
     return Open(browser, watched.address)
-
-
-def test_it_loads_within_a_second(watched: CrowdedCoordinator, light: Open) -> None:
-    """Loading ends when figures, charts and the table are drawn, on the browser's clock."""
-    taken: list[float] = []
-    while len(taken) < LOADS and not any(one < LOADED_MS for one in taken):
-        time.sleep(LOAD_EVERY_S if taken else 0)
-        light.page.reload()
-        until(lambda: light.page.evaluate("performance.getEntriesByName('shown').length"), "the page is drawn")
-        taken.append(light.page.evaluate("performance.getEntriesByName('shown')[0].startTime"))
-        assert light.page.locator("#node-table tbody tr").count() == 15
-        assert light.page.locator("#loss-chart path.line").count() >= 1
-    assert min(taken) < LOADED_MS, taken
 
 
 def test_figures_change_without_a_reload(light: Open) -> None:
@@ -218,14 +196,6 @@ def test_a_run_that_has_diverged_shows_no_old_loss(watched: CrowdedCoordinator, 
     context.close()
 
 
-def test_a_failed_request_for_the_curves_is_repeated(watched: CrowdedCoordinator, browser: Browser) -> None:
-    opened = Open(browser, watched.address)
-    opened.page.route("**/api/history?**", lambda route: route.abort(), times=1)
-    opened.page.reload()
-    expect(opened.page.locator("#loss-chart path.line").first).to_be_attached()
-    opened.context.close()
-
-
 def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, browser: Browser, line: Line) -> None:
     opened = Open(browser, line.address)
     page, missed = opened.page, 4
@@ -243,24 +213,6 @@ def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, b
     until(lambda: opened.step > step + missed, "the page shows new steps", watched.coordinator)
     until(lambda: without_a_point() < missed, "the charts have the steps that the page missed", watched.coordinator)
     opened.context.close()
-
-
-def test_ever_new_questions_are_refused_and_metrics_are_not(watched: CrowdedCoordinator) -> None:
-    def answer(path: str) -> int:
-        try:
-            with urlopen(f"{watched.address}{path}", timeout=10) as found:
-                return int(found.status)
-        except HTTPError as refused:
-            return refused.code
-
-    offset = itertools.count()
-    with ThreadPoolExecutor(8) as readers:
-
-        def one_is_refused() -> bool:
-            return 503 in readers.map(answer, [f"/api/status?nodes=200&offset={next(offset)}" for _ in range(200)])
-
-        until(one_is_refused, "a question is refused", watched.coordinator)
-        assert set(readers.map(answer, ["/metrics"] * 200)) == {200}
 
 
 def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
@@ -282,10 +234,3 @@ def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: Crowded
     assert after["tokens"] > before["tokens"]  # tokens of earlier terms still count
     mine = [error for error in light.errors if "Failed to load resource" not in error]
     assert mine == []  # the browser itself logs the failed requests
-
-
-def test_the_page_names_exactly_the_files_of_its_folder() -> None:
-    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/hall/web/static"
-    text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
-    named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))
-    assert named | {"index.html", "waiting.html", "organizer.html"} == {path.name for path in folder.iterdir()}

@@ -11,10 +11,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Page, expect
 
-from support.chromium import IN_CHROMIUM, PATIENCE_MS
+from support.chromium import IN_CHROMIUM, PATIENCE_MS, serious
 from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_coordinator.hall.access.organizer import FILE
 
@@ -62,11 +61,6 @@ def log_in(swarm: RealSwarm, page: Page) -> None:
     page.get_by_label("Secret").fill((swarm.state / FILE).read_text().strip())
     page.get_by_label("Secret").press("Enter")
     page.locator("#panel").wait_for()
-
-
-def serious(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [str(one["id"]) for one in found if one["impact"] in ("serious", "critical")]
 
 
 def ask(swarm: RealSwarm, path: str) -> tuple[int, bytes]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from support.accessibility import serious
-from support.chromium import IN_CHROMIUM
+from support.chromium import IN_CHROMIUM, serious
 from support.real import ended, real_swarm, run_text, until, without_a_centre
 
 STEPS = 12

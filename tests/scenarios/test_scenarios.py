@@ -13,7 +13,7 @@ from simulator import virtual_time
 from simulator.scenario import Scenario
 from simulator.scenario_numbers import BadScenario
 from simulator.world import Broken
-from support.modules import beside_the_tests
+from support.fork_server import beside_the_tests
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -40,7 +40,7 @@ def test_equal_seeds_give_equal_histories() -> None:
     """Each run has its own process, with different string hashes."""
     histories = {}
     for seed, hashing in ((1, 1), (1, 2), (2, 1)):
-        command = [sys.executable, "-m", "simulator", "--hours", "0.05", "--nodes", "20", "--churn", "20%"]
+        command = [sys.executable, "-m", "simulator", "--hours", "0.02", "--nodes", "12", "--churn", "20%"]
         environment = beside_the_tests() | {"PYTHONHASHSEED": str(hashing)}
         done = subprocess.run(
             [*command, "--seed", str(seed)], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -16,12 +16,8 @@ POINTS = {
     "the body is written": ("bodies", "put", "after"),
     "the row is about to be written": ("ledger", "append", "before"),
     "the row is in": ("ledger", "append", "after"),
-    "the update is about to go out": ("feed", "publish", "before"),
     "the update is out": ("feed", "publish", "on its way"),
-    "receipts are about to go out": ("intake", "close", "before"),
     "receipts are out": ("intake", "close", "on its way"),
-    "leases are about to be written": ("ledger", "record_leases", "before"),
-    "leases are written": ("ledger", "record_leases", "after"),
 }
 
 

@@ -6,14 +6,12 @@ which the real code then has to detect.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire_proto.contract import Contract
-from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 
 STATES_KEPT = 200
@@ -72,7 +70,3 @@ class SharedReplica(Replica):
 
     def _copied(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.tensors.items()}
-
-
-def load_shared(shared: SharedReplicas, contract: Contract, path: Path) -> SharedReplica:
-    return SharedReplica(shared, load_replica(contract, path))

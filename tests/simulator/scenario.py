@@ -104,8 +104,7 @@ class Scenario:
         names = [word for word in words.split() if "=" not in word]
         given = options([word for word in words.split() if "=" in word])
         drift = number(given.pop("drift", "0"))
-        fields = {"speed": "samples_s", "micro_batch": "micro_batch", "encode": "encode_s", "replay": "replay_s"}
-        fields["compute_max"] = "compute_share"
+        fields = {"speed": "samples_s", "micro_batch": "micro_batch", "compute_max": "compute_share"}
         amounts: dict[str, Any] = {fields[key]: number(value) for key, value in given.items()}
         amounts["micro_batch"] = int(amounts.get("micro_batch", Hardware.micro_batch))
         hardware = replace(Hardware(), **amounts)
@@ -157,7 +156,7 @@ class Scenario:
         await self.world.until(lambda: COMPARE[compare](figure(self.world, volunteer, what), number(value)), label)
 
     async def until_coordinator(self, state: str) -> None:
-        await self.world.until_any(
+        await self.world.until(
             lambda: (self.world.sim_coordinator is None) == (state == "dies"), f"the coordinator {state}"
         )
 
@@ -195,11 +194,9 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
         counts = sim_coordinator.swarm.hall.counts
         figures: dict[str, Callable[[], float]] = {
             "step": lambda: sim_coordinator.swarm.feed.step,
-            "round": lambda: world.round,
             "voids": lambda: sim_coordinator.state.ledger.rounds_void,
             "term": lambda: sim_coordinator.swarm.view.term.number,
             "different": lambda: counts.fingerprints_different,
-            "free": lambda: sum(count for _, count in sim_coordinator.swarm.hall.leases.plain()[1]),
             "put_back_in_part": lambda: world.put_back_in_part,
             "active": lambda: sim_coordinator.swarm.view.active,
         }
@@ -213,7 +210,6 @@ def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
     work = work_of(volunteer.node) if volunteer.node else None
     figures: dict[str, Callable[[], float]] = {
         "failures": lambda: volunteer.failures,
-        "lives": lambda: volunteer.lives,
         "lost": lambda: world.living_coordinator().swarm.hall.counts.of(volunteer.state.node_id).lost,
         "nowhere": lambda: len(world.nowhere(volunteer)),
         "momentum": lambda: len(world.trainer(volunteer).holds()),

@@ -268,14 +268,6 @@ class World:
 
     # waiting
 
-    async def until_any(self, holds: Callable[[], bool], what: str) -> None:
-        """Like `until`, but does not need a coordinator."""
-        end = self.now + PATIENCE_S
-        while not holds():
-            if self.now > end:
-                raise Broken(f"waited {PATIENCE_S:,.0f} virtual seconds in vain: {what}")
-            await asyncio.sleep(0.1)
-
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Let time pass until a condition holds. Checks it every tenth of a second."""
         end = self.now + PATIENCE_S

@@ -203,16 +203,3 @@ class DirectedWorld(MemberWorld):
             if len(of) != 2
         ]
         return torch.stack([of[0] + of[1] for of in ends.values() if len(of) == 2]).sum(0), alone
-
-    def copies(self) -> tuple[int, list[str]]:
-        """The number of copies that both ends have brought equally far, and those among them that differ."""
-        compared, differing = 0, []
-        for number, node in self.nodes.items():
-            for peer, edge in node.member._copies.edges.items():
-                other = self.nodes[peer].member._copies.edges.get(number) if peer in self.nodes else None
-                if other is None or edge.own.sequence != other.theirs.sequence:
-                    continue
-                compared += 1
-                if edge.differences_found or not torch.equal(edge.own.flat, other.theirs.flat):
-                    differing.append(f"{number} for {peer}, message {edge.own.sequence}")
-        return compared, differing

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from deploy.local_swarm.processes import BIN
-from support.modules import TESTS, beside_the_tests
 
+TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = {"thinwire-coordinator": "thinwire_coordinator.__main__", "thinwire-node": "thinwire_node.__main__"}
 IMPORTED = (
     *PROGRAMS.values(),
@@ -129,6 +129,11 @@ def fork_server() -> ForkServer:
     server = ForkServer()
     atexit.register(server.close)
     return server
+
+
+def beside_the_tests() -> dict[str, str]:
+    """The environment for `python -m simulator` and the like, started in the repository's root."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
 
 
 def can_fork(command: Sequence[str]) -> bool:

@@ -20,10 +20,10 @@ from thinwire_proto.errors import ConfigError
 
 
 def by_hand(rank: int) -> Any:
-    """Training over one-way edges, and beside it the same steps of all ranks in this process by the formula of
-    push-sum, in float64. Returns for each topology the largest difference, and this rank's weight."""
+    """Training, and beside it the same steps of all ranks in this process by the formula of push-sum, in float64; with
+    edges both ways, all weights stay 1. Returns for each topology the largest difference, and this rank's weight."""
     found = []
-    for topology in (EXPONENTIAL, UNEVEN):
+    for topology in ("ring", EXPONENTIAL, UNEVEN):
         model = Network(seed=0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
         gossip = Gossip(model, optimizer, topology=topology)
@@ -125,18 +125,6 @@ def averaging(rank: int) -> Any:
     return after, bias, model.out.bias.item(), restored
 
 
-def skipping(rank: int) -> Any:
-    """Rank 1's scaler skips three steps. Returns steps, and the peers left out."""
-    model = Network(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    gossip = Gossip(model, optimizer, topology=EXPONENTIAL)
-    for step in range(12):
-        scaled_step(model, optimizer, scaler, rank, step, rank == 1 and step in {2, 3, 6})
-    gossip.finish()
-    return gossip.steps, gossip.stats()["left_out"]
-
-
 def ending_apart(rank: int) -> Any:
     """Rank 1 ends after three steps, when rank 3 has sent it a message of its fourth. Rank 2's scaler skips a step. The
     rate is 0, and biases differ. Returns this rank's weight and bias after `finish`."""
@@ -202,7 +190,6 @@ SCENES: tuple[Callable[[int], Any], ...] = (
     mean_stays,
     resuming,
     averaging,
-    skipping,
     ending_apart,
     starting,
     unlike,

@@ -1,4 +1,4 @@
-"""Runs ranks that gossip, as real processes with gloo: `python gossip_ranks.py FOLDER SCENES`, or `run_scenes`.
+"""Runs ranks as real processes with gloo: `python gossip_ranks.py FOLDER SCENES NUMBER`, or `run_scenes`.
 
 The program imports what the ranks need once, and forks them. Each rank plays all scenes of the module SCENES in turn,
 in FOLDER, and pickles what they return. A rank may kill itself; then its last scenes are missing.
@@ -29,20 +29,20 @@ STOPPED = "stopped"
 """The name of a file that is there once a rank has stopped itself. Whoever wakes the rank removes it."""
 
 
-def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:
+def run_scenes(folder: Path, scenes: str, ranks: int = RANKS) -> list[dict[str, Any]]:
     """What each rank's scenes returned, by the scene's name."""
-    done = run(["python", __file__, str(folder), scenes], folder, timeout_s=HANGS_AFTER_S + 10)
+    done = run(["python", __file__, str(folder), scenes, str(ranks)], folder, timeout_s=HANGS_AFTER_S + 10)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [folder / f"{rank}.pickle" for rank in range(RANKS)]
+    found = [folder / f"{rank}.pickle" for rank in range(ranks)]
     return [pickle.loads(path.read_bytes()) if path.exists() else {} for path in found]
 
 
 def main() -> None:
     warnings.simplefilter("default")
-    folder, name = Path(sys.argv[1]), sys.argv[2]
+    folder, name, ranks = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     module = importlib.import_module(name)
     importlib.import_module("torch._dynamo")  # the first optimizer imports it: 1.6 s, once and not in each rank
-    left = {_fork(rank, folder, module.SCENES) for rank in range(RANKS)}
+    left = {_fork(rank, ranks, folder, module.SCENES) for rank in range(ranks)}
     failed = False
     while left:
         pid, status = os.waitpid(-1, os.WUNTRACED)
@@ -54,14 +54,14 @@ def main() -> None:
     sys.exit(failed)
 
 
-def _fork(rank: int, folder: Path, scenes: Any) -> int:
+def _fork(rank: int, ranks: int, folder: Path, scenes: Any) -> int:
     pid = os.fork()
     if pid:
         return pid
     try:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+        dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=ranks)
         os.chdir(folder)
         found = {}
         for scene in scenes:

@@ -47,33 +47,6 @@ def unused(rank: int) -> Any:
     return found
 
 
-def by_hand(rank: int) -> Any:
-    """Gossip on a ring, and beside it the same steps of all ranks in this process by the formula. Returns the largest
-    difference."""
-    model = Network(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    gossip = Gossip(model, optimizer, topology="ring")
-    train(model, optimizer, rank, 0, 20)
-    models = [Network(seed=0) for _ in range(RANKS)]
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01) for one in models]
-    for step in range(20):
-        for node, (one, its) in enumerate(zip(models, optimizers, strict=True)):
-            its.zero_grad()
-            loss_of(one, node, step).backward()  # type: ignore[no-untyped-call]
-        if step:
-            matrix = torch.tensor(gossip.topology.at(step - 1).matrix(), dtype=torch.float32)
-            for tensors in zip(*(one.parameters() for one in models), strict=True):
-                if tensors[0].requires_grad:
-                    mixed = torch.tensordot(matrix, torch.stack([t.detach() for t in tensors]), 1)
-                    for tensor, value in zip(tensors, mixed, strict=True):
-                        tensor.data.copy_(value)
-        for its in optimizers:
-            its.step()
-    found = distance(values(model), values(models[rank]))
-    gossip.finish()
-    return found
-
-
 def averaging(rank: int) -> Any:
     """Returns: whether the block restores all bits, the mean's distance from that of all ranks' parameters, whether
     training then goes on as without it, and the error of a step inside."""
@@ -337,7 +310,6 @@ def at_odds(rank: int) -> Any:
 SCENES: tuple[Callable[[int], Any], ...] = (
     first_values,
     unused,
-    by_hand,
     averaging,
     averaging_behind,
     resuming,

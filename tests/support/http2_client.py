@@ -6,18 +6,20 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Iterable
 from types import TracebackType
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 CANCEL = 8
 INITIAL_WINDOW_SIZE = 4
 WINDOW_MAX = (1 << 31) - 1
 WINDOW_DEFAULT = (1 << 16) - 1
-SHORT = 127
 HEAD_BYTES = 9
 CONNECT_S = 10.0
+
+Header = tuple[bytes, bytes]
 
 
 class Http2Client:
@@ -34,26 +36,20 @@ class Http2Client:
             first += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", window - WINDOW_DEFAULT))
         self.socket.sendall(first + frame(SETTINGS, ACK, 0))
 
-    def open(self, call: str, *headers: tuple[bytes, bytes]) -> int:
+    def open(self, call: str, *headers: Header) -> int:
         """Open a stream for a call of the swarm (its short name, or /SERVICE/CALL), and return its number."""
         path = call if call.startswith("/") else f"/thinwire.v1.Swarm/{call}"
+        return self.open_path(path.encode(), *headers)
+
+    def open_path(self, path: bytes, *headers: Header) -> int:
+        """Open a stream for a call of any path."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        fields = [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", path.encode()),
-            (b":authority", b"thinwire"),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-            *headers,
-        ]
-        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
-        self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block))
+        self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block([*call_headers(path), *headers])))
         return stream
 
     def send(self, stream: int, message: bytes, *, last: bool = True) -> None:
         """Send a whole gRPC message of up to 16 kB."""
-        self.send_raw(stream, b"\0" + struct.pack(">I", len(message)) + message, last=last)
+        self.send_raw(stream, prefixed(message), last=last)
 
     def send_raw(self, stream: int, data: bytes, *, last: bool = False) -> None:
         self.socket.sendall(frame(DATA, END_STREAM if last else 0, stream, data))
@@ -89,17 +85,43 @@ def closed_within(connection: socket.socket, patience_s: float) -> bool:
     return True
 
 
+def call_headers(path: bytes) -> list[Header]:
+    """The headers of a gRPC call."""
+    return [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b":authority", b"thinwire"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
+
+
+def prefixed(message: bytes) -> bytes:
+    """A message as gRPC sends it."""
+    return struct.pack(">BI", 0, len(message)) + message
+
+
 def frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
     return struct.pack(">I", len(data))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + data
 
 
+def block(headers: Iterable[Header]) -> bytes:
+    """A header block of literals, which leave the server's table alone."""
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in headers)
+
+
 def _text(data: bytes) -> bytes:
-    """A string literal: its length as an integer of a 7-bit prefix, and the bytes."""
-    if len(data) < SHORT:
-        return bytes([len(data)]) + data
-    rest, out = len(data) - SHORT, bytearray([SHORT])
-    while rest >= 128:
-        out.append(rest % 128 + 128)
-        rest //= 128
-    out.append(rest)
-    return bytes(out) + data
+    return integer(len(data), 7) + data
+
+
+def integer(number: int, bits: int, first: int = 0) -> bytes:
+    """An integer of a prefix of some bits (RFC 7541, 5.1)."""
+    limit = (1 << bits) - 1
+    if number < limit:
+        return bytes([first | number])
+    found, number = bytearray([first | limit]), number - limit
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])

@@ -194,6 +194,19 @@ class MemberWorld:
             assignment = Assignment(self.topology, start, number, cycle, since, adopts=number in newcomers)
             self.at(self.now + ANNOUNCE_S, partial(self._assign, number, assignment))
 
+    def copies(self) -> tuple[int, list[str]]:
+        """The number of copies that both ends have brought equally far, and those among them that differ."""
+        compared, differing = 0, []
+        for number, node in self.nodes.items():
+            for peer, edge in node.member._copies.edges.items():
+                other = self.nodes[peer].member._copies.edges.get(number) if peer in self.nodes else None
+                if other is None or edge.own.sequence != other.theirs.sequence:
+                    continue
+                compared += 1
+                if edge.differences_found or not torch.equal(edge.own.flat, other.theirs.flat):
+                    differing.append(f"{number} for {peer}, message {edge.own.sequence}")
+        return compared, differing
+
     # what happens
 
     def _assign(self, number: int, assignment: Assignment) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from support.token_folder import write_tokens
 from thinwire_coordinator.cli.init import init
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.completion import facts_of
@@ -18,7 +16,6 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.settings import Wanted
 from thinwire_proto.contract import CorpusSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
 
 
 @lru_cache
@@ -42,20 +39,9 @@ def chosen(facts: ModelFacts, of: SwarmFacts, data: DataFacts = DATA, exchange: 
 
 def prepared(folder: Path, vocabulary: int = 1000) -> Path:
     """A folder as `prepare` writes it, with two sources of 100,000 tokens each."""
-    (folder / BLOBS_FOLDER).mkdir(parents=True)
-
-    def shard(tokens: int, seed: int) -> Shard:
-        drawn = torch.randint(0, vocabulary, (tokens,), generator=torch.Generator().manual_seed(seed))
-        data = drawn.to(torch.uint16).numpy().tobytes()
-        name = hashlib.sha256(data).hexdigest()
-        (folder / BLOBS_FOLDER / name).write_bytes(data)
-        return Shard(hash=name, size=len(data), tokens=tokens, text_bytes=4 * tokens)
-
-    sources = tuple(
-        Source(name=name, train=(shard(100_000, 2 * number),), held_out=(shard(3_000, 2 * number + 1),))
-        for number, name in enumerate(("wiki", "my code"))
-    )
-    (folder / MANIFEST_FILE).write_bytes(Manifest(vocabulary=vocabulary, sources=sources).written())
+    names = ("wiki", "my code")
+    train, held_out = ({name: [tokens] for name in names} for tokens in (100_000, 3_000))
+    write_tokens(folder, train, held_out, vocabulary=vocabulary)
     return folder
 
 

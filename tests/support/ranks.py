@@ -1,19 +1,18 @@
-"""Runs the optimizer on two real ranks with gloo, and returns the results to the tests."""
+"""What two real ranks do with DeMo in its tests: each function is a scene, played by both together."""
 
 from __future__ import annotations
 
 import os
-import traceback
 import warnings
 from collections.abc import Callable
-from multiprocessing.queues import Queue
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from support.gossip_ranks import run_scenes
 from support.small import SHAPES
 from thinwire import DeMo
 from thinwire.demo.all_gather import AllGather
@@ -60,7 +59,7 @@ def steps_of(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
 
 
 def numbers(parameters: list[nn.Parameter]) -> list[Any]:
-    """Copies of the parameters, which can be sent to the test without shared memory."""
+    """Copies of the parameters."""
     return [parameter.detach().numpy().copy() for parameter in parameters]
 
 
@@ -263,7 +262,7 @@ def sizes(rank: int) -> Any:
     return wrong, exchange.bytes_sent - before
 
 
-SCENARIOS: tuple[Callable[[int], Any], ...] = (
+SCENES: tuple[Callable[[int], Any], ...] = (
     votes,
     leaving_out,
     unequal,
@@ -277,25 +276,7 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (
 )
 
 
-def run_ranks(store: str) -> dict[str, list[Any]]:
-    """Run all scenarios. Returns each rank's results, by scenario. store: the path of a new file."""
-    context = mp.get_context("spawn")
-    queue: Queue[Any] = context.Queue()
-    workers = [context.Process(target=_work, args=(rank, store, queue), daemon=True) for rank in range(RANKS)]
-    for worker in workers:
-        worker.start()
-    found = dict(queue.get(timeout=120) for _ in workers)
-    for worker in workers:
-        worker.join()
-    for rank in range(RANKS):
-        assert isinstance(found[rank], dict), f"rank {rank}: {found[rank]}"
-    return {scenario.__name__: [found[rank][scenario.__name__] for rank in range(RANKS)] for scenario in SCENARIOS}
-
-
-def _work(rank: int, store: str, queue: Queue[Any]) -> None:
-    torch.set_num_threads(1)
-    try:
-        dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
-        queue.put((rank, {scenario.__name__: scenario(rank) for scenario in SCENARIOS}))
-    except Exception:  # noqa: BLE001 - passed on to the test
-        queue.put((rank, traceback.format_exc()))
+def run_ranks(folder: Path) -> dict[str, list[Any]]:
+    """Play all scenes. Returns each rank's results, by scene."""
+    found = run_scenes(folder, __name__, RANKS)
+    return {scene.__name__: [of_rank[scene.__name__] for of_rank in found] for scene in SCENES}

@@ -14,7 +14,7 @@ import torch
 from support.real import RealSwarm
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.storage.state import NodeState
-from thinwire_proto.contract import parse_contract
+from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
@@ -40,9 +40,9 @@ def deposited_mean(swarm: RealSwarm, names: Sequence[str]) -> torch.Tensor:
     return final_mean(in_integers(parameters_of(swarm.folder / name)) for name in names)
 
 
-def sealed_mean(swarm: RealSwarm) -> torch.Tensor:
-    """The last snapshot of the coordinator."""
-    contract = parse_contract(next(swarm.folder.glob("*/contract.json")).read_bytes())
+def sealed_mean(swarm: RealSwarm, contract: Contract | None = None) -> torch.Tensor:
+    """The last snapshot of the coordinator. contract: of the run; None: it is read from the folder of a node."""
+    contract = contract or parse_contract(next(swarm.folder.glob("*/contract.json")).read_bytes())
     path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
     return torch.cat([tensor.reshape(-1) for tensor in load_replica(contract, path).tensors.values()])
 

@@ -15,7 +15,7 @@ import pytest
 
 from support.raw_calls import in_session
 from support.raw_node import RawNode, opened
-from support.real import END_S, PATIENCE_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
+from support.real import END_S, PATIENCE_S, RealSwarm, ended, ends_in_s, last_fingerprint, real_swarm, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
 from thinwire_proto.identity.keys import KEY_FILE
@@ -27,12 +27,25 @@ from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 LARGEST = {"dropped": (1 << 32) - 1, "skipped": (1 << 32) - 1, "compute_ms": (1 << 64) - 1}
 
 
+RUN = run_text(50, rounds="nodes_max = 2\n")
+
+
 @pytest.fixture
 def raw(swarm: RealSwarm) -> Iterator[RawNode]:
-    swarm.coordinator(run_text(50, rounds="nodes_max = 2\n"))
+    swarm.coordinator(RUN)
     node = RawNode(swarm)
     yield node
     node.channel.close()
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawNode]:
+    """A node that several tests share, of which nothing is counted."""
+    with real_swarm(tmp_path_factory.mktemp("calm")) as swarm:
+        swarm.coordinator(RUN)
+        node = RawNode(swarm)
+        yield node
+        node.channel.close()
 
 
 def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:
@@ -87,13 +100,13 @@ def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm:
         assert told["samples"] <= 4
 
 
-def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:
+def test_invalid_calls_get_a_status_and_the_coordinator_survives(calm: RawNode) -> None:
     def code(call: Callable[..., Any], request: object) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.RpcError) as error:
             list(call(request, timeout=10))
         return error.value.code(), error.value.details() or ""
 
-    stub = raw.stub
+    stub = calm.stub
     for protocol, said in (
         (OLDEST_SERVED - 1, "the node is the older one; update the node"),
         (PROTOCOL + 1, "the coordinator is the older one"),
@@ -101,7 +114,7 @@ def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwar
         refused, text = code(stub.Join, pb.JoinRequest(protocol=protocol))
         assert refused == grpc.StatusCode.FAILED_PRECONDITION
         assert said in text
-    stranger = in_session(raw.channel, "?")
+    stranger = in_session(calm.channel, "?")
     assert code(stranger.Hello, pb.HelloRequest(nonce=b"short"))[0] == grpc.StatusCode.INVALID_ARGUMENT
     assert code(stranger.Join, pb.JoinRequest(protocol=PROTOCOL))[0] == grpc.StatusCode.PERMISSION_DENIED
     assert code(stranger.Attend, pb.AttendRequest())[0] == grpc.StatusCode.NOT_FOUND
@@ -110,21 +123,21 @@ def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwar
     assert "there is no step 9 yet" in code(stub.Updates, ahead)[1]
     huge = pb.ContributionPart(data=b"\0" * (MESSAGE_BYTES_MAX + 1))
     assert code(stub.Contribute, iter([huge]))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
-    attending = raw.attend()
+    attending = calm.attend()
     next(attending)
     twice = pb.AttendRequest()
     assert code(stub.Attend, twice) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "one Attend at a time in a session")
     unknown = stub.AskReceipt(pb.ReceiptRequest(contribution=b"x" * 32), timeout=10)
     assert unknown.reason == pb.Receipt.REASON_UNKNOWN
-    assert swarm.status().step == 0
+    assert calm.swarm.status().step == 0
 
 
-def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(swarm: RealSwarm, raw: RawNode) -> None:
-    whole = (swarm.state / "snapshots" / "0.safetensors").read_bytes()
+def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(calm: RawNode) -> None:
+    whole = (calm.swarm.state / "snapshots" / "0.safetensors").read_bytes()
 
     def snapshot(step: int, offset: int) -> tuple[pb.FilePart, bytes]:
         request = pb.SnapshotRequest(step=step, offset=offset)
-        parts = list(raw.stub.Snapshot(request, timeout=10))
+        parts = list(calm.stub.Snapshot(request, timeout=10))
         return parts[0], b"".join(part.data for part in parts)
 
     for offset in (0, 1, 100_000, len(whole)):
@@ -140,13 +153,13 @@ def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(swarm: R
         assert f"has {len(whole)} bytes, but byte {offset} was requested" in (error.value.details() or "")
 
 
-def test_a_differing_contract_is_refused_with_the_field(raw: RawNode) -> None:
-    other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
+def test_a_differing_contract_is_refused_with_the_field(calm: RawNode) -> None:
+    other = calm.contract.model_copy(update={"demo": calm.contract.demo.model_copy(update={"k": 31})})
     with pytest.raises(grpc.RpcError) as error:
-        raw.join(contract=other.written)
+        calm.join(contract=other.written)
     assert "demo.k: 96 here, 31 there" in (error.value.details() or "")
     with pytest.raises(grpc.RpcError) as error:
-        raw.join(contract=b"{}")
+        calm.join(contract=b"{}")
     assert "not a contract" in (error.value.details() or "")
 
 

@@ -10,7 +10,6 @@ import pytest
 from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import RealSwarm, ended, run_text, until, without_a_centre
-from thinwire_node.observe import status
 
 LENT_PERCENT = 10
 SECONDS = 10.0
@@ -40,9 +39,3 @@ def test_a_node_rests_for_the_time_that_its_owner_keeps(swarm: RealSwarm, run: s
     for one in (node, other):
         one.tell(signal.SIGTERM)
         assert ended(one) == 0
-
-
-def words(swarm: RealSwarm, name: str) -> str:
-    """The activity in a node's report, which the node writes every two seconds."""
-    folder = swarm.folder / name
-    return status.read(folder).words if (folder / status.FILE).exists() else ""

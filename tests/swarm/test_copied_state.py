@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from support.real import RealSwarm, ended, real_swarm, run_text, until
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
-    with real_swarm(tmp_path) as swarm:
-        yield swarm
+from support.real import RealSwarm, ended, run_text, until
 
 
 def test_of_two_nodes_with_one_key_one_leaves_and_says_why(swarm: RealSwarm) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local_swarm.processes import Process
-from support.blob_server import BlobServer, blob_server
 from support.disks import fill, small_disk
+from support.file_server import FileServer, serving
 from support.real import RealSwarm, ended, last_fingerprint, run_text, until
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest
@@ -27,7 +27,7 @@ OWN = ("--data-networks", "loopback")
 class Data:
     """A folder of prepared data, a server for its shards, and the swarm that trains on them."""
 
-    def __init__(self, swarm: RealSwarm, folder: Path, server: BlobServer, manifest: Manifest) -> None:
+    def __init__(self, swarm: RealSwarm, folder: Path, server: FileServer, manifest: Manifest) -> None:
         self.swarm, self.folder, self.server = swarm, folder, server
         self.shards = [shard.hash for shard in manifest.sources[0].train]
 
@@ -57,7 +57,7 @@ def data(swarm: RealSwarm, tmp_path: Path) -> Iterator[Data]:
     folder = tmp_path / "prepared"
     tokens = CONTEXT * SAMPLES + 1
     manifest = write_tokens(folder, {"text": [tokens] * SHARDS}, wrong=SHARDS - 1)
-    with blob_server(folder / BLOBS_FOLDER) as server:
+    with serving(folder / BLOBS_FOLDER) as server:
         yield Data(swarm, folder, server, manifest)
 
 

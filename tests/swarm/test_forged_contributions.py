@@ -20,12 +20,10 @@ from support.new_state import make_state
 from support.raw_node import RawNode, opened
 from support.real import RealSwarm, ended, real_swarm
 from support.small import random_votes, small_contract
-from thinwire_proto.exact.update import Update
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import decode_update, encode_votes
-from thinwire_proto.wire.rows import parse_row
+from thinwire_proto.wire.codec import encode_votes
 
 SAMPLES, K = 4, 8
 SIGNATURE, LATE, DUPLICATE = pb.Receipt.REASON_SIGNATURE, pb.Receipt.REASON_LATE, pb.Receipt.REASON_DUPLICATE
@@ -38,16 +36,11 @@ class Contributor:
         self.seed = seed
         self.raw = RawNode(swarm, key)
         self._announcements = self.raw.attend()
-        self._updates: Any = self.raw.stub.Updates(pb.UpdatesRequest(from_step=0))
 
     def opened(self) -> pb.Announcement:
         """The next open round. The replica has its step."""
         current = opened(self._announcements)
-        while self.raw.replica.step < current.step:
-            part = next(self._updates)
-            row, body = parse_row(part.row), part.data
-            update: Update = decode_update(body, self.raw.replica.layout, self.raw.contract.demo.magnitude)
-            self.raw.replica.apply(update, row.hash)
+        self.raw.follow(current.step)
         return current
 
     def payload(self, step: int) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from support.raw_calls import join
 from support.raw_node import RawNode, opened
-from support.real import RealSwarm, run_text
+from support.real import RealSwarm, real_swarm, run_text
 from thinwire_coordinator.hall.view import RunView
 from thinwire_proto.identity.keys import KEY_FILE
 from thinwire_proto.wire import service_pb2 as pb
@@ -33,7 +33,7 @@ class FarNode(RawNode):
 
     def join(self, **fields: Any) -> pb.JoinReply:
         stub: Any = _Forwarded(SwarmStub(self.channel))
-        return join(stub, self.key, self._swarm.token, name=NAME, **fields)
+        return join(stub, self.key, self.token, name=NAME, **fields)
 
 
 class _Forwarded:
@@ -44,20 +44,22 @@ class _Forwarded:
         return partial(getattr(self._stub, name), metadata=(("x-forwarded-for", ADDRESS),))
 
 
-@pytest.fixture
-def ada(swarm: RealSwarm) -> FarNode:
+@pytest.fixture(scope="module")
+def ada(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarNode]:
     """A node with a counted contribution, in a swarm whose page strangers can reach."""
     more = ("--tls-proxy", "127.0.0.1", "--tls-proxy-forwards", "--http", "127.0.0.1:0", "--evaluate-every", "1")
-    swarm.coordinator(run_text(50), *more)
-    node = FarNode(swarm)
-    node.rounds = node.attend()
-    assert node.contribute(opened(node.rounds), node.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
-    assert json.loads(swarm.command("nodes", "--json").stdout)[0]["address"] == ADDRESS
-    return node
+    with real_swarm(tmp_path_factory.mktemp("public")) as swarm:
+        swarm.coordinator(run_text(50), *more)
+        node = FarNode(swarm)
+        node.rounds = node.attend()
+        assert node.contribute(opened(node.rounds), node.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
+        assert json.loads(swarm.command("nodes", "--json").stdout)[0]["address"] == ADDRESS
+        yield node
 
 
-def secrets_of(swarm: RealSwarm, node: FarNode) -> dict[str, bytes]:
+def secrets_of(node: FarNode) -> dict[str, bytes]:
     """What must be in no answer and in no file that others get."""
+    swarm = node.swarm
     return {
         "address": ADDRESS.encode(),
         "session": node.secret.encode(),
@@ -80,7 +82,8 @@ def got(swarm: RealSwarm, path: str) -> tuple[int, bytes]:
     return answer.status, data
 
 
-def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada: FarNode) -> None:
+def test_no_answer_to_a_stranger_tells_more_than_the_name(ada: FarNode) -> None:
+    swarm = ada.swarm
     served = got(swarm, "/nowhere")[1].decode().partition("available:")[2]
     paths = [path.strip() for path in served.split(",")]
     assert {"/metrics", "/api/status", "/api/history", "/api/live", "/history.csv", "/organizer/state"} <= set(paths)
@@ -89,7 +92,7 @@ def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada:
         status = SwarmStub(channel).Status(pb.StatusRequest(fingerprint=True), timeout=10)
     answers["Status"] = 200, status.SerializeToString()
     for path, (_, data) in answers.items():
-        for what, secret in secrets_of(swarm, ada).items():
+        for what, secret in secrets_of(ada).items():
             assert secret not in data, f"{path} tells the {what}"
     assert answers["/organizer/state"][0] == 401
     for path in ("/metrics", "/history.csv", "/api/history", "/livez", "/readyz"):
@@ -109,8 +112,9 @@ def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada:
     assert (node.name, node.counted, status.nodes_active, status.nodes_in_full) == (NAME, 1, 1, False)
 
 
-def test_nothing_that_is_handed_on_tells_more_than_the_name(swarm: RealSwarm, ada: FarNode) -> None:
+def test_nothing_that_is_handed_on_tells_more_than_the_name(ada: FarNode) -> None:
     """To another node, and to whoever gets a copy of the ledger, the updates and the snapshots."""
+    swarm = ada.swarm
     other, found = RawNode(swarm), dict[str, bytes]()
     found["Attend"] = next(other.attend()).SerializeToString()
     found["Updates"] = next(other.stub.Updates(pb.UpdatesRequest(from_step=0))).SerializeToString()
@@ -122,10 +126,10 @@ def test_nothing_that_is_handed_on_tells_more_than_the_name(swarm: RealSwarm, ad
             found[str(path)] = path.read_bytes()
     assert any("ledger.sqlite" in name for name in found)
     for name, data in found.items():
-        for what, secret in secrets_of(swarm, ada).items():
+        for what, secret in secrets_of(ada).items():
             assert secret not in data, f"{name} tells the {what}"
     log = Path(swarm.processes[0].log).read_bytes()
-    for what, secret in secrets_of(swarm, ada).items():
+    for what, secret in secrets_of(ada).items():
         assert secret not in log, f"the log tells the {what}"
     for path in sorted(swarm.state.rglob("*")):
         if path.is_file() and path.relative_to(swarm.state).parts[0].startswith(FOR_THE_ORGANIZER):

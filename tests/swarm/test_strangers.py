@@ -46,6 +46,14 @@ def stub(swarm: RealSwarm) -> Iterator[SwarmStub]:
         yield SwarmStub(channel)
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """A swarm that several tests share, each with nodes of its own."""
+    with real_swarm(tmp_path_factory.mktemp("calm")) as swarm:
+        swarm.coordinator(run_text(50))
+        yield swarm
+
+
 @pytest.fixture
 def store(swarm: RealSwarm, stub: SwarmStub) -> Iterator[AccessStore]:
     """The access store of the coordinator that runs."""
@@ -94,28 +102,29 @@ def test_tokens_that_admit_nobody_are_refused_and_the_run_goes_on(
         assert first_update(swarm) == first_update(quiet)
 
 
-def test_a_proof_must_be_of_this_key_for_this_coordinator_and_fresh(swarm: RealSwarm, stub: SwarmStub) -> None:
+def test_a_proof_must_be_of_this_key_for_this_coordinator_and_fresh(calm: RealSwarm) -> None:
     key, other = SecretKey(), SecretKey()
+    stub = SwarmStub(RawNode(calm).channel)
 
     def refused(fields: Any) -> tuple[grpc.StatusCode, str]:
         request = pb.JoinRequest(**({"protocol": PROTOCOL, "name": "raw"} | fields))
         return answer(lambda: stub.Join(request, timeout=10))[:2]
 
     greeting = hello(stub)
-    right = prove(key, swarm.token, greeting)
+    right = prove(key, calm.token, greeting)
     wrong_key = right | {"public_key": other.public.data}
     no_key = right | {"public_key": b""}
     wrong_token = right | {"token": b"x" * 16}
-    elsewhere = prove(key, swarm.token, pb.HelloReply(public_key=other.public.data, challenge=greeting.challenge))
+    elsewhere = prove(key, calm.token, pb.HelloReply(public_key=other.public.data, challenge=greeting.challenge))
     damaged = right | {"signature": bytes(64)}
     for fields in (wrong_key, no_key, wrong_token, elsewhere, damaged):
         assert refused(fields) == (DENIED, "bad_signature")
     # the challenge is still good, because nobody has proved anything with it
     assert stub.Join(pb.JoinRequest(protocol=PROTOCOL, name="raw", **right), timeout=10).session
     assert refused(right) == (WAIT, "stale_challenge")  # a replay
-    made_up = prove(key, swarm.token, pb.HelloReply(public_key=greeting.public_key, challenge=b"c" * 40))
+    made_up = prove(key, calm.token, pb.HelloReply(public_key=greeting.public_key, challenge=b"c" * 40))
     assert refused(made_up) == (WAIT, "stale_challenge")
-    assert refused_reasons(swarm) == ["bad_signature", "stale_challenge"]
+    assert {"bad_signature", "stale_challenge"} <= set(refused_reasons(calm))
 
 
 def test_a_challenge_of_an_earlier_life_of_the_coordinator_is_stale(swarm: RealSwarm, stub: SwarmStub) -> None:
@@ -128,11 +137,11 @@ def test_a_challenge_of_an_earlier_life_of_the_coordinator_is_stale(swarm: RealS
         assert answer(lambda: SwarmStub(channel).Join(request, timeout=10))[:2] == (WAIT, "stale_challenge")
 
 
-def test_only_the_newest_session_counts(swarm: RealSwarm, stub: SwarmStub) -> None:
-    node = RawNode(swarm)
+def test_only_the_newest_session_counts(calm: RealSwarm) -> None:
+    node = RawNode(calm)
     older = node.secret
     node.join()
-    with swarm.channel() as channel:
+    with calm.channel() as channel:
         for secret in (older, "", "?", "0" * 32):
             calls = in_session(channel, secret)
             code, why, text = answer(lambda: calls.Probe(pb.ProbeRequest(), timeout=10))  # noqa: B023 - called at once
@@ -142,8 +151,8 @@ def test_only_the_newest_session_counts(swarm: RealSwarm, stub: SwarmStub) -> No
             assert text == (SESSION_REPLACED if secret == older else NO_SESSION)
 
 
-def test_a_sessions_secret_alone_cannot_leave_or_report_a_loss(swarm: RealSwarm, stub: SwarmStub) -> None:
-    node, other = RawNode(swarm), RawNode(swarm)
+def test_a_sessions_secret_alone_cannot_leave_or_report_a_loss(calm: RealSwarm) -> None:
+    node, other = RawNode(calm), RawNode(calm)
     opened(node.attend())
     session, elsewhere = statements.session_of(node.secret), statements.session_of(other.secret)
     part = pb.EvaluationPart(step=0, name="x", start=0, count=4, spread=16)
@@ -172,12 +181,12 @@ def test_a_sessions_secret_alone_cannot_leave_or_report_a_loss(swarm: RealSwarm,
     leaves(sign(leave))()
 
 
-def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(swarm: RealSwarm, stub: SwarmStub) -> None:
-    node = RawNode(swarm)
+def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(calm: RealSwarm) -> None:
+    node = RawNode(calm)
     rounds, updates = node.attend(), node.stub.Updates(pb.UpdatesRequest(from_step=0))
     opened(rounds)
     node_id = node.key.public.node_id
-    banned = swarm.command("ban", node_id[:16], "--for", "5h", "--reason", "it shouts", "--json")
+    banned = calm.command("ban", node_id[:16], "--for", "5h", "--reason", "it shouts", "--json")
     assert json.loads(banned.stdout)["node"] == node_id
     for stream in (rounds, updates):
         code, reason, text = answer(lambda: list(stream))  # noqa: B023 - called at once
@@ -185,9 +194,9 @@ def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(swarm: Re
         assert text == "this node is banned for 5 hours more: it shouts"
     assert answer(lambda: node.stub.Probe(pb.ProbeRequest(), timeout=10))[0] == grpc.StatusCode.NOT_FOUND
     assert answer(node.join)[:2] == (WAIT, "banned")
-    assert [told["node_id"] for told in swarm.processes[0].events("coordinator.session_ended")] == [node_id]
-    assert swarm.active() == []
-    assert swarm.command("unban", node_id).returncode == 0
+    assert node_id in {told["node_id"] for told in calm.processes[0].events("coordinator.session_ended")}
+    assert calm.active() == []
+    assert calm.command("unban", node_id).returncode == 0
     assert node.join().session
 
 

@@ -6,14 +6,13 @@ import json
 import socket
 import ssl
 import urllib.request
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import grpc
 import pytest
 
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RealSwarm, run_text, until
 from thinwire_node.exchange.coordinator.handshake import prove
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
@@ -24,12 +23,6 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 RUN = run_text(100_000)
 NOW = datetime.now(timezone.utc)
 ROOT = new_authority(NOW)
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
-    with real_swarm(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

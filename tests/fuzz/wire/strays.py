@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from random import Random
 
 from fuzz.mutations import damage_bytes
-from fuzz.wire import frames
-from fuzz.wire.calls import headers_of, prefixed
+from support import http2_client as frames
+from support.http2_client import Header, call_headers, prefixed
 
+FRAME_BYTES_MAX = 16384
+STRANGELY = 0.3
+"""The share of header blocks with a strange path, and of those with other damaged headers."""
 SILENT_S = 0.05
 """The longest wait for an answer."""
 READ_BYTES = 1 << 16
@@ -39,6 +42,19 @@ HEADERS = (
 )
 
 
+STRANGE = (
+    *(b"/thinwire.v1.Swarm/Nothing", b"/thinwire.v1.Swarm/", b"/grpc.health.v1.Health/Check", b"/", b"", b"*"),
+    *(b"/grpc.health.v1.Health/Watch", b"/grpc.channelz.v1.Channelz/GetServers", b"thinwire.v1.Swarm/Status"),
+    *(b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"/thinwire.v1.Swarm/Status/../Join"),
+    *(b"/thinwire.v1.Swarm/\xff", b"/" + b"a" * 3000),
+)
+"""Paths of calls."""
+VALUES = (
+    *(b"", b"0", b"-1", b"99999999S", b"1n", b"1H", b"\xff", b"a" * 200, b"\0", b"gzip", b"identity,deflate", b"%00"),
+)
+NAMES = (b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"content-type", b"te", b"user-agent", b"x-bin")
+
+
 @dataclass(frozen=True)
 class Stray:
     label: str
@@ -57,17 +73,19 @@ def of_grpc(rng: Random) -> Stray:
     if kind == 2:
         return Stray("preface", rng.choice((frames.PREFACE[:-3], frames.PREFACE * 2, b"GET / HTTP/1.1\r\n\r\n")))
     sequence = b"".join(_frame(rng) for _ in range(rng.choice((1, 1, 2, 5, 200))))
-    start = frames.greeting() if rng.random() < 0.95 else b""
+    start = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0) if rng.random() < 0.95 else b""
     return Stray("frames", start + (damage_bytes(rng, sequence, [sequence]) if kind == 3 else sequence))
 
 
 def _frame(rng: Random) -> bytes:  # noqa: PLR0911 - one for each kind of frame
     """A frame that may be right, at a wrong time, or wrong in itself."""
-    stream = rng.choice((0, 1, 1, 1, 2, 3, 5, frames.WINDOW, 1 << 31))
+    stream = rng.choice((0, 1, 1, 1, 2, 3, 5, frames.WINDOW_MAX, 1 << 31))
     flags = rng.choice((0, 1, 4, 5, 8, 0x20, 0x2D, 255))
     kind = rng.randrange(12)
-    path = rng.choice(("Status", "Join", "Contribute", "Updates"))
-    block = frames.block(headers_of(f"/thinwire.v1.Swarm/{path}"))
+    path = rng.choice((b"Status", b"Join", b"Contribute", b"Updates"))
+    path = rng.choice(STRANGE) if rng.random() < STRANGELY else b"/thinwire.v1.Swarm/" + path
+    headers = call_headers(path)
+    block = frames.block(_damaged_headers(rng, headers) if rng.random() < STRANGELY else headers)
     if kind <= 2:
         return frames.frame(frames.HEADERS, 4 | rng.choice((0, 1)), stream, rng.choice((block, _block(rng, block))))
     if kind == 3:
@@ -78,17 +96,19 @@ def _frame(rng: Random) -> bytes:  # noqa: PLR0911 - one for each kind of frame
         pairs = [
             (rng.randrange(10), rng.choice((0, 1, 65535, 1 << 30, (1 << 32) - 1))) for _ in range(rng.randrange(9))
         ]
-        return rng.choice((frames.settings(*pairs), frames.frame(frames.SETTINGS, flags, stream, b"\0" * 7)))
+        right = frames.frame(frames.SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
+        return rng.choice((right, frames.frame(frames.SETTINGS, flags, stream, b"\0" * 7)))
     if kind == 6:
-        return frames.window_update(stream, rng.choice((0, 1, frames.WINDOW, (1 << 32) - 1)))
+        more = rng.choice((0, 1, frames.WINDOW_MAX, (1 << 32) - 1))
+        return frames.frame(frames.WINDOW_UPDATE, 0, stream, struct.pack(">I", more))
     if kind == 7:
-        return rng.choice((frames.reset(stream, rng.randrange(20)), frames.frame(frames.RST_STREAM, 0, stream, b"")))
+        return frames.frame(frames.RST_STREAM, 0, stream, rng.choice((struct.pack(">I", rng.randrange(20)), b"")))
     if kind == 8:
         return frames.frame(frames.PING, flags, stream, rng.choice((b"12345678", b"", b"9" * 9))) * rng.choice((1, 50))
     if kind == 9:
         return frames.frame(frames.GOAWAY, flags, stream, struct.pack(">II", stream, rng.randrange(20)))
     if kind == 10:
-        size = rng.choice((frames.FRAME_BYTES_MAX, frames.FRAME_BYTES_MAX + 1, (1 << 24) - 1))
+        size = rng.choice((FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, (1 << 24) - 1))
         return struct.pack(">I", size)[1:] + struct.pack(">BBI", rng.randrange(12), flags, stream) + b"\0" * 100
     return frames.frame(rng.randrange(256), flags, stream, rng.randbytes(rng.choice((0, 4, 5, 8, 40))))
 
@@ -106,6 +126,25 @@ def _block(rng: Random, block: bytes) -> bytes:
         entry = b"\x40" + b"\x01a" + frames.integer(3000, 7) + b"b" * 3000
         return entry + b"\xbe" * rng.choice((1, 4000)) + block  # one entry of the table, shown again and again
     return block + b"\0" + frames.integer(1 << 30, 7) + b"x"
+
+
+def _damaged_headers(rng: Random, headers: list[Header]) -> list[Header]:
+    found, kind = list(headers), rng.randrange(6)
+    place = rng.randrange(len(found))
+    name, value = found[place]
+    if kind == 0:
+        del found[place]
+    elif kind == 1:
+        found.insert(rng.randrange(len(found) + 1), found[place])
+    elif kind == 2:
+        found[place] = (name, rng.choice((*VALUES, damage_bytes(rng, value, [value]))))
+    elif kind == 3:
+        found[place] = (rng.choice((name.upper(), b"", b":odd", b"\xff", name + b"-bin")), value)
+    elif kind == 4:
+        found += [(rng.choice(NAMES), rng.choice(VALUES)) for _ in range(rng.choice((1, 2, 60)))]
+    else:
+        rng.shuffle(found)
+    return found
 
 
 def _continuations(rng: Random, stream: int) -> bytes:

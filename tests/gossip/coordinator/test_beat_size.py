@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from thinwire_coordinator.gossip.answers import BeatAnswer
-
 from support.gossip_coordinator import GossipCoordinator, gossip_coordinator
 from support.small import small_contract
+from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.calls import beat_reply
 from thinwire_coordinator.gossip.settings import LEASE_BEATS, LEASE_FIRST, LEASE_RUNS_MAX
 from thinwire_proto.contract.exchanges.gossip import GossipSpec

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,11 +38,6 @@ def test_a_parameter_without_a_gradient_in_the_first_step_is_trained_and_mixed(r
         first, second, third, fourth = found["unused"]
         assert len({second, third, fourth}) == 3 if rank else first == second
         assert fourth != first
-
-
-def test_the_steps_are_those_of_the_formula(ranks: Found) -> None:
-    for found in ranks:
-        assert found["by_hand"] < 1e-5
 
 
 def test_averaging_gives_the_mean_and_restores_everything_to_the_bit(ranks: Found) -> None:

@@ -45,6 +45,9 @@ def test_the_mean_stays_while_lines_lose_and_repeat(codec: str) -> None:
     world.run()
     assert {node.finished[-1][1] for node in world.nodes.values()} == {39}
     assert float((mean_of(world) - before).abs().max()) < 1e-6 * float(before.abs().max())
+    compared, differing = world.copies()
+    assert compared > 8
+    assert differing == []
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_swarm.processes import Process
-from support.dying_beats import BEAT_POINTS, MEAN_POINTS
+from support.dying import BEAT, MEAN
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
 from support.swarm_parameters import deposited_mean, rows, sealed_mean
 from thinwire_coordinator.verify import verify
@@ -27,8 +27,8 @@ def test_a_coordinator_killed_at_each_point_of_a_beat_leaves_a_ledger_that_verif
     with real_swarm(tmp_path) as swarm:
         nodes: list[Process] = []
         reports: list[int] = []
-        for point in BEAT_POINTS:
-            dying = swarm.coordinator(run_of(100_000), through=("dying_beats.py", point, "3"))
+        for point in BEAT:
+            dying = swarm.coordinator(run_of(100_000), through=("dying.py", point, "3"))
             nodes = nodes or [swarm.node(name, *RESTING) for name in NAMES]
             assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
             said: list[str] = []
@@ -44,13 +44,15 @@ def test_a_coordinator_killed_at_each_point_of_a_beat_leaves_a_ledger_that_verif
         swarm.verify()
 
 
-@pytest.mark.parametrize("last", list(MEAN_POINTS))
-def test_a_coordinator_killed_at_a_point_of_the_mean_seals_the_same_mean(tmp_path: Path, last: str) -> None:
+@pytest.mark.timeout(600)
+def test_a_coordinator_killed_at_each_point_of_the_mean_seals_the_same_mean(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
-        dying = swarm.coordinator(run_of(12), through=("dying_beats.py", last, "1"))
-        nodes = [swarm.node(name) for name in NAMES]
-        assert ended(dying) == -signal.SIGKILL, dying.tail(20)
-        assert all(node.running for node in nodes)
+        nodes: list[Process] = []
+        for point in MEAN:
+            dying = swarm.coordinator(run_of(12), through=("dying.py", point, "1"))
+            nodes = nodes or [swarm.node(name) for name in NAMES]
+            assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
+            assert all(node.running for node in nodes)
         swarm.coordinator(run_of(12), "--keep", "2")
         for node in nodes:
             assert ended(node) == 0, node.tail(20)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import torch
-from safetensors import safe_open
-
 from deploy.local_swarm.ports import free_addresses
 from support.real import RESTING, ended, real_swarm, run_text, until, without_a_centre
-from thinwire_node.gossip.journal import JOURNAL_FILE, MEMBER
-from thinwire_proto.contract import parse_contract
-from thinwire_proto.exact.replica import load_replica
-from thinwire_proto.gossip.final_mean import final_mean, in_integers
+from support.swarm_parameters import deposited_mean, sealed_mean
+from thinwire_node.gossip.journal import JOURNAL_FILE
 
 GOSSIP = without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
 STEPS = 120
@@ -25,19 +20,12 @@ def run_of(steps: int, beat_ms: int) -> str:
     return run_text(steps, length_ms=beat_ms, rounds='pace = "clock"') + GOSSIP
 
 
-def parameters_of(folder: Path) -> torch.Tensor:
-    """The parameters that a node's journal holds at the end."""
-    with safe_open(folder / JOURNAL_FILE, framework="pt") as file:
-        x: torch.Tensor = file.get_tensor(MEMBER + "x")
-        return x.clone()
-
-
 def test_nodes_that_listen_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         ports = dict(zip(NAMES, free_addresses(len(NAMES)), strict=True))
         coordinator = swarm.coordinator(run_of(STEPS, beat_ms=2000))
         nodes = {name: swarm.node(name, "--peers", at, *RESTING) for name, at in ports.items()}
-        journal = tmp_path / "two" / "gossip.safetensors"
+        journal = tmp_path / "two" / JOURNAL_FILE
         until(journal.exists, "a journal", coordinator, *nodes.values())
         nodes["two"].tell(signal.SIGKILL)
         nodes["two"].popen.wait()
@@ -47,11 +35,7 @@ def test_nodes_that_listen_train_and_one_is_killed_in_the_middle(tmp_path: Path)
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
             assert node.events("node.peer_direct")
             assert not node.events("node.peer_line_failed")
-        contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
-        path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
-        model = load_replica(contract, path)
-        mean = final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes)
-        assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()]), mean)
+        assert sealed_mean(swarm).equal(deposited_mean(swarm, NAMES))
         assert "the final mean of 3 nodes" in swarm.verify()
         for told in swarm.status().nodes:
             assert told.direct_up > told.relay_up, "what a node reports of its direct lines is shown"

@@ -6,24 +6,30 @@ ends: each is mixed once, by both or by neither, with the same two messages.
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
 import pytest
 
 from deploy.local_swarm.processes import Process
-from support.dying_member import NEVER, POINTS, Record, kept_chain
-from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
+from support.disks import fill, small_disk
+from support.dying import JOURNAL, NEVER
+from support.real import RealSwarm, ended, run_text, until, without_a_centre
 from support.swarm_parameters import journal_of
 from thinwire_node.gossip.journal import JOURNAL_FILE
+from thinwire_proto.errors import MEND_DISK
+from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
 BEAT_MS = 2000
 NAMES = ("one", "two")
 AT = 4
+DISK_MB = 24
 PATIENCE_MS = 20_000
+Record = tuple[int, int, int, str, str]
+"""Topology, iteration, peer, hash of the node's message, hash of the peer's."""
 
 
 def run_of(steps: int, beat_ms: int, patience_ms: int = PATIENCE_MS) -> str:
@@ -31,14 +37,21 @@ def run_of(steps: int, beat_ms: int, patience_ms: int = PATIENCE_MS) -> str:
     return run_text(steps, length_ms=beat_ms, rounds='pace = "clock"') + gossip
 
 
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
-    with real_swarm(tmp_path) as made:
-        yield made
-
-
 def recording(swarm: RealSwarm, name: str, point: str = NEVER) -> Process:
-    return swarm.node(name, through=("dying_member.py", point, str(AT), str(swarm.folder / f"{name}.chain")))
+    chain = str(swarm.folder / f"{name}.chain")
+    return swarm.node(name, through=("dying.py", point, str(AT), "--chain", chain))
+
+
+def kept_chain(file: Path, head: bytes) -> list[Record]:
+    """The turns on the way to a head, oldest first. Raises KeyError if the record does not lead to it."""
+    after = {entry[1]: entry for entry in map(json.loads, file.read_text().splitlines())}
+    found: list[Record] = []
+    at = head.hex()
+    while at != GENESIS.hex():
+        before, _, *rest = after[at]
+        found.append((rest[0], rest[1], rest[2], rest[3], rest[4]))
+        at = before
+    return found[::-1]
 
 
 def head_of(folder: Path) -> bytes:
@@ -69,7 +82,7 @@ def check_edge(one: list[Record], other: list[Record]) -> None:
 def test_a_node_killed_at_each_point_mixes_each_turn_once_and_as_its_peer_does(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_of(100_000, BEAT_MS))
     peer = recording(swarm, "one")
-    for point in POINTS:
+    for point in JOURNAL:
         dying = recording(swarm, "two", point)
         assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
     whole = recording(swarm, "two")
@@ -86,18 +99,13 @@ def test_a_node_killed_at_each_point_mixes_each_turn_once_and_as_its_peer_does(s
     assert "no node's iteration goes back" in swarm.verify()
 
 
-def check_ends_for_want_of_space(node: Process, other: Process) -> None:
-    until(lambda: not node.running, "the end of the node", node, other)
-    assert node.popen.returncode == 1
-    assert "the disk fails: [Errno 28] No space left on device" in node.text()
-    assert "Traceback" not in node.text()
-
-
 def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
-    full = swarm.folder / "full"
     coordinator = swarm.coordinator(run_of(10_000, BEAT_MS))
-    node = swarm.node("one", through=("full_disk.py", str(full)))
-    other = swarm.node("two")
-    until((swarm.folder / "one" / JOURNAL_FILE).exists, "the first iteration", coordinator, node, other)
-    full.touch()
-    check_ends_for_want_of_space(node, other)
+    with small_disk(swarm.folder / "one", DISK_MB) as disk:
+        node, other = swarm.node("one", "--disk-max", "2 GB"), swarm.node("two")
+        until((disk / JOURNAL_FILE).exists, "the first iteration", coordinator, node, other)
+        # a save renames its file over the older one, and so makes room for the next save
+        until(lambda: fill(disk) or not node.running, "the end of the node", node, other)  # type: ignore[func-returns-value]
+        assert node.popen.returncode == 1
+        assert f"No space left on device; {MEND_DISK}" in node.text()
+        assert "Traceback" not in node.text()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ from deploy.local_swarm.ports import free_addresses
 from deploy.local_swarm.processes import Process
 from support.prometheus import parsed, read, value
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until, without_a_centre
-from support.swarm_parameters import counted_samples, journal_of, parameters_of
+from support.swarm_parameters import counted_samples, deposited_mean, journal_of, parameters_of, sealed_mean
 from thinwire_proto.contract import parse_contract
-from thinwire_proto.exact.replica import load_replica
-from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
 OPTIONS = ("--log-level", "debug")
@@ -46,12 +42,6 @@ def check_predicted_disk(swarm: RealSwarm, coordinator: Process) -> None:
 def history_at(address: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(read(f"http://{address}/api/history"))
     return found
-
-
-def beats_of(swarm: RealSwarm) -> list[object]:
-    """The rows of beats in the ledger; the last row is that of the mean."""
-    with closing(sqlite3.connect(swarm.state / "ledger.sqlite")) as ledger:
-        return ledger.execute("SELECT step FROM rows").fetchall()[:-1]
 
 
 def check_what_is_shown(swarm: RealSwarm, address: str) -> None:
@@ -107,10 +97,7 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert value(told, "thinwire_coordinator_topology") >= 1
         assert value(told, "thinwire_coordinator_iterations", of="least") == STEPS
         contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
-        (path,) = (path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
-        model = load_replica(contract, path)
-        flat = torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()])
-        assert torch.equal(flat, final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes))
+        assert sealed_mean(swarm).equal(deposited_mean(swarm, list(nodes)))
         done = swarm.command("export", "--out", str(tmp_path / "model"))
         assert done.returncode == 0, done.stderr
         samples = {name: journal_of(tmp_path / name).samples for name in nodes}
