@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from numbers import Real
@@ -17,41 +18,40 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
 from thinwire_proto.gossip.push_sum import CODECS
 
-PATIENCE_MAX = timedelta(days=30)
+PATIENCE_MAX_S = timedelta(days=30).total_seconds()
 """gloo and threads count a wait in 64 bits of nanoseconds."""
-
-
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value can be, and in words what it must be."""
 
 
-def _name(value: Any) -> bool:
-    return isinstance(value, str)
+def _number(least: float, most: float = sys.float_info.max, *, or_least: bool = False) -> Callable[[Any], bool]:
+    """Above `least`, or also equal to it."""
+
+    def can_be(value: Any) -> bool:
+        if not isinstance(value, Real):
+            return False
+        number = float(value)
+        return least < number <= most or (or_least and number == least)
+
+    return can_be
 
 
 def _whole(least: int, most: float = math.inf) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and least <= value <= most
 
 
-A_NAME: Check = _name, "a name, such as those in docs/decentralized.md"
-PATIENCE_MAX_S = PATIENCE_MAX.total_seconds()
+A_NAME: Check = lambda value: isinstance(value, str), "a name, such as those in docs/decentralized.md"
 CHECKS: dict[str, Check] = {
     "topology": A_NAME,
     "codec": A_NAME,
-    "gamma": (lambda value: isinstance(value, Real) and 0 < float(value) <= 1, "above 0, and at most 1"),
-    "gradient_pull": (lambda value: isinstance(value, Real) and 0 <= float(value) <= 1, "0 to 1"),
+    "gamma": (_number(0, 1), "above 0, and at most 1"),
+    "gradient_pull": (_number(0, 1, or_least=True), "0 to 1"),
     "every": (_whole(1), "a whole number, 1 or more"),
     "slack": (_whole(0, SLACK_MAX), f"a whole number, 0 to {SLACK_MAX}"),
-    "patience_s": (
-        lambda value: isinstance(value, Real) and 0 < float(value) <= PATIENCE_MAX_S,
-        f"above 0, and at most {PATIENCE_MAX_S:.0f}",
-    ),
+    "patience_s": (_number(0, PATIENCE_MAX_S), f"above 0, and at most {PATIENCE_MAX_S:.0f}"),
     "per_host": (lambda value: value is None or _whole(1)(value), "a whole number, 1 or more"),
     "seed": (lambda value: isinstance(value, int), "a whole number"),
-    "consensus_target": (
-        lambda value: value is None or (isinstance(value, Real) and 0 < float(value) < math.inf),
-        "above 0 steps",
-    ),
+    "consensus_target": (lambda value: value is None or _number(0)(value), "above 0 steps"),
 }
 """Of the arguments of `Gossip`."""
 
