@@ -18,7 +18,7 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
 from thinwire_proto.gossip.push_sum import CODECS
 
-PATIENCE_MAX_S = timedelta(days=30).total_seconds()
+PATIENCE_MAX = timedelta(days=30).total_seconds()
 """gloo and threads count a wait in 64 bits of nanoseconds."""
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value can be, and in words what it must be."""
@@ -48,7 +48,10 @@ CHECKS: dict[str, Check] = {
     "gradient_pull": (_number(0, 1, or_least=True), "0 to 1"),
     "every": (_whole(1), "a whole number, 1 or more"),
     "slack": (_whole(0, SLACK_MAX), f"a whole number, 0 to {SLACK_MAX}"),
-    "patience_s": (_number(0, PATIENCE_MAX_S), f"above 0, and at most {PATIENCE_MAX_S:.0f}"),
+    "patience_s": (
+        _number(0, PATIENCE_MAX),
+        f"above 0, and at most {PATIENCE_MAX:.0f}",
+    ),
     "per_host": (lambda value: value is None or _whole(1)(value), "a whole number, 1 or more"),
     "seed": (lambda value: isinstance(value, int), "a whole number"),
     "consensus_target": (lambda value: value is None or _number(0)(value), "above 0 steps"),
