@@ -5,8 +5,8 @@ float64 holds it exactly. One division and one rounding to float32 follow, whose
 
 One node must not decide the mean (`bounded_mean`). From three nodes on, parameters are compared with the median of each
 number over the nodes. Honest nodes are about equally far from it, however far apart all are. A node that is further
-than FACTOR times the median distance is left out. Of the others, a block that is further than FACTOR times the median
-distance of that block is brought nearer, so that nobody puts all that is allowed into a few numbers.
+than `factor_of` times the median distance is left out. Of the others, a block that is further than so many times the
+median distance of that block is brought nearer, so that nobody puts all that is allowed into a few numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ NODES_MAX = 1 << 14
 CHUNK = 1 << 20
 """Parameters that are converted at a time. Bounds the extra memory; does not change the mean."""
 FACTOR = 8.0
-"""Times the median distance. With sixteen nodes the furthest was at 1.3, with three at 3.1: two had just mixed."""
+"""Times the median distance. With sixteen nodes the furthest was at 1.3."""
+FACTOR_OF_THREE = 32.0
+"""The same with three nodes. Two of them may have just mixed while the third was away: one that had been killed was at
+up to 8.3 (docs/log/decentralized.md)."""
 COMPARED_LEAST = 3
 """With fewer nodes nobody can say which one is wrong."""
 ROUNDING = 2.0**-20
@@ -41,6 +44,11 @@ Read = Callable[[slice], Tensor]
 """Reads a part of a node's parameters, float32."""
 
 assert NODES_MAX * int(PARAMETER_MAX) << FRACTION_BITS < 1 << 53
+
+
+def factor_of(nodes: int) -> float:
+    """So many times the median distance from the median is allowed."""
+    return FACTOR_OF_THREE if nodes == COMPARED_LEAST else FACTOR
 
 
 def in_integers(x: Tensor) -> Tensor:
@@ -102,7 +110,9 @@ def bounded_mean(nodes: Sequence[Read], layout: TileLayout) -> BoundedMean:
     if len(nodes) >= COMPARED_LEAST:
         whole = near.double().norm(dim=1)
         usual = max(float(whole.median()), ROUNDING * _norm_of_median(nodes, blocks))
-        far = {node: float(whole[node]) / usual for node in kept if not float(whole[node]) <= FACTOR * usual}
+        far = {
+            node: float(whole[node]) / usual for node in kept if not float(whole[node]) <= factor_of(len(nodes)) * usual
+        }
     if far:
         kept = [node for node in kept if node not in far]
         near, limits = _distances([nodes[node] for node in kept], blocks)
@@ -132,7 +142,7 @@ def _distances(nodes: Sequence[Read], blocks: Blocks) -> tuple[Tensor, Tensor]:
         near[:, of_blocks] = (parts - parts.median(0).values).norm(dim=2)
     whole = near.double().norm(dim=1).median()
     even = (blocks.lengths / max(1, int(blocks.lengths.sum()))).sqrt() * whole  # were all numbers alike
-    return near, FACTOR * torch.maximum(near.median(0).values, even.to(torch.float32))
+    return near, factor_of(len(nodes)) * torch.maximum(near.median(0).values, even.to(torch.float32))
 
 
 def _norm_of_median(nodes: Sequence[Read], blocks: Blocks) -> float:

@@ -98,6 +98,13 @@ def test_a_node_that_is_far_from_all_others_is_left_out_of_the_mean(nodes: int, 
     assert torch.equal(found.mean, final_mean(map(in_integers, honest)))
 
 
+@pytest.mark.parametrize(("times", "is_out"), [(10, False), (20, False), (50, True)])
+def test_of_three_nodes_two_may_have_just_mixed_while_the_third_was_away(times: float, is_out: bool) -> None:
+    first, second, _ = apart(3)
+    away = first + times * (second - first).norm() * torch.nn.functional.normalize(torch.ones_like(first), dim=0)
+    assert bool(bounded([first, second, away]).far) == is_out
+
+
 def test_a_node_that_is_far_in_one_block_alone_is_brought_nearer_there() -> None:
     nodes = apart(4)
     nodes[2][-64:] += 0.1
