@@ -16,4 +16,4 @@ RULES: Kinds[Callable[..., Any]] = Kinds(
     "thinwire_node.star.rules",
     "thinwire_node.gossip.rules",
 )
-"""Constructors. Each takes what `make_rule` of its exchange gives it."""
+"""Constructors. Each takes what its exchange gives it: see `star.rules.rule` and `gossip.rules.own_steps`."""

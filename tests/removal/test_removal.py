@@ -49,7 +49,7 @@ TESTS = {
     "star": ("tests/star/coordinator/test_rounds.py", "tests/star/coordinator/test_swarm.py"),
     "gossip": ("tests/gossip/coordinator/test_deposits.py", "tests/gossip/node/test_gossip_iterations.py"),
 }
-"""Some of the tests of each exchange; CONTRIBUTING.md has the command for all of them."""
+"""Some of the tests of each exchange."""
 NO_OTHERS = """
 import sys
 sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]

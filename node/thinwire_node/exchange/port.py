@@ -1,7 +1,7 @@
 """The port to an exchange, which carries contributions to the swarm and updates to the node.
 
 An `Exchange` is the node's end of one session. Training and the session depend on this file alone. An implementation
-decides how the bytes travel; `exchange.kinds` finds the one that a contract names.
+decides how the bytes travel; `thinwire_node.kinds` finds the one that a contract names.
 
 Times are in seconds. A time *of the exchange* is a reading of the clock that sets the deadlines. `ExchangeClock`
 converts it to the node's own clock.

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from thinwire_node.observe.definitions import METRICS, SAMPLES, WATCHING_CPU_SECONDS
+from thinwire_node.observe.definitions import METRICS, PHASE_SECONDS, SAMPLES, WATCHING_CPU_SECONDS
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.session.record import BOUNDS_S, Durations, Record
 
@@ -40,6 +40,7 @@ class NodeMetrics(Collector):
         for of in METRICS:
             metric = of.family()
             if isinstance(metric, HistogramMetricFamily):
+                assert of is PHASE_SECONDS, "the values of another histogram are not known here"
                 for phase, durations in self._record.phases.items():
                     metric.add_metric([phase], *_histogram(durations))
             elif of is WATCHING_CPU_SECONDS:

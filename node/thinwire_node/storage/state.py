@@ -10,7 +10,7 @@ replica.safetensors       the parameters, saved periodically
 momentum.safetensors      the momentum after an extraction, with the contribution that was extracted
 sent.json                 contributions sent since that save. The saved momentum still contains them, so the node must
                           drop it if one of them was counted
-gossip.safetensors        in a gossip run, in place of the last three: see `gossip_journal`
+gossip.safetensors        in a gossip run, in place of the last three: see `gossip.journal`
 blobs/                    shards of data and weights of a base: see `blob_cache`
 snapshot-STEP.part        a snapshot that is partly downloaded
 status.json               the newest report, at most a few seconds old, for `thinwire-node status`

@@ -1,4 +1,4 @@
-"""Both local rules lose nothing: what was learned is sent, stays in the momentum or is put back."""
+"""No local rule loses anything: what was learned is sent, stays in the momentum or is put back."""
 
 from __future__ import annotations
 

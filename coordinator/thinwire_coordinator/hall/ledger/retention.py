@@ -10,7 +10,7 @@ many files, never too few, and the next pass deletes the rest. A pass deletes sn
 one that becomes the oldest.
 
 The margin. Bodies are deleted one pass after their snapshot, so the disk holds the updates of at least one interval
-more than promised. `State.snapshot_is_lighter` sends a joining node whose step is older than the oldest snapshot to
+more than promised. `RunState.snapshot_is_lighter` sends a joining node whose step is older than the oldest snapshot to
 the newest one. Any other node has a whole interval, about a snapshot's size in updates, to stay ahead of the deletion.
 A node that is overtaken anyway receives more slowly than the swarm seals, and could never have caught up. Its stream of
 updates ends with `NotKept`; when it joins again, it is sent to the snapshot.

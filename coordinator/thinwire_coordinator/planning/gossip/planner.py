@@ -61,7 +61,6 @@ SPARE_NODES = 4
 """Nodes more than expected that may come. Each node makes sure of memory for edges to them."""
 WITHOUT_EFFECT = {
     "demo": "no votes are sent: exchange.codec says what a message carries",
-    "aggregation": "no votes are merged",
     "round.base_age_max": "exchange.slack says how many iterations a message may be late",
     "round.samples": "rule.samples says how many samples an iteration has",
     "round.weight_max": "no votes are weighed",
@@ -181,9 +180,10 @@ def words_of(plan: Plan) -> Words:
 def keys_of(plan: Plan) -> dict[str, list[Key]]:
     """The lines of the run file, by section, after model and data."""
     run, (exchange, rule) = plan.run, _sections(plan.run)
+    steps = STEPS.get(rule.kind, rule.kind)
     of_message = f"{plan.step.both_ways_bytes / plan.model.trained:.3g} bytes a parameter and step, up and down"
     return {
-        "schedule": schedule_keys(plan, steps="iterations of each node; ", rate=f", of {STEPS[rule.kind]}"),
+        "schedule": schedule_keys(plan, steps="iterations of each node; ", rate=f", of {steps}"),
         "round": [
             ("pace", run.round.pace, "beats follow a clock"),
             ("length_ms", run.round.length_ms, "a beat: each node reports once"),
@@ -191,7 +191,7 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
             ("nodes_max", run.round.nodes_max, "a node needs memory for edges to so many"),
         ],
         "rule": [
-            ("kind", rule.kind, f"each node steps by itself, with {STEPS[rule.kind]}"),
+            ("kind", rule.kind, f"each node steps by itself, with {steps}"),
             ("samples", rule.samples, "of a node in an iteration"),
         ],
         "exchange": [

@@ -75,7 +75,8 @@ def check_header(  # noqa: PLR0911 - one return for each rule
     if claimed >= (term, next_round):
         return Refusal(Reason.FUTURE_ROUND, f"round {claim.round} of term {claim.term} is not open yet")
     if facts is None or claimed != (term, facts.round):
-        return Refusal(Reason.LATE, f"round {claim.round} of term {claim.term} is over")
+        text = f"round {claim.round} of term {claim.term} was over before this came; nothing is lost"
+        return Refusal(Reason.LATE, f"{text}: a later round gets it, and the node sends earlier next time")
     if facts.leased_samples is None:
         return Refusal(Reason.NO_LEASE, f"this node holds no lease in round {facts.round}")
     if facts.contributed:

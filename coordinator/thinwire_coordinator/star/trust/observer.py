@@ -104,7 +104,7 @@ class Observer:
     # a node
 
     def joined(self, node: str, group: str) -> None:
-        """A node joins. group: of its address; see `trust.address_groups`."""
+        """A node joins. group: of its address; see `hall.access.addresses.group_of`."""
         self.trust.arrived(node, group, self._wall())
 
     def pardon(self, node: str) -> None:

@@ -100,7 +100,7 @@ class CoordinatorClock:
 
 
 class ProbedClock:
-    """The star's implementation of `thinwire_node.exchange.port.ExchangeClock`."""
+    """The implementation of `thinwire_node.exchange.port.ExchangeClock`."""
 
     def __init__(self, probe: Callable[[], Awaitable[pb.ProbeReply]], clocks: Clocks, every_s: float) -> None:
         self._ask = probe

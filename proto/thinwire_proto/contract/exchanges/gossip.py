@@ -27,7 +27,7 @@ JOURNAL_EDGE_BYTES_A_PARAMETER = 12
 REPORT_BYTES = 512
 """A node's report in the body and the row of a beat: session, head, figures, signature and two hashes."""
 LINGERING_MAX = 4
-"""Edges that have ended and stay a while; each takes the memory of an edge. See `gossip.lingering`."""
+"""Edges that have ended and stay a while; each takes the memory of an edge. See `thinwire_proto.gossip.peer`."""
 FEW_EDGES = {"ring": 2, "random-regular": 4, "matching": 4}
 """Peers of a node, in topologies where they do not grow with the nodes."""
 
@@ -74,8 +74,8 @@ class GossipSpec(ExchangeSpec):
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         if not isinstance(rule, OwnStepsSpec):
             raise ValueError(
-                'exchange.kind = "gossip" needs rule.kind = "adamw" or "muon", because each node steps by itself; it '
-                f'is "{rule.kind}"'
+                'exchange.kind = "gossip" needs a rule with which each node steps by itself, such as "adamw" or '
+                f'"muon"; rule.kind is "{rule.kind}"'
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:

@@ -1,7 +1,7 @@
 """Specs of the local rules; each kind is one file of this package.
 
-A local rule defines what a node does with its gradients between two extractions. docs/local-rules.md describes the
-rules, and `thinwire_node.star.rules` runs them.
+A local rule defines what a node does with its gradients: between two extractions in a star run (docs/local-rules.md),
+or in an iteration of a gossip run. `thinwire_node.star.rules` and `thinwire_node.gossip.rules` run them.
 """
 
 from __future__ import annotations
