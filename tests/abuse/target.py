@@ -22,6 +22,8 @@ from thinwire_common.reach.preflight import Way, find_way
 from thinwire_proto.wire import service_pb2 as pb
 
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+AGAIN_S = 1.0
+"""Between two attempts to join, while too many joins from this network are refused."""
 
 
 @dataclass
@@ -67,9 +69,17 @@ class Target:
 
     @contextlib.contextmanager
     def member(self) -> Iterator[JoinedNode]:
-        """Join as a node of a new identity."""
+        """Join as a node of a new identity, once the coordinator lets a node of this network join."""
         with self.channel() as channel:
-            yield JoinedNode(channel, self.token)
+            yield self._joined(channel)
+
+    def _joined(self, channel: grpc.Channel) -> JoinedNode:
+        while True:
+            try:
+                return JoinedNode(channel, self.token)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or self.stop.wait(AGAIN_S):
+                    raise
 
 
 def trusting() -> ssl.SSLContext:

@@ -236,7 +236,7 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     swarm.address = "127.0.0.1:9"  # no program listens on this port
     node = swarm.node("alone", "--give-up-after", "5")
     assert ended(node) == 1
-    assert [told["joined"] for told in node.events("node.no_session")][:2] == [False, False]
+    assert [told["joined"] for told in node.events("node.no_session")] == [False]  # told once
     assert "no coordinator at 127.0.0.1:9" in node.text()
     assert node.events("node.retrying")
     assert "for 5 s (--give-up-after)" in node.text()

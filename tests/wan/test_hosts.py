@@ -111,7 +111,7 @@ def test_line_has_the_specified_rate_delay_and_loss(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
 def test_interrupt_leaves_neither_namespaces_nor_processes(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bench.wide_area", "--quick"]
+    command = [sys.executable, "-m", "bench.wide_area", "--seconds", "5"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: list(tmp_path.glob("runs/*/*/control-3.log")), "a process runs on each node")
