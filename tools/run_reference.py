@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from thinwire_proto.contract import ModelSpec, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.run import UNIONS
 from thinwire_proto.contract.unions import Kind
+from thinwire_proto.exact.amendments import is_amendable
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
 from tools.generated import write_or_check
@@ -25,8 +26,9 @@ A run file is a [TOML](https://toml.io) file with up to seven sections. Every ke
 run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the guide to running one.
 
 Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
-*contract*, which is hashed and cannot change afterwards. What only one process needs, such as addresses and folders, is
-an [option of its command](operating.md#options-and-variables).
+*contract*, whose hash names the run. Keys that are marked ✎ may change while the run goes on, by
+[`thinwire-coordinator amend`](changing.md); the others cannot. What only one process needs, such as addresses and
+folders, is an [option of its command](operating.md#options-and-variables).
 
 Sections with `kind` have several kinds, and a key belongs to some of them. An unknown key is an error.
 
@@ -138,7 +140,8 @@ def _row(name: str, kinds_with_it: tuple[str, ...], field: FieldInfo) -> str:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     of_kinds = (", ".join(f"`{kind}`" for kind in kinds_with_it),) if kinds_with_it else ()
     unit = str(extra.get("unit", ""))
-    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, field.description or "")
+    mark = " ✎" if is_amendable(extra) else ""
+    cells = (f"`{name}`{mark}", *of_kinds, values(field), f"`{default_of(field)}`", unit, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

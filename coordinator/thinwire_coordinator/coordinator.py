@@ -163,6 +163,7 @@ class Coordinator:
         hall.events.watchers += self._watchers
         self._run = run = kind.open(Opening(hall, settings, access, replayed.retention, held_out))
         run.pause(access.pauses.at(hall.surroundings.wall()))
+        access.amendments.refuse(run.amend(access.amendments.waiting()))
         await self._monitoring.begin(run, access, replayed, self._start_worker)
         await self._listen(kind, run, access, transport)
 
@@ -204,7 +205,7 @@ class Coordinator:
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._run.upkeep())
         access = self._access
-        orders = loop.create_task(watch_orders(self._run, access.bans, access.pauses, access.bans.newest_decision))
+        orders = loop.create_task(watch_orders(self._run, access, access.bans.newest_decision))
         rotation = loop.create_task(self._rotate())
         try:
             ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, orders, rotation, self._run.tasks.failed)

@@ -72,7 +72,7 @@ def descriptions() -> dict[str, dict[str, Any]]:
 def build(name: str, description: dict[str, Any]) -> dict[str, Any]:
     """Grafana's JSON model of a dashboard."""
     return {
-        "annotations": {},
+        "annotations": {"list": [_mark(name, query) for name, query in description.get("marks", {}).items()]},
         "description": description["about"],
         "editable": False,
         "fiscalYearStartMonth": 0,
@@ -89,6 +89,12 @@ def build(name: str, description: dict[str, Any]) -> dict[str, Any]:
         "title": f"thinwire: {name}",
         "uid": f"thinwire-{name}",
     }
+
+
+def _mark(name: str, query: str) -> dict[str, Any]:
+    """A line across all panels wherever a query has a value."""
+    shown = {"enable": True, "hide": False, "iconColor": "orange", "titleFormat": name, "useValueForTime": False}
+    return {"name": name, "datasource": SOURCE, "expr": query, "step": "15s"} | shown
 
 
 def _variable(variable: dict[str, str]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Bootstrap:
         """None until the run is known."""
         self.contract = state.contract()
         self._data: DataSource | None = None
-        self._checked: bytes | None = None  # the contract that was found to fit into this machine
+        self._checked: Contract | None = None  # what was found to fit into this machine
         self._replica: Replica | None = None  # loaded or fetched, not taken up yet
         if self.contract is not None:
             if (room := self._room()) is not None:
@@ -69,9 +69,14 @@ class Bootstrap:
             self._replica = state.replica(self.contract)
             self.part = self._make_part(self.contract)
 
+    def _take_contract(self, contract: Contract) -> None:
+        self._check(contract)
+        self.contract = contract
+
     def _make_part(self, contract: Contract) -> Part:
         settings, machine = self._settings, self._machine
-        about = PartSettings(contract, self._state, machine, self._record, settings.options, settings.address)
+        take, options, address = self._take_contract, settings.options, settings.address
+        about = PartSettings(contract, self._state, machine, self._record, options, address, take)
         return machine.kind(name_of(contract)).make_part(about)
 
     async def join(self, exchange: Entrance, name: str) -> Admission:
@@ -101,6 +106,7 @@ class Bootstrap:
         addresses = self._settings.options.addresses
         fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses)
         part = self.part = self.part or self._make_part(contract)
+        await part.amend(contract)
         if admission.drop_momentum:
             await part.drop_momentum(admission.drop_momentum)
         if self._data is None:
@@ -133,7 +139,7 @@ class Bootstrap:
 
     def _check(self, contract: Contract) -> None:
         """Check once in each process that this machine can take part. See `check_contract`."""
-        if contract.hash == self._checked:
+        if contract == self._checked:
             return
         room, options = self._room(), self._settings.options
         if room is None:
@@ -143,7 +149,7 @@ class Bootstrap:
             left = room.disk_bytes - needs.state_disk - needs.data_disk
             bound = cache_bound(options.cache_bytes, needs.base_disk, left)
             self._state.blobs.bound(bound, file_bytes_max=left)
-        self._checked = contract.hash
+        self._checked = contract
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:
         """Fetch the blobs that the model itself needs. Raises LocalError if they do not fit onto this disk."""
@@ -178,7 +184,7 @@ async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contrac
     begun = state.partial_snapshot()
     held_bytes = begun.size if begun else 0
     text = "fetching a snapshot" + (f"; {held_bytes:,} bytes are already here" if begun else "")
-    tell(log, logging.INFO, "node.fetching_snapshot", text, here_bytes=held_bytes)
+    log.info("%s", text)
     try:
         passing = await exchange.snapshot(state.path(""), contract, begun)
     except BeyondTheEnd as error:

@@ -5,6 +5,7 @@ It has one line for each, which is all that names them outside their folders.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,7 +50,8 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class PartSettings:
-    """What a part is made from. record: counts its work."""
+    """What a part is made from. record: counts its work. take_contract: takes an amended contract, or raises a
+    ThinwireError if this machine cannot go on under it."""
 
     contract: Contract
     state: NodeState
@@ -57,6 +59,7 @@ class PartSettings:
     record: Record
     options: NodeOptions
     address: str
+    take_contract: Callable[[Contract], None] = lambda contract: None
 
 
 class Kind(Protocol):

@@ -13,6 +13,7 @@ from thinwire_node.exchange.port import MomentumClaim
 from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
@@ -62,6 +63,9 @@ class Part(ABC):
     @abstractmethod
     def claim(self) -> MomentumClaim | None:
         """The claim about what this node keeps, for the coordinator to check."""
+
+    async def amend(self, contract: Contract) -> None:  # noqa: B027 - a kind may have no amendments
+        """Take the contract that is in force now. Raises a ThinwireError if this machine cannot go on under it."""
 
     async def drop_momentum(self, why: str) -> None:  # noqa: B027 - a part may have none
         """Drop the momentum, because the coordinator says so."""

@@ -36,7 +36,6 @@ FIELDS = {
     "forwards": "whether the proxy adds its client's address to X-Forwarded-For",
     "head": "head of the chain of all that the node has mixed, in hex",
     "iteration": "iterations that the node has finished, in a gossip run",
-    "here_bytes": "size of the part that is here already, in bytes",
     "in_steps": "the same over the root mean square of the nodes' steps; null without a step",
     "joined": "whether the node had joined",
     "loss": "loss in nats per token",
@@ -162,6 +161,9 @@ COORDINATOR = {
         "The organizer has paused the run, or let it go on. until: Unix time; null: until the organizer says so.",
         ("paused", "until"),
     ),
+    "coordinator.amended": EventType(
+        "The contract has changed for the update of this step and those after it.", ("step", "reason")
+    ),
     "coordinator.session_ended": EventType(
         "The coordinator has ended a node's session, because the node is banned.", ("node_id", "name", "reason")
     ),
@@ -192,10 +194,10 @@ NODE = {
         "A source of a shard, or of another blob, did not give it; the node tries the next one.",
         ("place", "blob", "reason"),
     ),
-    "node.fetching_snapshot": EventType("The node fetches a snapshot.", ("here_bytes",)),
     "node.snapshot_fetched": EventType("A snapshot was fetched.", ("step",)),
     "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
+    "node.amended": EventType("The organizer has changed the contract from this step on.", ("step", "reason")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
     "node.topology": EventType("The node has a new topology of a gossip run.", ("topology", "peers")),
     "node.peer_left_out": EventType(
@@ -205,7 +207,6 @@ NODE = {
     "node.peer_not_direct": EventType(
         "There is no direct line to a peer, whose messages use the relay meanwhile.", ("member", "node_id", "reason")
     ),
-    "node.peer_line_failed": EventType("A direct line failed by a fault of this program.", ("reason",)),
     "node.listening": EventType("The node listens for its peers.", ("port",)),
     "node.deposited": EventType(
         "The node has handed in its parameters at the end of the run.", ("iteration", "refused")

@@ -8,7 +8,7 @@ from thinwire_proto.errors import ContractError
 from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen, choose
 
 
-@pytest.mark.parametrize(("newest", "oldest", "chosen"), [(4, 0, 4), (4, 4, 4), (4, 2, 4), (5, 4, 4), (9, 1, 4)])
+@pytest.mark.parametrize(("newest", "oldest", "chosen"), [(5, 0, 5), (5, 5, 5), (5, 2, 5), (6, 5, 5), (9, 1, 5)])
 def test_the_newest_common_version_is_chosen(newest: int, oldest: int, chosen: int) -> None:
     assert choose(newest, oldest) == chosen
 
@@ -18,9 +18,9 @@ def test_the_newest_common_version_is_chosen(newest: int, oldest: int, chosen: i
     [
         (1, 0, "the node is the older one; update the node to thinwire 0.3.0"),
         (0, 0, "the node is the older one"),
-        (3, 0, "the node is the older one"),
-        (5, 0, "the coordinator is the older one"),
-        (6, 5, "the coordinator is the older one"),
+        (4, 0, "the node is the older one"),
+        (6, 0, "the coordinator is the older one"),
+        (7, 6, "the coordinator is the older one"),
     ],
 )
 def test_an_error_names_the_end_to_update(newest: int, oldest: int, said: str) -> None:

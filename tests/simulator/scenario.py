@@ -32,6 +32,12 @@ def options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
+def numbers(words: str) -> dict[str, float]:
+    """Values by key; whole numbers are integers, as in a run file."""
+    found = {key: number(value) for key, value in options(words.split()).items()}
+    return {key: int(value) if value == int(value) else value for key, value in found.items()}
+
+
 class Scenario:
     def __init__(self, text: str, seed: int) -> None:
         self._lines = [(index, line.split("#")[0].strip()) for index, line in enumerate(text.splitlines(), 1)]
@@ -199,6 +205,7 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
             "different": lambda: counts.fingerprints_different,
             "put_back_in_part": lambda: world.put_back_in_part,
             "active": lambda: sim_coordinator.swarm.view.active,
+            "amendments": lambda: len(sim_coordinator.state.ledger.amendments()),
         }
         return figures[what]()
     return _of_node(world, volunteer, what)
@@ -233,6 +240,7 @@ VERBS: list[tuple[str, Verb]] = [
     (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
     (r"pause for (\S+)", lambda s, span: s.world.pause(number(span))),
     (r"resume", lambda s: s.world.resume()),
+    (r"amend (.+)", lambda s, words: s.world.amend(numbers(words))),
     (rf"start {NODES}", Scenario.start),
     (rf"kill {NODES}", Scenario.kill),
     (rf"{NODES} leaves?", Scenario.leave),

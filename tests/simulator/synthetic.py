@@ -133,6 +133,9 @@ class SyntheticTrainer:
     def adopt(self, replica: Replica) -> None:
         self.replica = replica
 
+    def amend(self, contract: Contract) -> None:
+        pass
+
     def refresh(self, out: Sequence[Sent] = ()) -> None:
         pass
 

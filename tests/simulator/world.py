@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
+from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
@@ -91,6 +92,7 @@ class World:
         """The number of times that part of an extraction was put back. `check` updates it."""
         self._wait_for = wait_for
         self._pause: Pause | None = None
+        self._orders: list[Order] = []
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
         make_state(self.folder, spec, seed)
@@ -112,6 +114,16 @@ class World:
         None: keep every update and no snapshot."""
         self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
         self._tell_pause()
+        self._tell_orders()
+
+    def amend(self, changes: Mapping[str, Any]) -> None:
+        """The organizer orders an amendment; a real coordinator reads it from access.sqlite."""
+        self._orders.append(Order(f"order {len(self._orders)}", changes, "the organizer said so"))
+        self._tell_orders()
+
+    def _tell_orders(self) -> None:
+        if self.sim_coordinator is not None and (refused := self.sim_coordinator.swarm.amend(self._orders)):
+            raise AssertionError(f"refused: {refused}")
 
     def pause(self, length_s: float) -> None:
         """The organizer pauses the run; a real coordinator reads it from access.sqlite."""

@@ -265,7 +265,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
     again = swarm.node("b", "--rounds", "2")  # the last that left, so that no rounds have passed since
     assert ended(again) == 0
     assert again.events("node.momentum_taken_up")
-    assert not again.events("node.fetching_snapshot")
+    assert not again.events("node.snapshot_fetched")
 
 
 def test_a_node_in_the_middle_of_a_long_micro_batch_leaves_within_five_seconds(swarm: RealSwarm) -> None:

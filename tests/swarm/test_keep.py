@@ -26,7 +26,7 @@ def test_a_node_that_missed_deleted_updates_catches_up_from_a_snapshot(swarm: Re
     until(lambda: snapshots()[0] > left_at, "the first snapshots are deleted", coordinator)
     back = swarm.node("leaves", "--rounds", "1")
     assert ended(back) == 0, back.text()
-    assert back.events("node.fetching_snapshot")
+    assert back.events("node.snapshot_fetched")
     assert stays.running
     assert not stays.events("node.resync")
     status = swarm.status()

@@ -10,7 +10,7 @@ import pytest
 from deploy.local_swarm.processes import Process
 from support.real import RealSwarm, ended, real_swarm, run_text, until, without_a_centre
 
-STEPS = {"star": 40, "gossip": 400}
+STEPS = {"star": 150, "gossip": 400}
 RUNS = {
     "star": run_text(STEPS["star"]),
     "gossip": run_text(STEPS["gossip"], length_ms=1000, rounds='pace = "clock"')

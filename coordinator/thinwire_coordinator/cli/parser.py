@@ -12,7 +12,7 @@ from typing import Any
 from thinwire_common.number_arguments import count, number, whole, within
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.access_options import add_access_commands
-from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
+from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, RunStateOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
 from thinwire_coordinator.cli.prepare import add_prepare
 from thinwire_proto.errors import ContractError
@@ -85,12 +85,34 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--seed", type=within(SEED_MIN, SEED_MAX), default=1)
     write.set_defaults(command=_sample)
 
+    measure = commands.add_parser("evaluate", help="the loss of a step's model on held-out sets, or on other text")
+    measure.add_argument("--step", type=whole, metavar="S", help="default: the newest")
+    measure.add_argument("--set", action="append", default=[], metavar="NAME", help="default: all held-out sets")
+    measure.add_argument("--text", action="append", default=[], type=Path, metavar="FILE", help="a text in UTF-8")
+    measure.add_argument("--samples", type=count, metavar="N", help="of each set; default: as many as in the run")
+    measure.add_argument("--json", action="store_true", help="print JSON")
+    measure.set_defaults(command=_evaluate)
+
+    _add_backup(commands)
+
     make = commands.add_parser("prepare", help="turn text into token shards for a run")
     add_prepare(make)
 
-    for command in (check, export, write):
+    for command in (check, export, write, measure):
         add_options(command, ReplayOptions, "state_dir", "threads")
     return parser
+
+
+def _add_backup(commands: Any) -> None:
+    copy = commands.add_parser("backup", help="copy the run elsewhere while it goes on; again: what is new")
+    copy.add_argument("--to", required=True, metavar="FOLDER|URL", help="a folder, s3://BUCKET/PREFIX, …")
+    add_options(copy, RunStateOptions, "state_dir")
+    copy.set_defaults(command=_back_up)
+
+    back = commands.add_parser("restore", help="bring a run back from a backup")
+    back.add_argument("backup", metavar="FOLDER|URL")
+    add_options(back, RunStateOptions, "state_dir")
+    back.set_defaults(command=_restore)
 
 
 def _add_verify(commands: Any) -> argparse.ArgumentParser:
@@ -159,6 +181,33 @@ def _sample(arguments: argparse.Namespace) -> None:
     _set_threads(options)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)
     sample(options.state_dir, given.step, given.prompt, given.chat, sampling)
+
+
+def _back_up(arguments: argparse.Namespace) -> None:
+    options = read_options(RunStateOptions, arguments)
+
+    from thinwire_coordinator.cli.backup import back_up  # noqa: PLC0415
+
+    back_up(options.state_dir, arguments.to)
+
+
+def _restore(arguments: argparse.Namespace) -> None:
+    options = read_options(RunStateOptions, arguments)
+
+    from thinwire_coordinator.cli.backup import restore  # noqa: PLC0415
+
+    restore(arguments.backup, options.state_dir)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    options = read_options(ReplayOptions, arguments)
+
+    from thinwire_coordinator.cli.evaluate import evaluate  # noqa: PLC0415
+    from thinwire_coordinator.hall.measuring import SAMPLES  # noqa: PLC0415
+
+    _set_threads(options)
+    folder, given = options.state_dir, arguments
+    evaluate(folder, given.step, given.set, given.text, given.samples or SAMPLES, as_json=given.json)
 
 
 def _set_threads(options: ReplayOptions) -> None:

@@ -1,4 +1,4 @@
-"""The command lines of `thinwire-coordinator init` and `check`."""
+"""The command lines of `thinwire-coordinator init`, `check` and `amend`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from thinwire_common.number_arguments import above_zero, count, within
+from thinwire_common.options import add_options, read_options
+from thinwire_coordinator.cli.options import RunStateOptions
 from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, MACHINES, RTT_SECONDS
 from thinwire_coordinator.planning.settings import STEPS_MAX
 from thinwire_proto.contract import EXCHANGES
@@ -17,7 +19,7 @@ LEAST, MOST = 1e-9, 1e12
 
 
 def add_planning_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `init` and `check` to the commands."""
+    """Add these commands."""
     init = commands.add_parser("init", help="write a commented run file for a model, data and links")
     init.add_argument("--model", metavar="PRESET|FOLDER", help="default: the preset that suits the amount of data")
     init.add_argument(
@@ -52,6 +54,21 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     _add_swarm(check)
     check.set_defaults(command=_check)
 
+    amend = commands.add_parser("amend", help="change a run from its next round on, or list what was changed")
+    amend.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="a key and its new value, as in a run file; may be given several times; docs/run-file.md says which keys",
+    )
+    amend.add_argument("--because", default="", metavar="TEXT", help="why, for the ledger, the page and the model card")
+    amend.add_argument("--at", type=count, metavar="STEP", help="the first step that it holds for; default: the next")
+    amend.add_argument("--dry-run", action="store_true", help="show what would change, and order nothing")
+    add_options(amend, RunStateOptions, "state_dir")
+    _add_swarm(amend)
+    amend.set_defaults(command=_amend)
+
 
 def _add_swarm(command: argparse.ArgumentParser) -> None:
     command.add_argument("--nodes", type=count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
@@ -82,6 +99,14 @@ def _init(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.init import init  # noqa: PLC0415
 
     init(arguments)
+
+
+def _amend(arguments: argparse.Namespace) -> None:
+    options = read_options(RunStateOptions, arguments)
+
+    from thinwire_coordinator.cli.amend import amend  # noqa: PLC0415
+
+    amend(options.state_dir, arguments)
 
 
 def _check(arguments: argparse.Namespace) -> None:

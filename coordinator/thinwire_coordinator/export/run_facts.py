@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.contract import Contract
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
 
 CONTRIBUTORS_MAX = 500
@@ -89,7 +90,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
     names, step = state.ledger.names(NAMES_MAX), kind.trained(state.contract, replica)
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
-        contract=state.contract,
+        contract=contract_at(state.contract, max(0, step - 1)),
         step=step,
         head=replica.head.hex(),
         fingerprint=f"{replica.fingerprint(0):016x}",

@@ -19,6 +19,11 @@ class ByteBudget:
             raise ValueError(f"{size} bytes are not in a budget of {self.total}")
         return Reservation(self, size)
 
+    def grow(self, total: int) -> None:
+        """Have at least so many bytes: who has a reservation may count on what there was."""
+        self.total = max(self.total, total)
+        self._grant()
+
     def take_now(self, size: int) -> bool:
         """Take bytes if they are free and nobody waits. Return whether they were."""
         free = not self._waiting and self.used + size <= self.total

@@ -64,6 +64,7 @@ class Hall:
 
     @property
     def contract(self) -> Contract:
+        """The contract in force."""
         return self.state.contract
 
     @property

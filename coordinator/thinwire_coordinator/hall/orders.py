@@ -1,4 +1,4 @@
-"""Carries out what the organizer's commands have decided: bans, pardons, and a pause of the run.
+"""Carries out what the organizer's commands have decided: bans, pardons, a pause of the run, amendments.
 
 The commands write to access.sqlite, whether or not the coordinator runs, so the coordinator polls it.
 """
@@ -9,27 +9,29 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from thinwire_coordinator.hall.access.pauses import Pauses
-from thinwire_coordinator.hall.access.store import BanTable
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.limits import ORDERS_READ_S
 
 
 async def watch_orders(
-    run: Run, bans: BanTable, pauses: Pauses, newest: int = 0, wall_clock: Callable[[], float] = time.time
+    run: Run, access: AccessStore, newest: int = 0, wall_clock: Callable[[], float] = time.time
 ) -> None:
     """Read the decisions every ORDERS_READ_S, until cancelled. The door refuses banned nodes that join meanwhile.
 
     If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
     """
+    read = run.workers.once_unlocked
     while True:
         now = wall_clock()
-        holding = await run.workers.once_unlocked(Job.READ_ORDERS, bans.holding, now)
+        holding = await read(Job.READ_ORDERS, access.bans.holding, now)
         for node_id, ban in holding.items():
             run.expel(node_id, ban.denied(now))
-        newest, pardoned = await run.workers.once_unlocked(Job.READ_ORDERS, bans.pardoned_since, newest)
+        newest, pardoned = await read(Job.READ_ORDERS, access.bans.pardoned_since, newest)
         for node_id in pardoned:
             run.pardon(node_id)
-        run.pause(await run.workers.once_unlocked(Job.READ_ORDERS, pauses.at, now))
+        run.pause(await read(Job.READ_ORDERS, access.pauses.at, now))
+        refused = run.amend(await read(Job.READ_ORDERS, access.amendments.waiting))
+        await read(Job.READ_ORDERS, access.amendments.refuse, refused)
         await asyncio.sleep(ORDERS_READ_S)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.hall import Hall
@@ -106,6 +108,10 @@ class Run(ABC):
 
     def hold(self) -> None:
         """The pause in the hall has changed: begin nothing while there is one, and go on without one."""
+
+    def amend(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Take the amendments that wait. Returns why orders were refused, by their ids."""
+        return {}
 
     def known(self, member: Member, group: str) -> None:
         """A node has joined. group: of its address; see `access.addresses.group_of`."""

@@ -13,6 +13,7 @@ from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
+from thinwire_proto.contract import Contract
 
 Stage = Literal["waiting", "paused", "training", "complete"]
 Plain = dict[str, Any]
@@ -28,12 +29,16 @@ class RunView(ABC):
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        self.contract = hall.contract
         self.layout = hall.layout
         self.term = hall.term
         self.counts: Counts = hall.counts
         self.held_out_sets = hall.state.held_out_sets
         """The held-out sets that are measured."""
+
+    @property
+    def contract(self) -> Contract:
+        """The contract in force."""
+        return self._hall.contract
 
     @property
     @abstractmethod

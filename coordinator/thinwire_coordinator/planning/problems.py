@@ -23,6 +23,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+read_toml = tomllib.loads
+"""Raises ValueError if the text is not TOML."""
 Document = dict[str, Any]
 KeyPath = tuple[str, ...]
 SYNTAX_LINE = re.compile(r"at line (\d+)")
@@ -85,7 +87,7 @@ def check_file(path: Path) -> CheckedFile:
     except UnicodeDecodeError as error:
         return _unread(f"is not UTF-8: {error.reason} at byte {error.start}")
     try:
-        document = tomllib.loads(text)
+        document = read_toml(text)
     except tomllib.TOMLDecodeError as error:
         found = SYNTAX_LINE.search(str(error))
         return _unread(f"is not TOML: {error}", int(found[1]) if found else None)

@@ -36,8 +36,11 @@ class StarService(Service):
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self.member(context)
         async with one_at_a_time(member, "Attend", context), aclosing(self.run.attend(member)) as announcements:
+            told = 0
             async for announcement in announcements:
-                yield messages.announcement(announcement)
+                amendments = self.run.view.contract.amendments
+                yield messages.announcement(announcement, amendments[told:])
+                told = len(amendments)
         check_expelled(member)
 
     async def Contribute(

@@ -55,7 +55,6 @@ class Evaluations:
         self._hall = hall
         self._driver = driver
         self._observer = observer
-        self._answer_s = evaluation_answer_s(hall.contract.round.length_s)
         self._announce = announce
         self.results: asyncio.Queue[Result] = asyncio.Queue()
         """Its length is bounded by the number of parts and sets of one measurement, because the next one waits."""
@@ -106,7 +105,8 @@ class Evaluations:
         self._tell_if_alone(len(trusted))
         parts = parts_of(step, self._hall.state.held_out_sets, self._samples)
         self._copy = self._hall.copies.take()
-        self._current = Measurement(step, parts, trusted, self._answer_s, self._hall.randomness)
+        answer_s = evaluation_answer_s(self._hall.contract.round.length_s)
+        self._current = Measurement(step, parts, trusted, answer_s, self._hall.randomness)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
 
     def answered(self, node: str, part: Part, loss: float) -> str:

@@ -51,16 +51,22 @@ class Intake:
     them."""
 
     def __init__(self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, observer: Observer) -> None:
-        demo = hall.contract.demo
         self.hall = hall
         self.driver = driver
         self.observer = observer
         self.checker = Checker(hall, driver, fingerprints, observer)
-        self.payload_bytes_max = contribution_bytes_max(
-            hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles
-        )
+        self.payload_bytes_max = self._payload_bytes_max()
         self.room = ByteBudget(arriving_bytes_max(hall.contract.round.nodes_max, self.payload_bytes_max))
         self.current: OpenRound | None = None
+
+    def _payload_bytes_max(self) -> int:
+        demo = self.hall.contract.demo
+        return contribution_bytes_max(self.hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+
+    def amend(self) -> None:
+        """Take the bounds of the contract that is in force now."""
+        self.payload_bytes_max = self._payload_bytes_max()
+        self.room.grow(arriving_bytes_max(self.hall.contract.round.nodes_max, self.payload_bytes_max))
 
     def open(self, opened: Round, merger: Merges) -> None:
         """Accept contributions to this round from now on."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from thinwire_coordinator.hall.rpc.messages import evaluation_part, trained_through
 from thinwire_coordinator.star.round.admission import ContributionClaim
 from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
 from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import split_for_download
 from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
 
 
-def announcement(told: Announcement) -> pb.Announcement:
+def announcement(told: Announcement, amendments: Sequence[Amendment] = ()) -> pb.Announcement:
+    """amendments: those that the node has not been told on this stream."""
+    written = [amendment.written for amendment in amendments]
     if not isinstance(told, RoundAnnouncement):
         state = pb.Announcement.STATE_WAITING
         if told.complete:
@@ -22,7 +25,14 @@ def announcement(told: Announcement) -> pb.Announcement:
         elif told.paused:
             state = pb.Announcement.STATE_PAUSED
         resumes_in_s = None if told.resumes_in_s is None else round(told.resumes_in_s)
-        return pb.Announcement(state=state, term=told.term, step=told.step, text=told.text, resumes_in_s=resumes_in_s)
+        return pb.Announcement(
+            state=state,
+            term=told.term,
+            step=told.step,
+            text=told.text,
+            resumes_in_s=resumes_in_s,
+            amendments=written,
+        )
     return pb.Announcement(
         state=pb.Announcement.STATE_ROUND,
         term=told.term,
@@ -36,6 +46,7 @@ def announcement(told: Announcement) -> pb.Announcement:
         upcoming=[pb.SampleRange(start=run.start, count=run.count) for run in told.upcoming],
         evaluate=[evaluation_part(part) for part in told.evaluate],
         evaluating=told.evaluating,
+        amendments=written,
     )
 
 

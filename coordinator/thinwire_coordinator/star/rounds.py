@@ -13,6 +13,7 @@ from thinwire_coordinator.hall.events import ContributionRefused, PhaseTook, Rou
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.amending import Amending
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
@@ -26,6 +27,7 @@ from thinwire_coordinator.star.sealing import PublishedUpdate, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.amendments import row_extras
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Row
 
@@ -48,6 +50,7 @@ class Rounds:
         announcer: Announcer,
         evaluations: Evaluations,
         observer: Observer,
+        amending: Amending,
     ) -> None:
         self._hall = hall
         self._driver = driver
@@ -57,6 +60,7 @@ class Rounds:
         self._evaluations = evaluations
         self._observer = observer
         self._sealer = sealer
+        self._amending = amending
 
     def handle(self, action: Action) -> None:
         try:
@@ -104,6 +108,7 @@ class Rounds:
             body_bytes=0,
             counted=tuple(contribution.counted for contribution in accepted),
             previous=b"",
+            extras=row_extras(self._hall.contract, gathered.step),
         )
         try:
             out = await self._sealer.seal(row, signatures, current.merger, leases.packed)
@@ -120,6 +125,7 @@ class Rounds:
         self._observer.sealed()
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
+        self._amending.between_rounds(gathered.step + 1)
         self._hall.sealed.set()
         self._driver.sealed()
         if self._driver.machine.complete:
@@ -143,6 +149,8 @@ class Rounds:
         for contribution in current.round.accepted:
             events.tell(ContributionRefused(contribution.node, Reason.VOID))
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
+        if self._driver.machine.round is None:
+            self._amending.between_rounds(self._driver.machine.step)
         self._announcer.announce_to_all()
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:

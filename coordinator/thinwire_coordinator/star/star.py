@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.events import Events, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.retention import NotKept
@@ -19,6 +20,7 @@ from thinwire_coordinator.hall.members import Member, Moment, Newest
 from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.amending import Amending
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
@@ -109,7 +111,10 @@ class Star(Run):
         self._presence = Presence(hall.events)
         self.keep_up: Upkeep | None = None
         sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now)
-        rounds = Rounds(hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer)
+        self._amending = Amending(hall, driver, intake)
+        rounds = Rounds(
+            hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer, self._amending
+        )
         driver.start(rounds.handle)
 
     def _announce_again(self, nodes: Iterable[str]) -> None:
@@ -158,6 +163,13 @@ class Star(Run):
         self.driver.hold(held=self.hall.pause is not None)
         if self.intake.current is None:
             self._announcer.announce_to_all()
+
+    def amend(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        known = len(self.hall.contract.amendments)
+        refused = self._amending.take(orders)
+        if len(self.hall.contract.amendments) > known and self.intake.current is None:
+            self._announcer.announce_to_all()
+        return refused
 
     def known(self, member: Member, group: str) -> None:
         self.observer.joined(member.node_id, group)

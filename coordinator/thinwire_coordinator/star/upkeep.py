@@ -63,6 +63,10 @@ class Upkeep:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
         newest = self._hall.state.snapshot_steps()[-1]
         by_nodes = self._evaluations is not None
+        if measured is not None:  # a run that goes on shows what its model writes, also when it is complete
+            copy = await self._hall.copies.take()
+            await self._measuring.sample(copy, copy.step)
+            del copy
         while True:
             step = self._feed.step
             last = step == self._hall.contract.schedule.steps

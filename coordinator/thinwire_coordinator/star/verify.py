@@ -35,6 +35,8 @@ def verify_updates(state: RunState, say: Callable[[str], None], signatures: Sign
     )
     for line in signatures.report():
         say(line)
+    for amendment in state.contract.amendments:
+        say(f"amended from step {amendment.step} on: {amendment.in_words}")
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 

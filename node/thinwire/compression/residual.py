@@ -42,17 +42,17 @@ def dropped_part(sent: Sent, merged: Merged, layout: TileLayout, update_topk: in
 
 
 class Awaited:
-    """Contributions whose update is still to come. Always empty without update_topk."""
+    """Contributions whose update is still to come. Always empty without `update_topk`, which may be amended."""
 
     def __init__(self, update_topk: int, kept: Collection[Pending] = ()) -> None:
         """kept: contributions restored from disk."""
-        self._update_topk = update_topk
+        self.update_topk = update_topk
         self._by_hash = {one.hash: one for one in kept}
         self._newest_extraction = 0
 
     def add(self, one: Pending) -> None:
         self._newest_extraction = one.sent.extraction
-        if self._update_topk:
+        if self.update_topk:
             self._by_hash[one.hash] = replace(one, sent=replace(one.sent, codes=None))
 
     def clear(self) -> None:
@@ -71,7 +71,7 @@ class Awaited:
             if one.step <= step:
                 del self._by_hash[one.hash]
                 part = (
-                    dropped_part(one.sent, votes, layout, self._update_topk) if votes and one.hash in counted else None
+                    dropped_part(one.sent, votes, layout, self.update_topk) if votes and one.hash in counted else None
                 )
                 if part is not None:
                     yield part

@@ -166,6 +166,13 @@ class RunComplete:
     step: int
 
 
+@dataclass(frozen=True)
+class Amended:
+    """The contract has changed. contract: the one in force for the announcements that follow."""
+
+    contract: Contract
+
+
 Announcement = AnnouncedRound | Waiting | RunComplete
 
 
@@ -301,9 +308,11 @@ class Exchange(Entrance, Protocol):
     def clock(self) -> ExchangeClock:
         """The clock of the exchange. Available after `join`."""
 
-    def rounds(self) -> AsyncGenerator[Announcement, None]:
-        """Yield the newest announcement, then each new one. The swarm expects contributions from a node that
-        listens."""
+    def rounds(self) -> AsyncGenerator[Announcement | Amended, None]:
+        """Yield the newest announcement, then each new one. The swarm expects contributions from a node that listens.
+
+        What amends the contract comes before the announcements that depend on it. Raises ContractError if this node
+        cannot read it."""
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
         """Send a contribution and wait for its outcome."""

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
+from thinwire_node.exchange.port import Admission, Amended, Announcement, Applicant, Claim, Outcome, SealedUpdate
 from thinwire_node.star.keeping_up import KeepingUp
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
@@ -27,11 +27,18 @@ class Star(Link):
         self._contract = admission.contract
         return admission
 
-    async def rounds(self) -> AsyncGenerator[Announcement, None]:
+    async def rounds(self) -> AsyncGenerator[Announcement | Amended, None]:
         async with aclosing(self.announcements()) as announcements:
+            is_first = True
             async for message in announcements:
                 self._catching_up = False
-                yield messages.announcement(message, self._contract)
+                assert self._contract is not None
+                contract = messages.amended(message, self._contract, is_first=is_first)
+                is_first = False
+                if contract is not self._contract:
+                    self._contract = contract
+                    yield Amended(contract)
+                yield messages.announcement(message, contract)
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
         key, _ = self.joined_as()

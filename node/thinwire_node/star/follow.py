@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 
-from thinwire_node.exchange.port import AnnouncedRound, Exchange, Paused
+from thinwire_node.exchange.port import Amended, AnnouncedRound, Exchange, Paused
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -52,6 +52,9 @@ async def follow_rounds(
         await work.reached(situation.head_step)
     async with aclosing(exchange.rounds()) as announcements:
         async for announcement in announcements:
+            if isinstance(announcement, Amended):
+                await work.amend(announcement.contract)
+                continue
             if isinstance(announcement, Paused):
                 record.paused(announcement.text, announcement.resumes_in_s, now())
             else:

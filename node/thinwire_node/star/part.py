@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
@@ -20,6 +21,7 @@ from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
+from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
 
@@ -81,6 +83,16 @@ class StarPart(Part):
         else:
             self._settings.state.drop_momentum()
 
+    @property
+    def contract(self) -> Contract:
+        return self.work.contract if self.work is not None else self._settings.contract
+
+    async def amend(self, contract: Contract) -> None:
+        if self.work is not None:
+            await self.work.amend(contract)
+        else:
+            self._settings = replace(self._settings, contract=contract)
+
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         machine = self._settings.machine
         if self.work is None:
@@ -105,7 +117,7 @@ class StarPart(Part):
             end_trials()
             raise
         await asyncio.sleep(0)
-        return Work(contract, state, trainer, threads, machine.clocks.now, kept)
+        return Work(contract, state, trainer, threads, machine.clocks.now, kept, self._settings.take_contract)
 
     def _tell_unused_options(self) -> None:
         if self._settings.options.peers != PeerSettings():

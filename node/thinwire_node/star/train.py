@@ -48,7 +48,6 @@ class TrainingLoop:
         self._delivery = delivery
         self._prefetch = prefetch
         self._evaluation = evaluation
-        self._spec = work.contract.round
         self._data_wait_s = 0.0  # since training last went on
         self._waiting_text = ""  # of the newest `node.waiting` event
 
@@ -65,7 +64,7 @@ class TrainingLoop:
             situation.changed.clear()
             self._exchange.clock.check()
             self._prefetch.pass_over(work.lease)
-            decision = situation.doing = pacing.decide(self.view(), self._spec)
+            decision = situation.doing = pacing.decide(self.view(), self._work.contract.round)
             await self._do(decision, situation.round)
 
     async def _do(self, decision: pacing.Decision, round_: AnnouncedRound | None) -> None:
@@ -118,7 +117,7 @@ class TrainingLoop:
             leased=work.lease.left,
             ready=self._prefetch.trainable(work.lease, micro_batch),
             sample_s=self._record.speed.sample_s,
-            tail_s=self._record.tail.seconds(self._spec.length_s),
+            tail_s=self._record.tail.seconds(self._work.contract.round.length_s),
             micro_batch=micro_batch,
             to_measure=self._evaluation.samples_ready,
             rests_until=self._record.lent.rests_until(now),

@@ -62,6 +62,11 @@ class Trainer:
         self.replica = replica
         self.refresh()
 
+    def amend(self, contract: Contract) -> None:
+        """Go on under another contract of the run."""
+        self._contract = contract
+        self.rule.amend(contract)
+
     def refresh(self, out: Sequence[Sent] = ()) -> None:
         """Pass the changed replica to the compute.
 

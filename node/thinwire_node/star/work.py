@@ -6,6 +6,7 @@ Jobs run on the compute thread one at a time, so an update is applied between mi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from thinwire.compression.residual import Awaited, Pending
 from thinwire.compression.sent import Sent
+from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
 from thinwire_node.part import ParametersDiffer
 from thinwire_node.star.rules import Rule
@@ -21,11 +23,15 @@ from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
+
+log = logging.getLogger("thinwire.node")
 
 Result = TypeVar("Result")
 
@@ -41,6 +47,7 @@ class Computes(Protocol):
     compute_s: float
 
     def adopt(self, replica: Replica) -> None: ...
+    def amend(self, contract: Contract) -> None: ...
     def refresh(self, out: Sequence[Sent] = ()) -> None: ...
     def look_ahead(self, out: Sequence[Sent]) -> None: ...
     def micro_batch(self, positions: Sequence[int]) -> None: ...
@@ -63,7 +70,8 @@ class Extraction:
 class Work:
     """The work of one node.
 
-    kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock."""
+    kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock.
+    take_contract: takes an amended contract, or raises a ThinwireError if this machine cannot go on under it."""
 
     def __init__(
         self,
@@ -73,8 +81,11 @@ class Work:
         threads: Threads,
         now: Callable[[], float],
         kept: KeptMomentum | None,
+        take_contract: Callable[[Contract], None] = lambda contract: None,
     ) -> None:
         self.contract = contract
+        """The one in force."""
+        self._take_contract = take_contract
         self.trainer = trainer
         self.replica: Replica | None = trainer.replica
         """The node's parameters. None from a resync until they are fetched again."""
@@ -129,6 +140,24 @@ class Work:
         self._kept = None  # the replica before may have differed from the swarm's
         self._fingerprinted = (-1, 0, 0)
 
+    async def amend(self, contract: Contract) -> None:
+        """Go on under the contract that is in force from the next round on. Raises a ThinwireError if this machine
+        cannot."""
+        if contract == self.contract:
+            return
+        self._take_contract(contract)
+        for amendment in contract.amendments:
+            if amendment not in self.contract.amendments:
+                words = clean_text(amendment.in_words)
+                text = f"the organizer has amended the run from step {amendment.step} on: {words}"
+                tell(log, logging.INFO, "node.amended", text, step=amendment.step, reason=words)
+        self.contract = contract
+        await self.run(NodeJob.AMEND, self._amend, contract)
+
+    def _amend(self, contract: Contract) -> None:
+        self.trainer.amend(contract)
+        self._awaited.update_topk = contract.demo.update_topk
+
     # updates
 
     async def apply(self, sealed: SealedUpdate) -> None:
@@ -148,9 +177,11 @@ class Work:
         if self._keep_step == replica.step:
             self._kept = replica.step, {name: tensor.clone() for name, tensor in replica.tensors.items()}
         replica.apply(sealed.update, row.hash)
+        self._awaited.update_topk = contract_at(self.contract, row.step).demo.update_topk
         for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
             self.trainer.rule.put_back(part)
         self._on_the_way = [one for one in self._on_the_way if one.hash not in row.contributions]
+        self._awaited.update_topk = self.contract.demo.update_topk
         self._stand_on_newest()
         self._state.advance(Head(replica.step, replica.head))
         self.apply_s = self._now() - began

@@ -18,6 +18,7 @@ class NodeJob(Enum):
 
     PREPARE = auto()
     ADOPT = auto()
+    AMEND = auto()
     APPLY = auto()
     MICRO_BATCH = auto()
     EVALUATE = auto()

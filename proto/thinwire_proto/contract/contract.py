@@ -1,7 +1,7 @@
 """The contract: a run's specification together with the values derived from it.
 
 A contract's name is the SHA-256 of its bytes as written. A `Contract` keeps these bytes, so its name never depends on
-what this version would write.
+what this version would write. Amendments change what it says and not its name: the ledger has them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, PrivateAttr, model_validator
 
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.contract.run import RunSpec
-from thinwire_proto.contract.sections import Parameter, canonical_json
+from thinwire_proto.contract.sections import Parameter, Section, canonical_json
 
 FORMAT: Literal[3] = 3
 """The version of the format. Contracts of another version are refused."""
@@ -27,6 +28,8 @@ class Contract(RunSpec):
     parameters: Annotated[tuple[Parameter, ...], FailFast()] = Field(min_length=1, max_length=1 << 16, strict=False)
 
     _written: bytes | None = PrivateAttr(None)
+    _first: Contract | None = PrivateAttr(None)
+    _amendments: tuple[Amendment, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _complete(self) -> Contract:
@@ -58,6 +61,25 @@ class Contract(RunSpec):
         """The contract's name: SHA-256 of `written`, 32 bytes."""
         return hashlib.sha256(self.written).digest()
 
+    @property
+    def first(self) -> Contract:
+        """The contract that the run began with, which names it."""
+        return self._first or self
+
+    @property
+    def amendments(self) -> tuple[Amendment, ...]:
+        """The amendments that this contract has, in the order of their steps. See `exact.amendments`."""
+        return self._amendments
+
+    def with_amendment(self, amendment: Amendment, sections: Mapping[str, Section]) -> Contract:
+        """This run's contract with an amendment and the sections that it changes: another content, the same name.
+
+        `exact.amendments.amended` makes the sections."""
+        found = self.model_copy(update=sections)
+        found._written, found._first = self.first.written, self.first
+        found._amendments = (*self._amendments, amendment)
+        return found
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Contract:
         """Copy the contract. With an `update`, the copy is a new contract, which is validated."""
         if not update:
@@ -66,7 +88,7 @@ class Contract(RunSpec):
         return type(self).model_validate(kept | dict(update))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Contract) and self.written == other.written
+        return isinstance(other, Contract) and self.written == other.written and self._amendments == other._amendments
 
     def __hash__(self) -> int:
         return hash(self.written)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, unit
+from thinwire_proto.contract.sections import AMENDABLE, TILE_EDGE, Magnitude, Section, unit
 
 
 class DemoSpec(Section):
@@ -18,7 +18,7 @@ class DemoSpec(Section):
         ge=1,
         le=TILE_EDGE**2,
         description="components that a node sends per tile",
-        json_schema_extra=unit("components per tile"),
+        json_schema_extra=unit("components per tile") | AMENDABLE,
     )
     update_topk: int = Field(
         320,
@@ -26,7 +26,7 @@ class DemoSpec(Section):
         le=TILE_EDGE**2,
         description="strongest components that an update keeps per tile; 0: all, which is the default with magnitude "
         '"tile"',
-        json_schema_extra=unit("components per tile"),
+        json_schema_extra=unit("components per tile") | AMENDABLE,
     )
     update_levels: int = Field(
         0,

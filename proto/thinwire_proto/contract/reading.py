@@ -29,7 +29,7 @@ def parse_contract(data: bytes) -> Contract:
     try:
         contract = Contract.model_validate(document)
     except ValidationError as error:
-        raise ContractError(f"thinwire {VERSION} cannot read this contract: {_plain(error)}{_hint(error)}") from None
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: {plain(error)}{_hint(error)}") from None
     return contract.as_read_from(data)
 
 
@@ -98,7 +98,7 @@ def _hint(error: ValidationError) -> str:
     return "; it needs another thinwire, or a package that extends it" if is_unknown else ""
 
 
-def _plain(error: ValidationError) -> str:
+def plain(error: ValidationError) -> str:
     """pydantic's errors in one line: for each the field's dotted name, the problem, and the given value."""
     found = []
     for entry in error.errors():

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import WEIGHT_SUM_MAX, Section, unit
+from thinwire_proto.contract.sections import AMENDABLE, WEIGHT_SUM_MAX, Section, unit
 
 LEASE_ROUNDS = 3
 """Samples of a lease over those of a round, if nodes do not wait for the update."""
@@ -21,7 +21,11 @@ class RoundSpec(Section):
         "over, always",
     )
     length_ms: int = Field(
-        30_000, ge=50, le=86_400_000, description="T: maximum length of a round", json_schema_extra=unit("ms")
+        30_000,
+        ge=50,
+        le=86_400_000,
+        description="T: maximum length of a round",
+        json_schema_extra=unit("ms") | AMENDABLE,
     )
     base_age_max: int = Field(
         0,
@@ -35,20 +39,20 @@ class RoundSpec(Section):
         100,
         ge=1,
         description="steps after which an absent node must drop its momentum",
-        json_schema_extra=unit("steps"),
+        json_schema_extra=unit("steps") | AMENDABLE,
     )
     min_contributions: int = Field(
         1,
         ge=1,
         description="contributions that a round needs; with fewer, it is void and changes nothing",
-        json_schema_extra=unit("contributions"),
+        json_schema_extra=unit("contributions") | AMENDABLE,
     )
     samples: int = Field(
         8,
         ge=1,
         le=1 << 20,
         description="samples for the full weight; at pace barrier also a node's share",
-        json_schema_extra=unit("samples"),
+        json_schema_extra=unit("samples") | AMENDABLE,
     )
     weight_max: int = Field(
         8,

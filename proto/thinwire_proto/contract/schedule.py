@@ -2,27 +2,91 @@
 
 from __future__ import annotations
 
-import numpy as np
-from pydantic import Field, model_validator
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from thinwire_proto.contract.sections import Section, unit
+import numpy as np
+from pydantic import Field, PrivateAttr, model_validator
+
+from thinwire_proto.contract.sections import AMENDABLE, Section, unit
 
 RATE_MIN = float(np.finfo(np.float32).tiny)
 """The smallest rate of an update above 0, 2⁻¹²⁶: smaller float32 numbers are subnormal, and nodes refuse them."""
+BENDS = frozenset({"steps", "warmup_steps", "shape", "floor"})
+"""The keys that a schedule goes on from where it stands with, when an amendment changes them."""
 
 
 class ScheduleSpec(Section):
-    """Linear warm-up, then cosine decay to `floor` times the peak. It depends on the step, not on the round."""
+    """Linear warm-up, then a decay to `floor` times the peak. It depends on the step, not on the round."""
 
-    learning_rate: float = Field(2e-3, gt=0, le=1, description="peak of the learning rate, after the warm-up")
+    learning_rate: float = Field(
+        2e-3, gt=0, le=1, description="peak of the learning rate, after the warm-up", json_schema_extra=AMENDABLE
+    )
     warmup_steps: int = Field(
-        50, ge=0, description="steps in which the rate rises from 0 to its peak", json_schema_extra=unit("steps")
+        50,
+        ge=0,
+        description="steps in which the rate rises to its peak, from 0 or from where it stands",
+        json_schema_extra=unit("steps") | AMENDABLE,
     )
-    steps: int = Field(200, ge=1, le=1 << 31, description="updates of the whole run", json_schema_extra=unit("steps"))
-    floor: float = Field(0.1, ge=0, le=1, description="rate at the end, as a fraction of the peak")
+    steps: int = Field(
+        200, ge=1, le=1 << 31, description="updates of the whole run", json_schema_extra=unit("steps") | AMENDABLE
+    )
+    shape: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="how the rate falls to its floor; constant: not at all", json_schema_extra=AMENDABLE
+    )
+    floor: float = Field(
+        0.1, ge=0, le=1, description="rate at the end, as a fraction of the peak", json_schema_extra=AMENDABLE
+    )
     weight_decay: float = Field(
-        0.0, ge=0, description="each step multiplies every parameter by 1 − rate · weight_decay"
+        0.0,
+        ge=0,
+        description="each step multiplies every parameter by 1 − rate · weight_decay",
+        json_schema_extra=AMENDABLE,
     )
+
+    start: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="rate at the beginning, as a fraction of the peak; without a warm-up, above 0, the rate falls from "
+        "there",
+    )
+
+    _begin: int = PrivateAttr(0)
+
+    @property
+    def begin(self) -> int:
+        """Where the schedule took its present course: step 0, or that of an amendment. The warm-up counts from it."""
+        return self._begin
+
+    @property
+    def top(self) -> float:
+        """The rate after the warm-up, as a fraction of the peak."""
+        return self.start if (self.start or self._begin) and not self.warmup_steps else 1.0
+
+    @property
+    def warmup_end(self) -> int:
+        """The first step after the warm-up."""
+        return self._begin + self.warmup_steps
+
+    def bent(self, changes: Mapping[str, Any], step: int, share: float) -> ScheduleSpec:
+        """The schedule with changed keys from a step on. share: where the rate stands as that step begins, over the peak.
+
+        If one of BENDS changes, it goes on from there without a jump. Raises ValueError, as pydantic does."""
+        kept = self.model_dump()
+        bends = not BENDS.isdisjoint(changes)
+        if bends:
+            kept |= {"start": min(1.0, share), "warmup_steps": max(0, self.warmup_end - step)}
+        found = type(self).model_validate(kept | dict(changes))
+        found._begin = step if bends else self._begin
+        if found.steps <= step:
+            raise ValueError(f"schedule.steps must be above {step}, where the run is; it is {found.steps}")
+        if found.warmup_end >= found.steps:
+            raise ValueError(
+                f"the warm-up must end before the run; from step {found._begin}, {found.warmup_steps} steps lead to "
+                f"step {found.warmup_end} of {found.steps}"
+            )
+        return found
 
     @model_validator(mode="after")
     def _relations(self) -> ScheduleSpec:

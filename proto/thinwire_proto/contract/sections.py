@@ -23,6 +23,10 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+AMENDABLE: dict[str, Any] = {"amendable": True}
+"""Marks a field that may change within a run: `Field(8, json_schema_extra=AMENDABLE)`. See `exact.amendments`."""
+
+
 def unit(name: str) -> dict[str, Any]:
     """Mark a field with the unit of its values, for docs/run-file.md: `Field(8, json_schema_extra=unit("samples"))`."""
     return {"unit": name}

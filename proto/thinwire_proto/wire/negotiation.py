@@ -11,11 +11,11 @@ from __future__ import annotations
 from thinwire_proto.errors import ContractError
 from thinwire_proto.version import VERSION
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The newest version that this thinwire speaks."""
-OLDEST_SERVED = 4
+OLDEST_SERVED = 5
 """The oldest version that this coordinator serves."""
-OLDEST_SPOKEN = 4
+OLDEST_SPOKEN = 5
 """The oldest version that this node speaks."""
 
 

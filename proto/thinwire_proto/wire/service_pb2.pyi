@@ -180,6 +180,7 @@ class JoinReply(_message.Message):
     TAKE_SNAPSHOT_FIELD_NUMBER: _builtins.int
     DROP_MOMENTUM_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
     contract: _builtins.bytes
     session: _builtins.str
     """The secret of the session, for the metadata of the other calls, until either side restarts."""
@@ -190,6 +191,10 @@ class JoinReply(_message.Message):
     """Why the node must drop its momentum and forget its lease, in words. Empty: it keeps what it has."""
     protocol: _builtins.int
     """The version of the protocol that the coordinator chose; 0 from a coordinator of protocol 2."""
+    @_builtins.property
+    def amendments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """All amendments of the contract, oldest first, as `contract.amendment` writes them. `contract` is without them."""
+
     def __init__(
         self,
         *,
@@ -199,10 +204,11 @@ class JoinReply(_message.Message):
         take_snapshot: _builtins.bool = ...,
         drop_momentum: _builtins.str = ...,
         protocol: _builtins.int = ...,
+        amendments: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "drop_momentum", b"drop_momentum", "protocol", b"protocol", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments", "contract", b"contract", "drop_momentum", b"drop_momentum", "protocol", b"protocol", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -268,6 +274,7 @@ class Announcement(_message.Message):
     UPCOMING_FIELD_NUMBER: _builtins.int
     EVALUATING_FIELD_NUMBER: _builtins.int
     RESUMES_IN_S_FIELD_NUMBER: _builtins.int
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -303,6 +310,12 @@ class Announcement(_message.Message):
     def upcoming(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
         """The samples that the node will be granted next, as far as this is known, so that it can fetch their data ahead."""
 
+    @_builtins.property
+    def amendments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Amendments of the contract: the first announcement of a stream has all of them, oldest first, and each later one
+        those that have come into force since.
+        """
+
     def __init__(
         self,
         *,
@@ -320,10 +333,11 @@ class Announcement(_message.Message):
         upcoming: _abc.Iterable[Global___SampleRange] | None = ...,
         evaluating: _builtins.int | None = ...,
         resumes_in_s: _builtins.int | None = ...,
+        amendments: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "evaluating", b"evaluating", "resumes_in_s", b"resumes_in_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "resumes_in_s", b"resumes_in_s", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "amendments", b"amendments", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "resumes_in_s", b"resumes_in_s", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluating: _TypeAlias = _typing.Literal["evaluating"]  # noqa: Y015
     _WhichOneofArgType__evaluating: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating"]  # noqa: Y015

@@ -33,7 +33,7 @@ async def test_a_ban_ends_the_session_and_lifting_it_is_a_pardon(bench: Bench, t
     with closing(AccessStore(tmp_path)) as access:
         member = bench.join("a")
         stream = await bench.attend(member)
-        watching = asyncio.ensure_future(watch_orders(bench.swarm, access.bans, access.pauses, wall_clock=lambda: NOW))
+        watching = asyncio.ensure_future(watch_orders(bench.swarm, access, wall_clock=lambda: NOW))
         access.bans.ban(member.node_id, NOW + 60, "it votes at random", "coordinator", NOW)
         async for _ in stream:
             pass
@@ -54,9 +54,7 @@ async def test_a_pause_is_announced_and_ends_by_itself_or_by_the_organizer(bench
     now = [NOW]
     with closing(AccessStore(tmp_path)) as access:
         stream = await bench.attend(bench.join("a"))
-        watching = asyncio.ensure_future(
-            watch_orders(bench.swarm, access.bans, access.pauses, wall_clock=lambda: now[0])
-        )
+        watching = asyncio.ensure_future(watch_orders(bench.swarm, access, wall_clock=lambda: now[0]))
         for end in ("organizer", "time"):
             access.pauses.begin(Pause(NOW, NOW + 3600, "a storm"))
             while bench.swarm.hall.pause is None:

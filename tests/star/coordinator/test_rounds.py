@@ -15,6 +15,7 @@ from thinwire_coordinator.star.round.machine import (
     RoundEvent,
     Voided,
 )
+from thinwire_proto.contract import RoundSpec
 
 
 def test_the_first_round_waits_for_the_number_of_nodes_that_the_organizer_wants() -> None:
@@ -52,6 +53,29 @@ def test_a_paused_machine_opens_no_round_and_ends_the_open_one() -> None:
     assert m.sealed(2.0) == m.attend("b", 3.0) == m.tick(10 * T) == []
     assert (m.step, m.deadline) == (1, None)
     assert kinds(m.hold(20 * T, held=False)) == ["Opened"]
+
+
+def test_an_amended_machine_opens_the_next_round_under_the_new_terms() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
+    longer = RoundSpec(length_ms=int(3 * T * 1000), min_contributions=2)
+    assert m.amend(longer, 100, 3.0) == []
+    assert m.sealed(3.0) == []  # it waits for two nodes now
+    opened = m.attend("b", 4.0)
+    assert [(one.step, one.deadline) for one in opened if isinstance(one, Opened)] == [(1, 4.0 + 3 * T)]
+
+
+def test_steps_that_are_added_to_a_complete_run_open_a_round() -> None:
+    m = machine(steps=1)
+    m.attend("a", 0.0)
+    deliver(m, "a", 0, 2.0)
+    assert m.sealed(3.0) == []
+    assert m.complete
+    assert m.amend(RoundSpec(), 1, 4.0) == []
+    assert m.complete
+    assert kinds(m.amend(RoundSpec(), 2, 5.0)) == ["Opened"]
+    assert not m.complete
 
 
 def test_a_node_that_missed_a_round_is_not_awaited_until_it_delivers() -> None:

@@ -121,7 +121,7 @@ def test_a_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) 
     node.tell(signal.SIGTERM)
     until(lambda: not node.running, "the node leaves", node)
     assert not node.events("node.momentum_dropped")
-    assert not node.events("node.fetching_snapshot"), "it keeps its parameters"
+    assert not node.events("node.snapshot_fetched"), "it keeps its parameters"
     left_at = last_fingerprint(node)
     head = swarm.status(fingerprint=True)
     if left_at[0] == head.step:  # otherwise the node left before the newest update arrived

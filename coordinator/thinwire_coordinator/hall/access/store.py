@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.hall.access.addresses import network_of
+from thinwire_coordinator.hall.access.amendments import AmendmentOrders
 from thinwire_coordinator.hall.access.database import FILE, Database
 from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
@@ -282,6 +283,7 @@ class AccessStore:
         self.bans = BanTable(self._db)
         self.settings = SettingsTable(self._db)
         self.pauses = Pauses(self.settings)
+        self.amendments = AmendmentOrders(self.settings)
         self.standings = StandingTable(self._db)
 
     def close(self) -> None:

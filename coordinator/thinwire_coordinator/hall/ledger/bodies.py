@@ -37,7 +37,7 @@ class Bodies:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._fs, self._root = _open(url)
+        self._fs, self._root = open_location(url)
         self.location = location_of(url)
         with self._failing():
             self._fs.makedirs(self._root, exist_ok=True)
@@ -118,11 +118,11 @@ class Bodies:
 
 def location_of(url: str) -> str:
     """Normalize an address: make a folder absolute, drop a trailing slash of any other. Raises ConfigError."""
-    fs, root = _open(url)
+    fs, root = open_location(url)
     return root if isinstance(fs, LocalFileSystem) else url.rstrip("/")
 
 
-def _open(url: str) -> tuple[Any, str]:
+def open_location(url: str) -> tuple[Any, str]:
     """Return (fsspec file system, path in it). Raises ConfigError."""
     protocol = url.partition("://")[0]
     try:

@@ -24,7 +24,8 @@ from thinwire_coordinator.hall.ledger.schema import SCHEMA, SCHEMA_VERSION
 from thinwire_coordinator.hall.ledger.signatures import RowSignatures, Signatures
 from thinwire_coordinator.hall.measurement import MeasuredBy
 from thinwire_proto import limits
-from thinwire_proto.errors import Damaged, LedgerError, Locked
+from thinwire_proto.errors import ContractError, Damaged, LedgerError, Locked
+from thinwire_proto.exact.amendments import ROW_KEY, amendments_in
 from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
 
 COLUMNS = (
@@ -276,6 +277,17 @@ class Ledger:
         """The step whose update includes a contribution, or None."""
         found = self._execute("SELECT step FROM contributions WHERE hash = ?", (contribution,)).fetchone()
         return int(found[0]) if found else None
+
+    def amendments(self) -> list[bytes]:
+        """The amendments of the run, as they were written, oldest first. Raises Damaged."""
+        query = "SELECT step, extras FROM rows WHERE instr(extras, CAST(? AS BLOB)) > 0 ORDER BY step"
+        found: list[bytes] = []
+        for step, packed in self._execute(query, (ROW_KEY,)).fetchall():
+            try:
+                found += amendments_in(unpack_extras(packed))
+            except (ValueError, msgpack.UnpackException, ContractError) as error:
+                raise Damaged(f"step {step}: {error}", step) from None
+        return found
 
     def body_bytes_since(self, step: int) -> int:
         """Total size of the bodies of the updates from `step` on."""

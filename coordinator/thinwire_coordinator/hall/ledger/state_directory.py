@@ -43,6 +43,7 @@ from thinwire_proto.errors import (
     PayloadError,
     ReplicaError,
 )
+from thinwire_proto.exact.amendments import amended_by, contract_at
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -73,9 +74,9 @@ def always() -> None:
     """A `GoOn` that never raises."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunState:
-    """An open state directory."""
+    """An open state directory. contract: the one in force for the next step. An amendment replaces it."""
 
     folder: Path
     contract: Contract
@@ -170,7 +171,7 @@ class RunState:
         """Read and check the update that a row names. Raises LedgerError with the step."""
         try:
             body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
-            demo = self.contract.demo
+            demo = contract_at(self.contract, row.step).demo
             update = decode_update(body, layout, demo.magnitude, demo.update_levels)
             check_update_topk(update.merged, layout, demo.update_topk)
         except (LedgerError, PayloadError, OSError) as error:
@@ -319,6 +320,10 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     key = None if read_only else open_identity(folder)
     if key is not None:
         ledger.signatures.adopt(key.public)
+    try:
+        contract = amended_by(contract, ledger.amendments())
+    except ContractError as error:
+        raise Damaged(f"{path}: an amendment of the run: {error}", restore="it") from None
     return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
 
 
@@ -369,8 +374,12 @@ def check_bodies(state: RunState, url: str) -> None:
 
 def check_run(state: RunState, run: RunSpec) -> None:
     """Raise ConfigError, naming the fields, if a run file differs from the existing run."""
-    hint = "give another --state-dir for a new run, or leave --run out to continue this one"
-    if found := run_differences(state.contract, run):
+    hint = (
+        "leave --run out to continue this one; `thinwire-coordinator amend` changes it; for a new run, give another "
+        "--state-dir"
+    )
+    found = run_differences(state.contract.first, run)
+    if found and (not state.contract.amendments or run_differences(state.contract, run)):
         raise ConfigError(
             f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); {hint}"
         )

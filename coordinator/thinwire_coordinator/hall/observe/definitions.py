@@ -27,6 +27,7 @@ STATE = METRICS.gauge(
 PARAMETERS = METRICS.gauge("parameters", "Number of parameters of the model.")
 STEP = METRICS.gauge("step", "Updates sealed so far.")
 STEPS = METRICS.gauge("steps", "Updates in the whole run.")
+AMENDMENTS = METRICS.gauge("amendments", "Amendments of the run's contract that are in force.")
 SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
     "sealed_timestamp_seconds",
     "Unix time at which the newest update was sealed; in a gossip run, the newest beat. Until this process "

@@ -200,6 +200,7 @@ def _of_swarm(swarm: RunView) -> Iterable[Metric]:
     yield one(definitions.ROUND_LENGTH_SECONDS, contract.round.length_s)
     yield one(definitions.STEP, swarm.step)
     yield one(definitions.STEPS, swarm.steps)
+    yield one(definitions.AMENDMENTS, len(contract.amendments))
     active = swarm.active
     yield family(definitions.NODES, {"active": active, "away": len(swarm.members) - active})
     yield one(definitions.WATCHER_FAILURES, swarm.watcher_failures)

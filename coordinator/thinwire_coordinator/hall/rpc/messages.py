@@ -27,9 +27,10 @@ def replica_step(request: pb.JoinRequest) -> int | None:
     return request.replica_step if request.HasField("replica_step") else None
 
 
-def join_reply(decision: JoinDecision, contract: bytes, secret: str, protocol: int) -> pb.JoinReply:
+def join_reply(decision: JoinDecision, contract: Contract, secret: str, protocol: int) -> pb.JoinReply:
     return pb.JoinReply(
-        contract=contract,
+        contract=contract.written,
+        amendments=[amendment.written for amendment in contract.amendments],
         session=secret,
         step=decision.step,
         take_snapshot=decision.take_snapshot,

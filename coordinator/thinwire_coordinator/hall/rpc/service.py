@@ -156,7 +156,7 @@ class Service(SwarmServicer):
         self.run.known(member, group)
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self.run.join(member, momentum, replica_step)
-        return messages.join_reply(decision, self.run.view.contract.written, secret, protocol)
+        return messages.join_reply(decision, self.run.view.contract, secret, protocol)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:
         self.run.events.tell(Refused("join", denied.reason))

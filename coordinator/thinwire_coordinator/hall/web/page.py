@@ -185,7 +185,7 @@ class Page:
         name = self._swarm.contract.hash.hex()[:CONTRACT_DIGITS] if self._swarm else ""
         saved_as = f'attachment; filename="thinwire-{name}.csv"'
         headers = {"content-type": MEDIA_TYPE, "content-disposition": saved_as}
-        return self._kept_answer(request, "csv", lambda _, history: curves_csv(history), headers)
+        return self._kept_answer(request, "csv", _curves, headers)
 
     def _answer(self, request: Request, question: str, make: Callable[[RunView, History], Any]) -> Response:
         """Answer a question with JSON."""
@@ -228,6 +228,10 @@ class _File:
 def _static() -> list[Any]:
     folder = files("thinwire_coordinator.hall.web").joinpath("static")
     return [entry for entry in folder.iterdir() if entry.is_file()]
+
+
+def _curves(swarm: RunView, history: History) -> bytes:
+    return curves_csv(history, swarm.contract.amendments)
 
 
 def _json(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -17,15 +17,18 @@ from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
 from thinwire_coordinator.hall.view import Plain, RunView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
+from thinwire_proto.contract.amendment import Amendment
 
 VOLUNTEERS = 12
 """Number of volunteers listed by name. The page shows how many more there are."""
+AMENDMENTS_SHOWN = 20
+"""Newest amendments that the page marks."""
 NODES_MAX = 200
 """Maximum number of rows of the table of nodes in one answer."""
 
 
 def run_of(swarm: RunView) -> Plain:
-    """The properties of a run that never change."""
+    """The properties of a run that only amendments change."""
     contract = swarm.contract
     return {
         "contract": contract.hash.hex(),
@@ -40,6 +43,10 @@ def run_of(swarm: RunView) -> Plain:
         "held_out": [
             {"name": found.name, "bits_per_nat": found.bits_per_nat(contract.model.context)}
             for found in swarm.held_out_sets
+        ],
+        "amendments": [
+            {"step": amendment.step, "text": amendment.in_words}
+            for amendment in contract.amendments[-AMENDMENTS_SHOWN:]
         ],
     }
 
@@ -234,16 +241,17 @@ def shortened(number: float | None, digits: int = 4) -> float | None:
 
 
 MEDIA_TYPE = "text/csv; charset=utf-8; header=present"
-COLUMNS = ("step", "time_s", "training_loss", "tokens", "bytes_up", "bytes_down", "dense_bytes", "nodes")
+COLUMNS = ("step", "time_s", "training_loss", "tokens", "bytes_up", "bytes_down", "dense_bytes", "nodes", "amended")
 """The fixed columns. A column `held_out_loss:SET` follows for each held-out set."""
 
 
-def curves_csv(history: History) -> bytes:
+def curves_csv(history: History, amendments: Iterable[Amendment] = ()) -> bytes:
     """One row for each step at which something is known, at most about `BUCKETS_MAX` for each curve.
 
     In a long run, a row stands for several steps and has the step of the last one: losses are their means, nodes and
     time those of the last step. Tokens are a running sum over the run. Bytes are running sums since this term began,
-    and time_s counts from there; both are empty in rows of earlier terms. A field that is not known is empty.
+    and time_s counts from there; both are empty in rows of earlier terms. `amended` has, in words, what the contract
+    has changed to since the row before. A field that is not known is empty.
     """
     found = history.series.points(BUCKETS_MAX)
     up, down = _running_sum(found, "bytes_up"), _running_sum(found, "bytes_down")
@@ -251,7 +259,10 @@ def curves_csv(history: History) -> bytes:
     rows: dict[int, list[object]] = {}
     for point, tokens, moved in zip(found, _running_sum(found, "tokens"), traffic, strict=True):
         known = moved if point.at_s is not None else (None,) * len(moved)
-        rows[point.step] = [point.step, point.at_s, point.loss, tokens, *known, point.nodes]
+        rows[point.step] = [point.step, point.at_s, point.loss, tokens, *known, point.nodes, None]
+    for amendment in amendments:
+        if row := next((rows[step] for step in sorted(rows) if step > amendment.step), None):
+            row[-1] = f"{row[-1]}; {amendment.in_words}" if row[-1] else amendment.in_words
     held_out = [
         {point.step: point.loss for point in curve.series.points(BUCKETS_MAX)} for curve in history.held_out.values()
     ]

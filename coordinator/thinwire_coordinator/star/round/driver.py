@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.machine import Action, RoundMachine
+from thinwire_proto.contract import RoundSpec
 
 TICK_S = 0.001
 """The timer fires this many seconds after a deadline, so that a contribution exactly at the deadline still counts."""
@@ -66,6 +67,9 @@ class RoundDriver:
 
     def hold(self, *, held: bool) -> None:
         self._do(self.machine.hold(self.now(), held=held))
+
+    def amend(self, spec: RoundSpec, steps: int) -> None:
+        self._do(self.machine.amend(spec, steps, self.now()))
 
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""

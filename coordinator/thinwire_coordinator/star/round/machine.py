@@ -10,6 +10,7 @@ that the machine returns.
     SEALING   sealed         WAITING    the update is on disk and published
     SEALING   last sealed    COMPLETE   the update was the last of the schedule
     SEALING   not sealed     WAITING    the ledger is locked: the round is void, and nothing of it is on disk
+    COMPLETE  extended       WAITING    an amendment adds steps
 
 An event without an entry for the current phase raises RuntimeError and changes nothing.
 """
@@ -39,6 +40,7 @@ class RoundEvent(Enum):
     SEALED = auto()
     LAST_SEALED = auto()
     NOT_SEALED = auto()
+    EXTENDED = auto()
 
 
 TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
@@ -48,6 +50,7 @@ TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
     (Phase.SEALING, RoundEvent.SEALED): Phase.WAITING,
     (Phase.SEALING, RoundEvent.LAST_SEALED): Phase.COMPLETE,
     (Phase.SEALING, RoundEvent.NOT_SEALED): Phase.WAITING,
+    (Phase.COMPLETE, RoundEvent.EXTENDED): Phase.WAITING,
 }
 
 
@@ -264,6 +267,13 @@ class RoundMachine:
     def hold(self, now: float, *, held: bool) -> list[Action]:
         """Open no round while held. An open one ends as it would."""
         self._held = held
+        return self._advance(now)
+
+    def amend(self, spec: RoundSpec, steps: int, now: float) -> list[Action]:
+        """Go on under another contract. No round is open, or the one that was gathered is on disk."""
+        self._spec, self._steps = spec, steps
+        if self.phase is Phase.COMPLETE and self.step < steps:
+            self._move(RoundEvent.EXTENDED)
         return self._advance(now)
 
     def stop(self) -> None:

@@ -40,6 +40,7 @@ from thinwire_proto.blobs import Blob
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract, DemoSpec
 from thinwire_proto.errors import ContractError, PayloadError, RemoteError, ReplicaError
+from thinwire_proto.exact.amendments import amended_by, amendments_in, contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -237,7 +238,7 @@ class Link:
         """Yield updates from the replica's step on, decoded, and checked against their rows and the coordinator's
         signatures. May also raise NotGenuine, PayloadError or ReplicaError."""
         assert self.coordinator is not None
-        layout, demo = replica.layout, replica.contract.demo
+        layout, contract = replica.layout, replica.contract
         request = pb.UpdatesRequest(from_step=replica.step)
         row: Row | None = None
         head_step, signature = 0, b""
@@ -247,7 +248,9 @@ class Link:
                 raise PayloadError(f"the update of step {row.step} is incomplete, and another one begins")
             if row is None or assembly is None:
                 row, head_step, signature = parse_row(part.row), part.head_step, part.signature
-                messages.check_number("number of sealed steps", head_step, replica.contract.schedule.steps)
+                contract = _with_row(contract, row)
+                demo = contract_at(contract, row.step).demo
+                messages.check_number("number of sealed steps", head_step, contract.schedule.steps)
                 most = update_bytes_max(layout, demo.magnitude, demo.update_levels)
                 assembly = Assembly(row.body_bytes, most, "update")
             assembly.add(part.data)
@@ -325,6 +328,16 @@ class Link:
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
+
+
+def _with_row(contract: Contract, row: Row) -> Contract:
+    """The contract with the amendments of a row, unless it has them. Raises PayloadError."""
+    known = [amendment.written for amendment in contract.amendments if amendment.step == row.step]
+    try:
+        begins = amendments_in(row.extras)
+        return contract if begins == known else amended_by(contract, begins)
+    except ContractError as error:
+        raise PayloadError(f"the row of step {row.step}: {clean_text(str(error))}") from None
 
 
 def _size_of(path: Path) -> int:

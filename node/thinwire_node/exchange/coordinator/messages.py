@@ -23,6 +23,7 @@ from thinwire_proto.clean_text import NAME_BYTES_MAX, clean_text
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.contract.sections import TILE_EDGE
 from thinwire_proto.errors import ContractError, PayloadError
+from thinwire_proto.exact.amendments import amended_by
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
@@ -69,7 +70,7 @@ def session_secret(reply: pb.JoinReply) -> str:
 def admission(reply: pb.JoinReply) -> Admission:
     """Convert a reply to Join. Raises ContractError or PayloadError."""
     try:
-        contract = parse_contract(reply.contract)
+        contract = amended_by(parse_contract(reply.contract), reply.amendments)
     except ContractError as error:  # it quotes the contract
         raise ContractError(clean_text(str(error))) from None
     check_number("sealed steps", reply.step, contract.schedule.steps)
@@ -115,6 +116,19 @@ def announcement(message: pb.Announcement, contract: Contract | None = None) -> 
         evaluate=evaluation_parts(message.evaluate),
         evaluating=message.evaluating if message.HasField("evaluating") else None,
     )
+
+
+def amended(message: pb.Announcement, contract: Contract, *, is_first: bool) -> Contract:
+    """The contract after the amendments of an announcement. is_first: of its stream, so that it has all amendments.
+
+    Raises ContractError."""
+    before = contract.amendments
+    if is_first and tuple(message.amendments) == tuple(amendment.written for amendment in before):
+        return contract
+    try:
+        return amended_by(contract.first if is_first else contract, message.amendments)
+    except ContractError as error:
+        raise ContractError(clean_text(str(error))) from None
 
 
 def probe_times(reply: pb.ProbeReply) -> tuple[int, float, float]:

@@ -378,5 +378,4 @@ class PeerLines:
 def _tell_failure(task: asyncio.Task[None]) -> None:
     """Log a fault of this program. The relay goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        text = f"a line to a peer failed: {error}"
-        tell(log, logging.ERROR, "node.peer_line_failed", text, exc_info=error, reason=str(error))
+        log.error("a line to a peer failed: %s", error, exc_info=error)

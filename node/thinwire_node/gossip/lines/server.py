@@ -19,7 +19,6 @@ import grpc
 from grpc.aio import ServicerContext
 
 from thinwire_common import heartbeat
-from thinwire_common.logs import tell
 from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.tcp import shut_down_connection
@@ -200,8 +199,7 @@ class PeerServer:
         now = asyncio.get_running_loop().time()
         if self._failure_told is None or now - self._failure_told >= limits.FAILURE_TOLD_AGAIN_S:
             self._failure_told = now
-            text = f"a line of a peer failed: {error}"
-            tell(log, logging.ERROR, "node.peer_line_failed", text, exc_info=error, reason=str(error))
+            log.error("a line of a peer failed: %s", error, exc_info=error)
 
 
 def _options(connections_max: int, handshake_s: float) -> list[tuple[str, int]]:

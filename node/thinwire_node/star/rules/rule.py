@@ -52,6 +52,9 @@ class Rule(Protocol):
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         """Decode the change of the parameters by an update that holds `sent` alone: see `Momentum.decode_changes`."""
 
+    def amend(self, contract: Contract) -> None:
+        """Go on under another contract of the run."""
+
     def clear(self) -> None:
         """Discard what was learned since the last extraction, except in the moments: they are means over many
         rounds."""
@@ -71,6 +74,9 @@ class Compressed:
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         self.momentum = Momentum(layout, contract.demo, device)
+        self._contract = contract
+
+    def amend(self, contract: Contract) -> None:
         self._contract = contract
 
     def put_back(self, sent: Sent) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
-from thinwire_proto.contract.sections import Parameter
+from thinwire_proto.contract.sections import AMENDABLE, Parameter
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 ADAM_BETAS = (0.9, 0.99)
@@ -60,7 +60,13 @@ class RuleSpec(KindSpec):
 class VotingRuleSpec(RuleSpec):
     """The base of the rules whose nodes send votes, which the coordinator merges."""
 
-    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
+    outer_rate: float = Field(
+        1.0,
+        ge=1e-3,
+        le=16,
+        description="factor on the mean of updates that carry magnitudes",
+        json_schema_extra=AMENDABLE,
+    )
 
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         if demo.magnitude != "tile" and self.outer_rate != 1.0:

@@ -9,7 +9,7 @@ from pydantic import Field
 from thinwire_proto.contract.rules import RULES
 from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
-from thinwire_proto.contract.sections import TILE_EDGE
+from thinwire_proto.contract.sections import AMENDABLE, TILE_EDGE
 
 
 @RULES.register
@@ -27,7 +27,9 @@ class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
     """0.015 over 0.002, with 16 and 64 nodes."""
 
     kind: Literal["local_muon"] = "local_muon"
-    outer_rate: float = Field(0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send")
+    outer_rate: float = Field(
+        0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send", json_schema_extra=AMENDABLE
+    )
     outer_momentum: float = Field(0.6, ge=0, lt=1, description="decay of the momentum of a node's differences")
 
     @classmethod

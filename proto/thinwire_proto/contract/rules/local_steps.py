@@ -9,7 +9,7 @@ from pydantic import Field
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.rules import VotingRuleSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
-from thinwire_proto.contract.sections import unit
+from thinwire_proto.contract.sections import AMENDABLE, unit
 
 
 class LocalStepsSpec(VotingRuleSpec):
@@ -28,7 +28,7 @@ class LocalStepsSpec(VotingRuleSpec):
         ge=1,
         le=1 << 20,
         description="maximum number of samples per inner step",
-        json_schema_extra=unit("samples"),
+        json_schema_extra=unit("samples") | AMENDABLE,
     )
 
     def micro_batch_max(self, allowed: int) -> int:

@@ -12,6 +12,7 @@ export class Chart {
   constructor(figure, options) {
     this.options = options;
     this.series = [];
+    this.marks = [];
     this.index = null;
     this.plot = element("div", { class: "plot", tabindex: "0", role: "slider", "aria-label": `${options.label}; arrow keys read the values` });
     this.svg = svg("svg", { "aria-hidden": "true", height: options.height });
@@ -30,8 +31,9 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
-  /** Draw these series. x: the x axis, as {label, unit, text, whole}. */
-  show(series, x) {
+  /** Draw these series. x: the x axis, as {label, unit, text, whole}. marks: places on it, as {x, text}. */
+  show(series, x, marks = []) {
+    this.marks = marks.filter((mark) => mark.x != null);
     this.series = series.map(withoutGaps).filter((one) => one.x.length);
     this.x = x;
     this.positions = [...new Set(this.series.flatMap((one) => one.x))].sort((a, b) => a - b);
@@ -67,6 +69,11 @@ export class Chart {
       this.svg.append(svg("text", { x: xOf(tick), y: inner.bottom + 20, "text-anchor": "middle" }, this.x.text(tick)));
     }
     this.svg.append(svg("text", { x: inner.right, y: height - 6, "text-anchor": "end" }, this.x.unit));
+    for (const mark of this.marks.filter(({ x }) => x >= this.positions[0] && x <= this.positions.at(-1))) {
+      const line = svg("line", { class: "mark", x1: xOf(mark.x), x2: xOf(mark.x), y1: MARGIN.top, y2: inner.bottom });
+      line.append(svg("title", {}, mark.text));
+      this.svg.append(line);
+    }
     for (const one of this.series) this.line(one, xOf, yOf, log);
     this.cursor = svg("g", {});
     this.svg.append(this.cursor);
@@ -137,7 +144,10 @@ export class Chart {
       return key;
     });
     const read = element("span", { class: "read" });
-    if (this.index !== null && at !== undefined) read.textContent = `${this.x.label} ${this.x.text(at)}`;
+    if (this.index !== null && at !== undefined) {
+      const before = this.marks.filter(({ x }) => x <= at).at(-1);
+      read.textContent = `${this.x.label} ${this.x.text(at)}${before ? ` · ${before.text}` : ""}`;
+    }
     this.caption.replaceChildren(...keys, read);
   }
 

@@ -169,14 +169,16 @@ function showFigures(said) {
   else put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
   put("active", words.count(said.nodes.active));
   const { compared, different } = said.nodes;
+  const restarted = said.bytes.since_step > 0;
   byId("equal").classList.toggle("bad", different > 0);
-  const all = compared ? `replicas equal in ${words.amount(compared)} comparisons` : "replicas not compared yet";
+  const all = compared ? `replicas equal in ${words.amount(compared)} comparisons` : `replicas not compared ${restarted ? "since this restart" : "yet"}`;
   const report = said.gossip && `${words.count(said.gossip.present)} of ${words.count(said.gossip.members)} members report`;
   put("equal", report ?? (different ? `${words.count(different)} of ${words.amount(compared)} comparisons differ` : all));
   put("tokens", words.amount(said.tokens));
   put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} per second` : "");
   put("moved", words.bytes(said.bytes.up + said.bytes.down));
-  put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : "");
+  const since = restarted ? `since this restart, at ${names.step.toLowerCase()} ${words.count(said.bytes.since_step)}` : "";
+  put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : since);
 }
 
 function showAgreement(gossip) {
@@ -282,6 +284,7 @@ function drawCharts() {
   const { steps, held_out: held } = history;
   const x = steps[against];
   const axis = AXES[against];
+  const marks = (run?.amendments ?? []).map(({ step, text }) => ({ x: against === "step" ? step : valueAt(steps, against, step), text: `amended at step ${words.count(step)}: ${text}` }));
   const measured = against === "step" ? held.step : held.step.map((step) => valueAt(steps, against, step));
   charts.loss.show(
     [
@@ -289,6 +292,7 @@ function drawCharts() {
       { name: run?.held_out.length > 1 ? `${names.held}: ${nameOf(chosen)}` : names.held, x: measured, y: held.loss, dots: true, style: run?.exchange === "gossip" ? "apart" : undefined },
     ],
     axis,
+    marks,
   );
   const moved = steps.bytes_up.map((up, i) => (up === null ? null : up + steps.bytes_down[i]));
   charts.bytes.show(
@@ -297,8 +301,9 @@ function drawCharts() {
       { name: "dense", x, y: steps.dense_bytes.map((sent) => sent === null ? null : 2 * sent), style: "second dashed" },
     ],
     axis,
+    marks,
   );
-  charts.tokens.show([{ name: "trained", x, y: steps.tokens }], axis);
+  charts.tokens.show([{ name: "trained", x, y: steps.tokens }], axis, marks);
 }
 
 function valueAt(steps, name, step) {

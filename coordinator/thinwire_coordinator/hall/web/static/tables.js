@@ -102,7 +102,7 @@ export class NodeTable {
     this.before.disabled = list.offset === 0;
     this.after.disabled = last >= list.total;
     const seen = list.total === 1 ? "one node has" : `${words.count(list.total)} nodes have`;
-    document.getElementById("nodes-note").textContent = list.total ? `${seen} joined since this coordinator started` : "no node has joined yet";
+    document.getElementById("nodes-note").textContent = list.total ? `${seen} joined since this coordinator started` : "no node has joined since this coordinator started";
   }
 }
 

@@ -1,0 +1,27 @@
+"""The commands `thinwire-coordinator backup` and `restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thinwire_common.units import human_bytes
+from thinwire_coordinator.hall.ledger import backup
+
+
+def back_up(folder: Path, url: str) -> None:
+    """Copy a run, and print what was copied. Raises ThinwireError, OSError."""
+    done = backup.back_up(folder, url, print)
+    copied = f"{done.copied:,} files copied, {human_bytes(done.copied_bytes)}"
+    print(f"step {done.step} is in {url}: {copied}; {done.files - done.copied:,} were there")
+    print(f"it has the keys of the run: who can read it can be its coordinator; to bring it back: restore {url}")
+
+
+def restore(url: str, folder: Path) -> None:
+    """Bring a run back, and print what to do next. Raises ThinwireError, OSError."""
+    listed = backup.restore(url, folder, print)
+    print(f"{folder} has the run up to step {listed.step}: {len(listed.files):,} files")
+    print(f"start it: thinwire-coordinator serve --state-dir {folder}")
+    print(
+        f"make sure that no other coordinator of this run lives; a node that knows of a step after {listed.step} "
+        "refuses this one, because it has lost that step"
+    )

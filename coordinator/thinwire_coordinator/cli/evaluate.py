@@ -1,0 +1,101 @@
+"""The command `thinwire-coordinator evaluate`: the loss of a step's model on held-out sets or on other text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from thinwire_coordinator.hall.generation import tokenizer_of
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.hall.measuring import HeldOut
+from thinwire_coordinator.kinds import kind_of
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import Stateless, task_of
+
+LOSS_MAX = 700
+"""The perplexity of a larger loss is no float64."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """name: of the held-out set or of the file. loss: in nats per token. tokens: that were predicted. bits_per_byte: of
+    text; None if it is not text."""
+
+    name: str
+    step: int
+    loss: float
+    tokens: int
+    bits_per_byte: float | None
+
+    @property
+    def in_words(self) -> str:
+        found = f"{self.loss:.4f} nats per token, perplexity {math.exp(min(self.loss, LOSS_MAX)):,.2f}"
+        found += "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
+        return f"{found}; {self.tokens:,} tokens"
+
+
+def evaluate(
+    state_dir: Path, step: int | None, sets: Sequence[str], files: Sequence[Path], samples: int, *, as_json: bool
+) -> None:
+    """Print the loss on each of these held-out sets and files; on all held-out sets, if none is named. Raises
+    ThinwireError."""
+    with closing(open_state(state_dir, read_only=True)) as state:
+        names = [found.name for found in state.data.held_out_sets()]
+        if unknown := [name for name in sets if name not in names]:
+            raise ConfigError(f"there is no held-out set {unknown[0]!r}; there are {', '.join(names) or 'none'}")
+        texts = [(str(file), _read(file)) for file in files]
+        replica = kind_of(state.contract).model_at(state, step)
+        at = kind_of(state.contract).trained(state.contract, replica)
+        found = [*_on_sets(state, replica, at, sets or ([] if files else names), samples)]
+        found += [_on_text(state, replica, at, *text) for text in texts]
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    for one in found:
+        print(f"{kind_of(state.contract).unit} {one.step}, {one.name}: {one.in_words}")
+
+
+def _read(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is not text in UTF-8") from None
+    if not text:
+        raise ConfigError(f"{file}: is empty")
+    return text
+
+
+def _on_sets(state: RunState, replica: Replica, at: int, names: Sequence[str], samples: int) -> Iterator[Evaluated]:
+    context, held_out = state.contract.model.context, HeldOut(state.contract, state.data, state.blobs, samples)
+    for found in (one for one in state.data.held_out_sets() if one.name in names and one.samples):
+        loss, bits_per_nat = held_out.measure(replica, found), found.bits_per_nat(context)
+        tokens = len(found.spread(samples)) * context
+        yield Evaluated(found.name, at, loss, tokens, loss * bits_per_nat if bits_per_nat else None)
+
+
+@torch.no_grad()
+def _on_text(state: RunState, replica: Replica, at: int, name: str, text: str) -> Evaluated:
+    """The loss on all tokens of a text, in windows of the model's context that follow each other."""
+    model = Stateless(task_of(state.contract.model).model("cpu", state.blobs))
+    tokenizer, context = tokenizer_of(model, state.data), state.contract.model.context
+    if tokenizer is None:
+        raise ConfigError(f"a model of kind {state.contract.model.kind!r} does not read text")
+    tokens = tokenizer.encode(text)
+    if tokenizer.end is not None:  # it begins a document, so that the first token is predicted too
+        tokens = torch.cat([torch.tensor([tokenizer.end]), tokens])
+    if len(tokens) < 2:
+        raise ConfigError(f"{name}: has one token, and a prediction needs two")
+    nats, predicted = 0.0, len(tokens) - 1
+    for start in range(0, predicted, context):
+        window = tokens[start : start + context + 1].unsqueeze(0)
+        nats += float(model.loss(replica.tensors, (window,))) * (window.shape[1] - 1)
+    return Evaluated(name, at, nats / predicted, predicted, nats / math.log(2) / len(text.encode()))

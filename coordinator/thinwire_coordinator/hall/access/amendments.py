@@ -1,0 +1,50 @@
+"""What the organizer has ordered to change in the run's contract, until the ledger has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from thinwire_coordinator.hall.access.pauses import Settings
+
+KEY = "amendments"
+
+
+@dataclass(frozen=True)
+class Order:
+    """An amendment that waits. changes: new values by dotted key. at: the first step that it may begin with; None: the
+    next one. refused: why the run cannot have it, in words."""
+
+    id: str
+    changes: Mapping[str, Any]
+    because: str = ""
+    at: int | None = None
+    refused: str = ""
+
+
+class AmendmentOrders:
+    """The orders of a state directory, in their order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def all(self) -> list[Order]:
+        return [Order(**found) for found in json.loads(self._settings.get(KEY) or "[]")]
+
+    def waiting(self) -> list[Order]:
+        """The orders that are not refused. Some may be in the ledger by now."""
+        return [order for order in self.all() if not order.refused]
+
+    def add(self, order: Order, sealed: Sequence[str]) -> None:
+        """Add an order. sealed: ids of orders that are in the ledger, and need not be kept."""
+        self._keep([kept for kept in self.all() if kept.id not in sealed] + [order])
+
+    def refuse(self, why: Mapping[str, str]) -> None:
+        """Note why orders were refused, by their ids."""
+        if why:
+            self._keep([replace(order, refused=why.get(order.id, order.refused)) for order in self.all()])
+
+    def _keep(self, orders: Sequence[Order]) -> None:
+        self._settings.put(KEY, json.dumps([asdict(order) for order in orders]))

@@ -1,0 +1,310 @@
+"""Copies a run to another folder or store while its coordinator runs, and brings it back.
+
+The problem: a state directory changes while it is copied. A ledger that is newer than the snapshots and updates beside
+it is harmless, but one that names files which are not in the copy is useless.
+
+The sketch: the two databases come first, each by SQLite's own backup, which sees one moment and blocks no writer. All
+other files never change once they have their name: bodies and blobs are named by their hash, snapshots by their step.
+So what the ledger names is copied after it, and what the backup has already is not copied again. The list of files
+comes last, in `backup.json`: until it is replaced, the backup is the one before. If retention deletes a file meanwhile
+that the copied ledger needs, the copy starts over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from thinwire_common.files import rename_synced, sync_folder
+from thinwire_coordinator.hall.access.database import FILE as ACCESS
+from thinwire_coordinator.hall.access.organizer import FILE as ORGANIZER_SECRET
+from thinwire_coordinator.hall.ledger.bodies import NAME, StoreFails, open_location
+from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty
+from thinwire_proto.errors import ConfigError, Damaged, LedgerError, LocalError
+from thinwire_proto.identity.keys import KEY_FILE
+
+FORMAT = 1
+LIST = "backup.json"
+LEDGER = "ledger.sqlite"
+CONTRACT = "contract.json"
+DATABASES = (LEDGER, ACCESS)
+MAY_CHANGE = (KEY_FILE, ORGANIZER_SECRET, "bodies.url", "tls/authority.pem", "tls/server.pem", "tls/ca.pem")
+"""Small files that are kept by their hash, as the databases are."""
+NEVER_CHANGE = (CONTRACT, "corpus.zst")
+PRIVATE = 0o600
+ATTEMPTS_MAX = 5
+PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
+"""A path in a list: nothing that leads out of the folder."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file of the run in a backup. name: its name there. hash: SHA-256 in hexadecimal; empty for files that say
+    themselves whether they are whole."""
+
+    path: str
+    name: str
+    size: int
+    hash: str = ""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a backup holds. run: tells runs apart. step: rows sealed."""
+
+    run: str
+    step: int
+    files: tuple[Kept, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A backup that was made. copied, copied_bytes: of the files that were not there yet."""
+
+    step: int
+    files: int
+    copied: int
+    copied_bytes: int
+
+
+class Gone(Exception):
+    """Retention has deleted a file that the copied ledger needs."""
+
+
+class Store:
+    """A backup's folder, or any address that fsspec can open. Raises ConfigError, OSError or StoreFails."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, self._root = open_location(url)
+        self._is_local = isinstance(self._fs, LocalFileSystem)
+
+    def listed(self) -> Listed | None:
+        """What the backup holds; None if there is none. Raises Damaged."""
+        try:
+            found = json.loads(self._do(lambda: self._fs.cat_file(self._path(LIST))))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise Damaged(f"{self.url}/{LIST}: {error}", restore="the backup") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ConfigError(f"{self.url}/{LIST} has another format than {FORMAT}; update thinwire")
+        try:
+            files = tuple(Kept(**kept) for kept in found["files"])
+            listed = Listed(str(found["run"]), int(found["step"]), files)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{self.url}/{LIST}: {error!r}", restore="the backup") from None
+        if strange := [kept.path for kept in files if not (PATH.fullmatch(kept.path) and PATH.fullmatch(kept.name))]:
+            raise Damaged(f"{self.url}/{LIST}: {strange[0]!r} is no file of a run", restore="the backup")
+        return listed
+
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file into the backup. It has its name there once it is complete."""
+        if not self._is_local:
+            self._do(lambda: self._fs.put_file(str(source), self._path(name)))
+            return
+        target = Path(self._path(name))
+        self._make_folders(target.parent)
+        temporary = target.with_name(target.name + ".part")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(PRIVATE)
+        with source.open("rb") as read, temporary.open("wb") as write:
+            while data := read.read(1 << 20):
+                write.write(data)
+        rename_synced(temporary, target)
+
+    def write_list(self, listed: Listed) -> None:
+        about = {"format": FORMAT, "run": listed.run, "step": listed.step}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / LIST
+            path.write_text(json.dumps(about | {"files": [asdict(kept) for kept in listed.files]}))
+            self.put(path, LIST)
+
+    def get(self, kept: Kept, target: Path) -> None:
+        """Bring a file back. Raises Damaged if it is not what the list says."""
+        temporary = target.with_name(target.name + ".part")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(PRIVATE)
+        try:
+            self._do(lambda: self._fs.get_file(self._path(kept.name), str(temporary)))
+        except FileNotFoundError:
+            raise Damaged(f"{self.url}: {kept.name} is missing", restore="the backup") from None
+        size = temporary.stat().st_size
+        if size != kept.size or (kept.hash and _hash_of(temporary) != kept.hash):
+            raise Damaged(f"{self.url}: {kept.name} is not what it was when it was copied", restore="the backup")
+        rename_synced(temporary, target)
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._do(lambda: self._fs.rm_file(self._path(name)))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _make_folders(self, folder: Path) -> None:
+        """Folders that nobody else can read: the backup has the keys of the run."""
+        for one in (*reversed(folder.parents), folder):
+            if not one.exists():
+                one.mkdir(0o700)
+                sync_folder(one.parent)
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            if self._is_local or isinstance(error, FileNotFoundError):
+                raise
+            raise StoreFails(f"{self.url}: {error or type(error).__name__}") from error
+
+
+def back_up(folder: Path, url: str, say: Callable[[str], None] = lambda line: None) -> Done:
+    """Copy the run in a state directory to `url`, or what has come since the last copy. Raises ThinwireError, OSError.
+
+    say: is told in words what takes long."""
+    if not all((folder / name).exists() for name in (CONTRACT, LEDGER, KEY_FILE)):
+        raise ConfigError(f"{folder} is not a coordinator's state directory, or nothing was begun there")
+    store = Store(url)
+    run = _run_of(folder)
+    before = store.listed()
+    if before is not None and before.run != run:
+        raise ConfigError(f"{url} has the backup of another run; give another address")
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return _copy(folder, store, run, before, say)
+        except Gone as error:
+            say(f"{error} was deleted meanwhile; copying what is there now")
+    raise LocalError(f"{folder}: files are deleted faster than they can be copied to {url}; keep more, by --keep")
+
+
+def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Callable[[str], None]) -> Done:
+    there = {kept.name: kept for kept in before.files} if before is not None else {}
+    files: list[Kept] = []
+    copied: list[Kept] = []
+
+    def keep(source: Path, path: str, name: str, hash_: str = "") -> None:
+        kept = Kept(path, name, source.stat().st_size, hash_)
+        if there.get(name) != kept:
+            store.put(source, name)
+            copied.append(kept)
+            if len(copied) % 1000 == 0:
+                say(f"{len(copied):,} files copied")
+        files.append(kept)
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".backup-") as scratch:  # as private as the state directory
+        for name in (one for one in DATABASES if (folder / one).exists()):
+            copy = Path(scratch) / name
+            _copy_database(folder / name, copy)
+            digest = _hash_of(copy)
+            keep(copy, name, f"{name}.{digest[:16]}", digest)
+        step, bodies = _named_by(Path(scratch) / LEDGER)
+    for name in MAY_CHANGE:
+        if (source := folder / name).exists():
+            digest = _hash_of(source)
+            keep(source, name, f"{name}.{digest[:16]}", digest)
+    for name in NEVER_CHANGE:
+        if (source := folder / name).exists():
+            keep(source, name, name)
+    oldest = _keep_the_rest(folder, step, keep)
+    if not (folder / "bodies.url").exists():
+        kept_names = {kept.path for kept in files}
+        if lacking := [name for at, name in bodies if at >= oldest and f"updates/{name}" not in kept_names]:
+            raise Gone(f"updates/{lacking[0]}")
+    store.write_list(Listed(run, step, tuple(files)))
+    for name in there.keys() - {kept.name for kept in files}:
+        store.remove(name)
+    return Done(step, len(files), len(copied), sum(kept.size for kept in copied))
+
+
+def _keep_the_rest(folder: Path, step: int, keep: Callable[[Path, str, str], None]) -> int:
+    """Keep snapshots up to a step, bodies and blobs. Returns the step of the oldest snapshot. Raises Gone."""
+    snapshots = sorted(int(path.stem) for path in (folder / "snapshots").glob("*.safetensors") if path.stem.isdigit())
+    usable = [at for at in snapshots if at <= step]
+    if not usable:
+        raise Gone("the last snapshot of the copied ledger")
+    paths = [f"snapshots/{at}.safetensors" for at in usable]
+    for part in ("blobs", "updates"):
+        paths += sorted(f"{part}/{path.name}" for path in (folder / part).glob("*") if NAME.fullmatch(path.name))
+    for path in paths:
+        try:
+            keep(folder / path, path, path)
+        except FileNotFoundError:
+            if path.startswith("updates/"):
+                continue  # the rows say whether it is needed
+            raise Gone(path) from None
+    return usable[0]
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    try:
+        read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(read), closing(sqlite3.connect(target)) as write:
+            read.backup(write)
+    except sqlite3.Error as error:
+        raise LedgerError(f"{source}: cannot be copied: {error}", mend="try again") from None
+
+
+def _named_by(ledger: Path) -> tuple[int, list[tuple[int, str]]]:
+    """The number of rows in a copied ledger, and the step and the body of each."""
+    try:
+        with closing(sqlite3.connect(ledger)) as db:
+            rows = db.execute("SELECT step, body_hash FROM rows ORDER BY step").fetchall()
+    except sqlite3.Error as error:
+        raise Damaged(f"{ledger.name}: {error}", restore="it") from None
+    return len(rows), [(step, bytes(body).hex()) for step, body in rows]
+
+
+def restore(url: str, folder: Path, say: Callable[[str], None] = lambda line: None) -> Listed:
+    """Bring the run of a backup back into an empty state directory. Returns what it has. Raises ThinwireError, OSError.
+
+    `contract.json` comes last, so that what an interrupted call has left is no run; a later call goes on."""
+    store = Store(url)
+    listed = store.listed()
+    if listed is None:
+        raise ConfigError(f"{url} has no {LIST}, so it is no backup of a run")
+    if (folder / CONTRACT).exists():
+        raise ConfigError(f"{folder} has a run already; give --state-dir an empty folder")
+    if not (folder / "restoring").exists():
+        check_begun_or_empty(folder)
+        if (folder / LEDGER).exists():
+            raise ConfigError(f"{folder} has what is left of a run; give --state-dir an empty folder")
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    (folder / "restoring").touch()
+    for number, kept in enumerate(_last(listed.files), start=1):
+        target = folder / kept.path
+        target.parent.mkdir(0o700, exist_ok=True)
+        if not target.exists() or target.stat().st_size != kept.size or kept.hash:
+            if kept.path == CONTRACT:
+                (folder / "restoring").unlink()
+            store.get(kept, target)
+        if number % 1000 == 0:
+            say(f"{number:,} of {len(listed.files):,} files")
+    return listed
+
+
+def _last(files: tuple[Kept, ...]) -> Iterator[Kept]:
+    """The files in the order in which they are brought back."""
+    yield from (kept for kept in files if kept.path != CONTRACT)
+    yield from (kept for kept in files if kept.path == CONTRACT)
+
+
+def _run_of(folder: Path) -> str:
+    """Two runs may have equal contracts, but not one key."""
+    return hashlib.sha256((folder / CONTRACT).read_bytes() + (folder / KEY_FILE).read_bytes()).hexdigest()
+
+
+def _hash_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""Brings what the organizer has ordered into force, between two rounds.
+
+From then on the contract in force is the amended one: the next round is announced under it, and the row that the round
+seals has the amendment. If the process dies in between, the order is still there, and comes into force again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.star.intake import Intake
+from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.errors import ContractError
+from thinwire_proto.exact.amendments import amended
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+class Amending:
+    """refused: why orders cannot come into force, by their ids."""
+
+    def __init__(self, hall: Hall, driver: RoundDriver, intake: Intake) -> None:
+        self._hall = hall
+        self._driver = driver
+        self._intake = intake
+        self._orders: Sequence[Order] = ()
+        self.refused: dict[str, str] = {}
+
+    def take(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Take all orders that wait. Returns why orders were refused, by their ids, since the last call."""
+        self._orders = orders
+        if self._driver.machine.round is None:
+            self.between_rounds(self._driver.machine.step)
+        refused, self.refused = self.refused, {}
+        return refused
+
+    def between_rounds(self, step: int) -> None:
+        """Bring what is due into force. step: of the next round."""
+        known = {amendment.id for amendment in self._hall.contract.amendments}
+        due = [one for one in self._orders if one.id not in known and (one.at is None or one.at <= step)]
+        self._orders = [one for one in self._orders if one.id not in known and one not in due]
+        for order in due:
+            self._begin(Amendment(step, order.changes, order.because, order.id))
+
+    def _begin(self, amendment: Amendment) -> None:
+        try:
+            contract = amended(self._hall.contract, amendment)
+        except ContractError as error:
+            self.refused[amendment.id] = str(error)
+            log.error("the amendment %s is refused: %s", amendment.in_words, error)
+            return
+        self._hall.state.contract = contract
+        step, words = amendment.step, amendment.in_words
+        tell(log, logging.INFO, "coordinator.amended", f"amended from step {step} on: {words}", step=step, reason=words)
+        self._intake.amend()
+        self._driver.amend(contract.round, contract.schedule.steps)

@@ -1,0 +1,79 @@
+"""An amendment as the ledger, the wire and the disk have it. See `exact.amendments` for what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+
+from thinwire_proto.contract.sections import canonical_json
+from thinwire_proto.errors import ContractError
+from thinwire_proto.version import VERSION
+
+AMENDMENT_BYTES_MAX = 4096
+AMENDMENTS_MAX = 256
+"""Amendments of a run. Each node keeps all of them, and gets them again each time it joins."""
+REASON_LENGTH_MAX = 500
+CHANGES_MAX = 32
+STEP_MAX = 1 << 53
+ID_LENGTH_MAX = 64
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """A change of a run's contract.
+
+    step: the first update that is made under it; its row has the amendment. changes: new values by dotted key, such as
+    `schedule.learning_rate`. because: the organizer's reason, in words. id: names it before its step is known. version:
+    of the thinwire that made it.
+    """
+
+    step: int
+    changes: Mapping[str, Any] = field(hash=False)
+    because: str = ""
+    id: str = ""
+    version: str = VERSION
+
+    @property
+    def written(self) -> bytes:
+        """Canonical JSON, as rows and messages have it."""
+        return canonical_json(
+            {
+                "step": self.step,
+                "set": dict(self.changes),
+                "because": self.because,
+                "id": self.id,
+                "version": self.version,
+            }
+        )
+
+    @property
+    def in_words(self) -> str:
+        """`schedule.learning_rate = 0.0009: loss spike at 4,100`."""
+        changes = ", ".join(f"{key} = {value}" for key, value in sorted(self.changes.items()))
+        return f"{changes}: {self.because}" if self.because else changes
+
+
+def parse_amendment(data: bytes) -> Amendment:
+    """Read an amendment. Raises ContractError if it is none, or beyond its bounds."""
+    if len(data) > AMENDMENT_BYTES_MAX:
+        raise ContractError(f"an amendment has at most {AMENDMENT_BYTES_MAX} bytes; this has {len(data)}")
+    try:
+        found = from_json(data, allow_inf_nan=False)
+        is_canonical = canonical_json(found) == data
+    except ValueError as error:
+        raise ContractError(f"this is not an amendment: {error}") from None
+    kinds = {"step": int, "set": dict, "because": str, "id": str, "version": str}
+    if not isinstance(found, dict) or {key: type(value) for key, value in found.items()} != kinds:
+        raise ContractError("this is not an amendment: it has other keys or values")
+    if not (
+        is_canonical
+        and 0 <= found["step"] <= STEP_MAX
+        and 0 < len(found["set"]) <= CHANGES_MAX
+        and len(found["because"]) <= REASON_LENGTH_MAX
+        and max(len(found["id"]), len(found["version"])) <= ID_LENGTH_MAX
+    ):
+        raise ContractError("this is not an amendment: it is beyond its bounds, or not canonical")
+    return Amendment(found["step"], found["set"], found["because"], found["id"], found["version"])

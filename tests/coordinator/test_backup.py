@@ -1,0 +1,169 @@
+"""A backup is one moment of a run, whatever happens while it is copied, and a restored run is that run."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.hall.ledger import backup
+from thinwire_coordinator.hall.ledger.backup import LIST, back_up, restore
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import ConfigError, Damaged
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    make_run(folder, 3)
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_comes_back_as_it_was(run: Path, tmp_path: Path) -> None:
+    copy, back = tmp_path / "copy", tmp_path / "back"
+    done = back_up(run, str(copy))
+    assert (done.step, done.copied) == (3, done.files)
+    listed = restore(str(copy), back)
+    assert listed.step == 3
+    verify(back, lambda line: None)
+    with_key = open_state(back)
+    assert with_key.key.public == open_state(run).key.public
+    assert not list(copy.rglob("*.part"))
+    assert not list(run.glob(".backup-*"))
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE((back / kept.path).stat().st_mode) == 0o600 for kept in listed.files)
+
+
+def test_the_next_backup_copies_what_is_new(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    back_up(run, str(copy))
+    assert back_up(run, str(copy)).copied == 0
+    before = set(files_of(copy))
+    (run / "organizer.secret").write_text("another")
+    assert back_up(run, str(copy)).copied == 1
+    assert len(set(files_of(copy)) - before) == 1
+    (run / "organizer.secret").unlink()
+    back_up(run, str(copy))
+    assert set(files_of(copy)) == before
+
+
+def test_a_store_that_is_no_folder_takes_a_backup_too(run: Path, tmp_path: Path) -> None:
+    back_up(run, "memory://backups/one")
+    assert back_up(run, "memory://backups/one").copied == 0
+    restore("memory://backups/one", tmp_path / "back")
+    verify(tmp_path / "back", lambda line: None)
+
+
+def test_a_backup_that_breaks_off_is_the_one_before(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "copy"
+    back_up(run, str(copy))
+    before = (copy / LIST).read_bytes()
+    (run / "organizer.secret").write_text("another")
+
+    def breaks(*given: object) -> None:
+        raise OSError("the cable was pulled")
+
+    with monkeypatch.context() as during:
+        during.setattr(backup.Store, "write_list", breaks)
+        with pytest.raises(OSError, match="cable"):
+            back_up(run, str(copy))
+    assert (copy / LIST).read_bytes() == before
+    restore(str(copy), tmp_path / "back")
+    verify(tmp_path / "back", lambda line: None)
+
+
+def test_what_retention_deletes_meanwhile_makes_it_start_over(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    real, body = backup._named_by, min((run / "updates").iterdir())
+    moved = tmp_path / body.name
+
+    def deletes(ledger: Path) -> tuple[int, list[tuple[int, str]]]:
+        if not said:
+            body.rename(moved)
+        return real(ledger)
+
+    def brings_back(line: str) -> None:
+        said.append(line)
+        moved.rename(body)
+
+    monkeypatch.setattr(backup, "_named_by", deletes)
+    back_up(run, str(tmp_path / "copy"), brings_back)
+    assert "was deleted meanwhile" in said[0]
+    restore(str(tmp_path / "copy"), tmp_path / "back")
+    verify(tmp_path / "back", lambda line: None)
+
+
+def test_a_restore_that_breaks_off_leaves_no_run_and_can_go_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, back = tmp_path / "copy", tmp_path / "back"
+    back_up(run, str(copy))
+    with monkeypatch.context() as during:
+        calls = iter(range(4))
+        real = backup.Store.get
+
+        def breaks(self: backup.Store, *given: object) -> None:
+            if next(calls) == 3:
+                raise OSError("the cable was pulled")
+            real(self, *given)  # type: ignore[arg-type]
+
+        during.setattr(backup.Store, "get", breaks)
+        with pytest.raises(OSError, match="cable"):
+            restore(str(copy), back)
+    assert not (back / "contract.json").exists()
+    restore(str(copy), back)
+    assert not (back / "restoring").exists()
+    verify(back, lambda line: None)
+
+
+def test_damage_and_other_runs_are_said(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with pytest.raises(ConfigError, match="is no backup of a run"):
+        restore(str(tmp_path / "nothing"), tmp_path / "back")
+    back_up(run, str(copy))
+    with pytest.raises(ConfigError, match="has a run already"):
+        restore(str(copy), run)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "holiday.jpg").touch()
+    with pytest.raises(ConfigError, match=r"has holiday\.jpg"):
+        restore(str(copy), full)
+    other = tmp_path / "other"
+    other.mkdir()
+    make_run(other, 1)
+    with pytest.raises(ConfigError, match="has the backup of another run"):
+        back_up(other, str(copy))
+    with pytest.raises(ConfigError, match="is not a coordinator's state directory"):
+        back_up(tmp_path / "nothing", str(copy))
+
+    listed = json.loads((copy / LIST).read_text())
+    ledger = copy / next(kept["name"] for kept in listed["files"] if kept["path"] == "ledger.sqlite")
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(Damaged, match="not what it was"):
+        restore(str(copy), tmp_path / "back")
+    ledger.unlink()
+    with pytest.raises(Damaged, match="is missing"):
+        restore(str(copy), tmp_path / "back")
+
+
+@pytest.mark.parametrize("path", ["../key", "/etc/passwd", "a/b/c", "", ".."])
+def test_a_list_names_nothing_outside_of_the_folder(run: Path, tmp_path: Path, path: str) -> None:
+    copy = tmp_path / "copy"
+    back_up(run, str(copy))
+    listed = json.loads((copy / LIST).read_text())
+    listed["files"][0]["path"] = path
+    (copy / LIST).write_text(json.dumps(listed))
+    with pytest.raises(Damaged, match="is no file of a run"):
+        restore(str(copy), tmp_path / "back")

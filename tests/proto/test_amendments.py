@@ -1,0 +1,165 @@
+"""An amendment changes what a contract says from a step on, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.small import small_contract
+from thinwire_proto.contract import Contract, ScheduleSpec, parse_contract
+from thinwire_proto.contract.amendment import AMENDMENT_BYTES_MAX, AMENDMENTS_MAX, Amendment, parse_amendment
+from thinwire_proto.contract.sections import canonical_json
+from thinwire_proto.errors import ContractError
+from thinwire_proto.exact.amendments import (
+    amendable_keys,
+    amended,
+    amended_by,
+    amendments_in,
+    contract_at,
+    row_extras,
+)
+from thinwire_proto.exact.schedule import learning_rate
+
+SCHEDULE = ScheduleSpec(learning_rate=0.01, warmup_steps=10, steps=100, floor=0.1)
+
+
+def contract(**sections: Any) -> Contract:
+    return small_contract(schedule=SCHEDULE, **sections)
+
+
+def change(step: int, **changes: Any) -> Amendment:
+    return Amendment(step, {f"schedule.{key}": value for key, value in changes.items()}, "why not", "id")
+
+
+def rate(of: Contract, step: int) -> float:
+    return learning_rate(of.schedule, step)
+
+
+def test_the_name_of_the_run_stays_and_the_contract_before_is_still_there() -> None:
+    first = contract()
+    then = amended(first, change(40, learning_rate=0.005))
+    assert (then.hash, then.written) == (first.hash, first.written)
+    assert then != first
+    assert then.first is first
+    assert rate(then, 50) == pytest.approx(rate(first, 50) / 2)
+    assert contract_at(then, 39) == first
+    assert contract_at(then, 40) == then
+    assert parse_contract(then.written) == first
+
+
+@pytest.mark.parametrize("step", [0, 5, 10, 40, 99])
+@pytest.mark.parametrize("changes", [{"steps": 300}, {"floor": 0.0, "shape": "linear"}, {"steps": 300, "floor": 0.5}])
+def test_a_bent_schedule_goes_on_from_where_it_stands(step: int, changes: dict[str, Any]) -> None:
+    first = contract()
+    then = amended(first, change(step, **changes))
+    after = max(step, 10)  # the warm-up ends as it would have ended
+    assert all(rate(then, at) == pytest.approx(rate(first, at)) for at in range(step, 11))
+    assert rate(then, step) == pytest.approx(rate(first, step))
+    end = then.schedule.steps - 1
+    if end > after:
+        assert rate(then, end) == pytest.approx(0.01 * changes.get("floor", 0.1), abs=2e-4)
+
+
+def test_steps_may_be_added_to_a_complete_run_with_or_without_another_warm_up() -> None:
+    first = contract()
+    longer = amended(first, change(100, steps=200))
+    assert [rate(longer, at) for at in (100, 150, 199)] == pytest.approx([0.001] * 3)
+    again = amended(first, change(100, steps=200, warmup_steps=9))
+    assert [rate(again, at) for at in (100, 104, 109)] == pytest.approx([0.0019, 0.0055, 0.01])
+    assert rate(again, 199) == pytest.approx(0.001, abs=1e-4)
+    twice = amended(longer, change(150, shape="constant"))
+    assert {rate(twice, at) for at in (150, 199)} == {rate(longer, 150)}
+
+
+def test_several_amendments_of_one_step_and_later_ones_hold_in_their_order() -> None:
+    first = contract()
+    written = [
+        change(7, learning_rate=0.02).written,
+        change(7, learning_rate=0.03).written,
+        change(9, floor=0.2).written,
+    ]
+    then = amended_by(first, written)
+    assert (then.schedule.learning_rate, then.schedule.floor) == (0.03, 0.2)
+    assert row_extras(then, 7) == {"amendments": written[:2]}
+    assert amendments_in(row_extras(then, 9)) == written[2:]
+    assert row_extras(then, 8) == {}
+    with pytest.raises(ContractError, match="cannot follow"):
+        amended(then, change(8, learning_rate=0.04))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model.width": 64}, r"model\.width cannot change within a run"),
+        ({"round.pace": "clock"}, r"round\.pace cannot change"),
+        ({"schedule.rate": 1}, r"schedule\.rate: thinwire .* knows no such key of this run$"),
+        ({"nothing": 1}, "knows no such key"),
+        ({"schedule.learning_rate": "fast"}, "learning_rate"),
+        ({"schedule.learning_rate": 2.0}, "learning_rate"),
+        ({"schedule.steps": 40}, r"schedule\.steps must be above 40"),
+        ({"schedule.warmup_steps": 60}, "the warm-up must end before the run"),
+        ({"round.min_contributions": 5000}, "min_contributions must be at most nodes_max"),
+        ({"schedule.weight_decay": 200.0}, "must be less than 1"),
+        ({"rule.outer_rate": 2.0}, r'rule\.outer_rate needs demo\.magnitude = "tile"'),
+        ({"round.samples": 2.5}, "samples"),
+    ],
+)
+def test_what_cannot_change_is_refused_in_words(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ContractError, match=says):
+        amended(contract(), Amendment(40, changes))
+
+
+def test_a_key_that_a_later_thinwire_knows_names_it() -> None:
+    with pytest.raises(ContractError, match=r"it needs thinwire 9\.1\.0"):
+        amended(contract(), Amendment(40, {"schedule.bend": 1}, version="9.1.0"))
+
+
+def test_the_keys_that_may_change_can_be_changed() -> None:
+    found = contract()
+    for key in amendable_keys(found):
+        section, _, name = key.partition(".")
+        assert amended(found, Amendment(3, {key: getattr(getattr(found, section), name)})) != found
+
+
+def test_a_run_has_so_many_amendments_and_no_more() -> None:
+    found = contract()
+    for _ in range(AMENDMENTS_MAX):
+        found = amended(found, change(3, learning_rate=0.02))
+    with pytest.raises(ContractError, match="at most"):
+        amended(found, change(3, learning_rate=0.02))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"step":1}',
+        change(3, learning_rate=0.02).written.replace(b'"step":3', b'"step":-3'),
+        change(3, learning_rate=0.02).written.replace(b'"step":3', b'"step":true'),
+        change(3, learning_rate=0.02).written.replace(b'"step":3', b'"step": 3'),
+        change(3).written,
+        canonical_json({"step": 3, "set": {"a.b": "x" * AMENDMENT_BYTES_MAX}, "because": "", "id": "", "version": ""}),
+        canonical_json({"step": 3, "set": {"a.b": 1}, "because": "x" * 501, "id": "", "version": ""}),
+    ],
+)
+def test_what_is_no_amendment_is_refused(data: bytes) -> None:
+    with pytest.raises(ContractError, match="amendment"):
+        parse_amendment(data)
+
+
+@given(st.binary(max_size=200) | st.recursive(st.integers() | st.text(max_size=4), st.lists).map(canonical_json))
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(ContractError):
+        assert parse_amendment(data).written == data
+
+
+@pytest.mark.parametrize("extras", [{"amendments": 3}, {"amendments": ["text"]}])
+def test_a_row_with_anything_else_is_refused(extras: dict[str, Any]) -> None:
+    with pytest.raises(ContractError, match="not a list of bytes"):
+        amendments_in(extras)

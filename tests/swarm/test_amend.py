@@ -1,0 +1,70 @@
+"""The organizer amends a run of real processes, under kills, and adds steps when it is complete."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+from deploy.local_swarm.processes import Process
+from support.real import ended, real_swarm, run_text, until
+
+
+def _is_told(node: Process) -> bool:
+    return bool(node.events("node.amended"))
+
+
+STEPS, MORE = 150, 170
+
+
+def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
+    with real_swarm(tmp_path) as swarm:
+        coordinator = swarm.coordinator(run_text(STEPS))
+        nodes = [swarm.node(name) for name in ("first", "second")]
+        swarm.reached(4)
+
+        refused = swarm.command("amend", "--set", "model.width=64")
+        assert refused.returncode == 1
+        assert "cannot change within a run" in refused.stderr
+        assert "schedule.learning_rate" in refused.stderr
+        dry = swarm.command("amend", "--set", "demo.k=16", "--dry-run")
+        assert dry.returncode == 0, dry.stderr
+        assert "96 → 16" in dry.stdout
+        assert "each volunteer" in dry.stdout
+        assert "no amendments" in swarm.command("amend").stdout
+
+        reason = "a spike at 4"
+        done = swarm.command(
+            "amend", "--set", "schedule.learning_rate=0.0005", "--set", "demo.k=16", "--because", reason
+        )
+        assert done.returncode == 0, done.stderr
+        for node in nodes:
+            until(partial(_is_told, node), "the node is told", *swarm.processes)
+            assert reason in node.events("node.amended")[0]["reason"]
+        coordinator.tell(signal.SIGKILL)
+        nodes[0].tell(signal.SIGKILL)
+        for process in (coordinator, nodes[0]):
+            ended(process)
+        coordinator = swarm.coordinator(None)
+        nodes[0] = swarm.node("first")
+        assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
+        assert swarm.status().step == STEPS
+
+        longer = swarm.command("amend", "--set", f"schedule.steps={MORE}", "--because", "it still learns")
+        assert longer.returncode == 0, longer.stderr
+        until(lambda: swarm.status().steps == MORE, "the run is longer", coordinator)
+        nodes = [swarm.node(name) for name in ("first", "second")]
+        assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
+        assert swarm.status().step == MORE
+
+        listed = swarm.command("amend").stdout
+        assert f"from step {STEPS} on: schedule.steps = {MORE}: it still learns" in listed
+        page = str(swarm.ready["page"])
+        with urllib.request.urlopen(f"{page}/api/status") as reply:
+            marks = json.load(reply)["run"]["amendments"]
+        assert [mark["step"] for mark in marks] == [marks[0]["step"], STEPS]
+        verified = swarm.verify()
+        assert reason in verified
+        assert f"step {MORE}: head" in verified
