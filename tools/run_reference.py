@@ -140,8 +140,8 @@ def _row(name: str, kinds_with_it: tuple[str, ...], field: FieldInfo) -> str:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     of_kinds = (", ".join(f"`{kind}`" for kind in kinds_with_it),) if kinds_with_it else ()
     unit = str(extra.get("unit", ""))
-    mark = " ✎" if is_amendable(extra) else ""
-    cells = (f"`{name}`{mark}", *of_kinds, values(field), f"`{default_of(field)}`", unit, field.description or "")
+    mark = "✎ " if is_amendable(extra) else ""
+    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, f"{mark}{field.description or ''}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

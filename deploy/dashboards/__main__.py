@@ -93,8 +93,8 @@ def build(name: str, description: dict[str, Any]) -> dict[str, Any]:
 
 def _mark(name: str, query: str) -> dict[str, Any]:
     """A line across all panels wherever a query has a value."""
-    shown = {"enable": True, "hide": False, "iconColor": "orange", "titleFormat": name, "useValueForTime": False}
-    return {"name": name, "datasource": SOURCE, "expr": query, "step": "15s"} | shown
+    shown = {"enable": True, "hide": False, "iconColor": "orange", "builtIn": 0}
+    return {"name": name, "datasource": SOURCE, "expr": query} | shown
 
 
 def _variable(variable: dict[str, str]) -> dict[str, Any]:

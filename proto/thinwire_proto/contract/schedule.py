@@ -70,7 +70,7 @@ class ScheduleSpec(Section):
         return self._begin + self.warmup_steps
 
     def bent(self, changes: Mapping[str, Any], step: int, share: float) -> ScheduleSpec:
-        """The schedule with changed keys from a step on. share: where the rate stands as that step begins, over the peak.
+        """The schedule with changed keys from a step on. share: where the rate stands then, over the peak.
 
         If one of BENDS changes, it goes on from there without a jump. Raises ValueError, as pydantic does."""
         kept = self.model_dump()

@@ -20,6 +20,7 @@ from thinwire_coordinator.hall.observe.history import History, Past, read_past
 from thinwire_coordinator.hall.series import Bucket, Series
 from thinwire_coordinator.hall.web import status
 from thinwire_coordinator.hall.web.status import COLUMNS, curves_csv
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_coordinator.star.star import bucket_of
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.rows import Counted
@@ -199,14 +200,14 @@ def test_csv_has_every_curve_and_leaves_unknown_fields_empty() -> None:
     past = Past(held_out={"wiki": [(0, 5.5)]})
     past.series.add(Bucket(1, tokens=100, nodes=3))
     history.begin_with(past)
-    text = curves_csv(history).decode()
+    text = curves_csv(history, [Amendment(1, {"demo.k": 8}, "cheaper"), Amendment(1, {"round.samples": 4})]).decode()
     assert text.count("\r\n") == text.count("\n") == 5
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     assert header == [*COLUMNS, "held_out_loss:wiki", 'held_out_loss:a "b", c']
     dense = str(ring_bytes_of_all(2, 1000))
     assert rows == [
-        ["0", "", "", "", "", "", "", "", "5.5", ""],
-        ["1", "", "", "100", "", "", "", "3", "", ""],
-        ["2", "1.0", str(1 / 3), "612", "70", "0", dense, "2", "", "2.25"],
-        ["3", "2.0", "", "1124", "70", "0", str(2 * ring_bytes_of_all(2, 1000)), "2", "", ""],
+        ["0", "", "", "", "", "", "", "", "", "5.5", ""],
+        ["1", "", "", "100", "", "", "", "3", "", "", ""],
+        ["2", "1.0", str(1 / 3), "612", "70", "0", dense, "2", "demo.k = 8: cheaper; round.samples = 4", "", "2.25"],
+        ["3", "2.0", "", "1124", "70", "0", str(2 * ring_bytes_of_all(2, 1000)), "2", "", "", ""],
     ]
