@@ -20,9 +20,9 @@ from thinwire_coordinator.hall.observe.history import History, Past, read_past
 from thinwire_coordinator.hall.series import Bucket, Series
 from thinwire_coordinator.hall.web import status
 from thinwire_coordinator.hall.web.status import COLUMNS, curves_csv
-from thinwire_proto.contract.amendment import Amendment
 from thinwire_coordinator.star.star import bucket_of
 from thinwire_proto.all_reduce import ring_bytes_of_all
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.wire.rows import Counted
 
 LOSSES = ("loss", "loss_min", "loss_max")
