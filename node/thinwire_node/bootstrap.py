@@ -26,6 +26,10 @@ from thinwire_proto.task import DataSource, data_kind_of, task_of
 log = logging.getLogger("thinwire.node")
 
 
+class RunBranched(LinkLost):
+    """The coordinator now has a branch of the run that this node knows."""
+
+
 @dataclass(frozen=True)
 class Ready:
     """The needs of a session beside its exchange."""
@@ -88,6 +92,11 @@ class Bootstrap:
         admission = await exchange.join(Applicant(self._state.key, name, kept, self._state.head, replica_step, claim))
         theirs = admission.contract
         if kept is not None and theirs.hash != kept.hash:
+            if theirs.lineage is not None and kept.hash.hex() in theirs.lineage.contracts:
+                raise RunBranched(
+                    f"the run goes on as a branch from step {theirs.lineage.step}, so the node begins anew there; its "
+                    "data stay, and what it kept of the run before is dropped"
+                )
             raise Refused(
                 "the coordinator accepted this node's contract and then sent a different one; to take part in the "
                 "coordinator's run, give another --state-dir"

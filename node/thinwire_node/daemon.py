@@ -14,7 +14,7 @@ from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.units import human_seconds
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
-from thinwire_node.bootstrap import Bootstrap, Ready
+from thinwire_node.bootstrap import Bootstrap, Ready, RunBranched
 from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced, Surroundings
 from thinwire_node.exchange.short_names import short_name
 from thinwire_node.kinds import Machine, name_of
@@ -45,6 +45,8 @@ CONNECTION_CUT = "Connection reset by peer"
 LOST_ON_A_THIN_LINE = 2
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
+RECONNECTS_MAX = 2
+"""Connections in a row that are for what the node has just learned of its run."""
 REPLACED_MAX = 5
 """Sessions in a row that another process with the same key has ended. After so many the node leaves it the place."""
 
@@ -138,7 +140,11 @@ class Node:
         self._state = self.machine.open_state()
         if self.on_opened is not None:
             self.on_opened()
-        self._bootstrap = Bootstrap(settings, self.machine, self._state, self.record, self._random, self._show_doing)
+        self._bootstrap = self._make_bootstrap(self._state)
+
+    def _make_bootstrap(self, state: NodeState) -> Bootstrap:
+        assert self.machine is not None
+        return Bootstrap(self.settings, self.machine, state, self.record, self._random, self._show_doing)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run sessions one after another, with a pause after each one that is lost. Raises GaveUp."""
@@ -232,12 +238,25 @@ class Node:
         self.doing = doing
 
     async def _session(self) -> None:
-        """Take part in one session. A node that has just learned its run's kind of exchange connects once more."""
-        try:
-            await self._connect_and_take_part()
-        except OtherKind as told:
-            log.debug("%s", told)
-            await self._connect_and_take_part()
+        """Take part in one session. A node that has just learned its run's kind of exchange, or that there is a branch
+        of the run, connects once more."""
+        for _ in range(RECONNECTS_MAX):
+            try:
+                return await self._connect_and_take_part()
+            except OtherKind as told:
+                log.debug("%s", told)
+            except RunBranched as told:
+                log.info("%s", told)
+                self._begin_anew()
+        await self._connect_and_take_part()
+
+    def _begin_anew(self) -> None:
+        """Forget the run that the node knows."""
+        assert self._state is not None
+        if self.part is not None:
+            self.part.close()
+        self._state.forget_run()
+        self._bootstrap = self._make_bootstrap(self._state)
 
     def _note_thin_line(self, why_lost: str) -> None:
         """Fetching may have filled the line, so that a ping was not answered in time: the node's own, or after several

@@ -196,6 +196,20 @@ def test_a_run_that_has_diverged_shows_no_old_loss(watched: CrowdedCoordinator, 
     context.close()
 
 
+def test_an_amendment_is_marked_in_the_curves_and_said_as_text(watched: CrowdedCoordinator, light: Open) -> None:
+    done = watched.swarm.command("amend", "--set", "schedule.floor=0.2", "--because", NAME)
+    assert done.returncode == 0, done.stderr
+    page = light.page
+    expect(page.locator(".plot .mark")).to_have_count(3)
+    plot = page.get_by_role("slider", name="Loss")
+    plot.focus()
+    plot.press("End")
+    expect(page.locator("#loss-chart .read")).to_contain_text(f"schedule.floor = 0.2: {NAME}")
+    plot.press("Home")
+    expect(page.locator("#loss-chart .read")).not_to_contain_text("schedule.floor")
+    assert light.errors == []
+
+
 def test_curves_have_no_gap_after_the_line_failed(watched: CrowdedCoordinator, browser: Browser, line: Line) -> None:
     opened = Open(browser, line.address)
     page, missed = opened.page, 4

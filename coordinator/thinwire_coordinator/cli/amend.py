@@ -43,7 +43,7 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--because has at most {REASON_LENGTH_MAX} characters; this has {len(arguments.because)}"
             )
-        order = Order(secrets.token_hex(ID_BYTES), dict(map(_change, arguments.set)), arguments.because, arguments.at)
+        order = Order(secrets.token_hex(ID_BYTES), dict(map(change_of, arguments.set)), arguments.because, arguments.at)
         sealed = [amendment.id for amendment in contract.amendments]
         before = contract
         for earlier in (one for one in waiting if not one.refused and one.id not in sealed):
@@ -67,7 +67,7 @@ def _as_of(order: Order, contract: Contract, step: int) -> Amendment:
     return Amendment(max(step, last, order.at or 0), order.changes, order.because, order.id)
 
 
-def _change(text: str) -> tuple[str, Any]:
+def change_of(text: str) -> tuple[str, Any]:
     """KEY=VALUE, with a value as in a run file; text may go without its quotes."""
     key, equals, value = text.partition("=")
     if not equals or "." not in key:

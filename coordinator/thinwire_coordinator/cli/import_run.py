@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
+from thinwire_coordinator.export.folder import MARK
 from thinwire_coordinator.hall.ledger.state_directory import create_state, is_state, lock_state, open_state
 from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer
@@ -26,14 +28,32 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
     with lock_state(state_dir):
         if is_state(state_dir):
             raise ConfigError(f"{state_dir}: holds a run already; give another --state-dir")
-        create_state(state_dir, run, bodies, weights=weights)
+        create_state(state_dir, run, bodies, weights=weights, parent=_parent_in(weights))
     state = open_state(state_dir, read_only=True)
     replica = state.load_snapshot(0)
     print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")
+    if (lineage := state.contract.lineage) is not None:
+        print(f"they are those of step {lineage.step} of the run with contract {lineage.contract}")
     if _has_other_tokenizer(weights, state.data.tokenizer):
         print("warning: the folder's tokenizer is not that of the run's data, so the model knows none of these tokens")
     print(f"start the run with: {shlex.join(['thinwire-coordinator', 'serve', '--state-dir', str(state_dir)])}")
     state.close()
+
+
+def _parent_in(weights: Path) -> Lineage | None:
+    """The run that an exported folder says it is from."""
+    try:
+        about = from_json((weights / MARK).read_bytes())
+        older = about.get("parent") or {}
+        known = [older["contract"], *older["ancestors"]] if older else []
+        return Lineage(
+            contract=about["contract"],
+            step=about["step"],
+            fingerprint=about["fingerprint"],
+            ancestors=tuple(known[:ANCESTORS_MAX]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _has_other_tokenizer(weights: Path, ours: Tokenizer | None) -> bool:

@@ -109,6 +109,16 @@ def _add_backup(commands: Any) -> None:
     add_options(copy, RunStateOptions, "state_dir")
     copy.set_defaults(command=_back_up)
 
+    aside = commands.add_parser("branch", help="create a run that begins with the model of a step of this one")
+    aside.add_argument("--from", dest="step", type=whole, metavar="STEP", help="default: the newest")
+    aside.add_argument("--to", type=Path, required=True, metavar="DIR", help="the state directory of the new run")
+    aside.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="as for amend; any key")
+    aside.add_argument(
+        "--apart", action="store_true", help="with a key and invites of its own, so that this run may go on"
+    )
+    add_options(aside, RunStateOptions, "state_dir")
+    aside.set_defaults(command=_branch)
+
     back = commands.add_parser("restore", help="bring a run back from a backup")
     back.add_argument("backup", metavar="FOLDER|URL")
     add_options(back, RunStateOptions, "state_dir")
@@ -189,6 +199,16 @@ def _back_up(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.backup import back_up  # noqa: PLC0415
 
     back_up(options.state_dir, arguments.to)
+
+
+def _branch(arguments: argparse.Namespace) -> None:
+    options = read_options(RunStateOptions, arguments)
+
+    from thinwire_coordinator.cli.amend import change_of  # noqa: PLC0415
+    from thinwire_coordinator.cli.branch import branch  # noqa: PLC0415
+
+    changes = dict(map(change_of, arguments.set))
+    branch(options.state_dir, arguments.step, arguments.to, changes, apart=arguments.apart)
 
 
 def _restore(arguments: argparse.Namespace) -> None:

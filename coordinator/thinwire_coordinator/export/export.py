@@ -79,6 +79,8 @@ def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool =
     model = (task.merged if merge else task.hugging_face)(replica.tensors, state.blobs)
     tokenizer, facts = state.data.tokenizer, facts_of(state, replica)
     about = {"thinwire": VERSION, "contract": facts.contract.hash.hex(), "step": facts.step, "head": facts.head}
+    if (lineage := facts.contract.lineage) is not None:
+        about["parent"] = lineage.model_dump(mode="json")
     with whole_folder(out, about | {"fingerprint": facts.fingerprint}) as folder:
         write_model(model, tokenizer, folder)
         family = model.config.get("model_type")

@@ -194,8 +194,14 @@ def _verification(facts: RunFacts) -> Iterator[str]:
             ("head of the ledger", f"`{facts.head}`"),
             ("fingerprint", f"`{facts.fingerprint}`"),
             ("thinwire", VERSION),
+            *_lineage(facts),
         ),
     )
+
+
+def _lineage(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    if (lineage := facts.contract.lineage) is not None:
+        yield "goes on from", f"step {lineage.step:,} of the run with contract `{lineage.contract}`"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

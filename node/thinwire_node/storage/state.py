@@ -52,6 +52,7 @@ log = logging.getLogger("thinwire.node")
 DATA_FILE = "corpus.zst"
 OF_COORDINATORS = "ledger.sqlite"
 """The file that only a coordinator's state directory has. Its `identity.key` is the key of a run."""
+OF_A_RUN = ("sent.json", "momentum.safetensors", "gossip.safetensors", "replica.safetensors", "head.json")
 KEY_LOST = "delete it: the node then joins as a new one, for which it may need a new invite"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
@@ -161,6 +162,15 @@ class NodeState:
         except ContractError as error:
             advice = "if the file is damaged, delete it: the node fetches it again"
             raise ConfigError(f"{path}: {error}; {advice}") from None
+
+    def forget_run(self) -> None:
+        """Remove what belongs to the run, but for its data, which another run may have too. The contract goes last."""
+        for path in (*(self.path(name) for name in OF_A_RUN), *self._folder.glob("snapshot-*.part")):
+            path.unlink(missing_ok=True)
+        self.head = None
+        sync_folder(self._folder)
+        self.path("contract.json").unlink(missing_ok=True)
+        sync_folder(self._folder)
 
     def data(self, contract: Contract) -> DataSource | None:
         """The run's data, or None if the node must fetch it."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import FailFast, Field, PrivateAttr, model_validator
 
 from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.contract.lineage import Lineage
 from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.sections import Parameter, Section, canonical_json
 
@@ -22,10 +23,13 @@ FORMAT: Literal[3] = 3
 
 
 class Contract(RunSpec):
-    """A complete contract. parameters: the manifest."""
+    """A complete contract. parameters: the manifest. lineage: the run that this one goes on from.
+    first_seed: what the first parameters were drawn with; None if they were loaded."""
 
     version: Literal[3] = FORMAT
     parameters: Annotated[tuple[Parameter, ...], FailFast()] = Field(min_length=1, max_length=1 << 16, strict=False)
+    lineage: Lineage | None = None
+    first_seed: int | None = Field(None, ge=0, lt=1 << 53)
 
     _written: bytes | None = PrivateAttr(None)
     _first: Contract | None = PrivateAttr(None)

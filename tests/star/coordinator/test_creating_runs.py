@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.sealed_run import make_run
 from support.small import MODEL
@@ -13,6 +14,7 @@ from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, open_state
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
+from thinwire_proto.task import task_of
 
 
 @pytest.fixture
@@ -68,3 +70,12 @@ def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differe
     finally:
         state.close()
     assert said in str(raised.value)
+
+
+def test_the_contract_says_what_the_first_parameters_were_drawn_with(tmp_path: Path) -> None:
+    create_state(tmp_path, RunSpec.model_validate({"model": MODEL}))
+    state = open_state(tmp_path)
+    assert state.contract.first_seed is not None
+    drawn = task_of(state.contract.model).initial_state(state.contract.first_seed)
+    first = state.load_snapshot(0)
+    assert all(torch.equal(first.tensors[name], tensor) for name, tensor in drawn.items())

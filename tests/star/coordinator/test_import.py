@@ -58,10 +58,26 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
     assert first.step == 0
     assert first.tensors.keys() == tensors.keys()
     assert all(torch.equal(first.tensors[name], tensor) for name, tensor in tensors.items())
+    lineage = state.contract.lineage
+    assert lineage is not None
+    assert (lineage.step, lineage.fingerprint) == (2, f"{first.fingerprint(0):016x}")
+    assert state.contract.first_seed is None
     told = capsys.readouterr().out
+    assert "they are those of step 2 of the run" in told
     assert state.contract.hash.hex() in told
     assert f"serve --state-dir '{tmp_path / 'a state'}'" in told
     assert "warning" not in told
+
+
+def test_weights_that_were_changed_have_no_parent(
+    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = shutil.copytree(exported[0], tmp_path / "changed")
+    tensors = load_file(weights / WEIGHTS)
+    next(iter(tensors.values())).mul_(2)
+    save_file(tensors, weights / WEIGHTS, {"format": "pt"})
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "a state")
+    assert open_state(tmp_path / "a state", read_only=True).contract.lineage is None
 
 
 def _with_nan(folder: Path) -> None:

@@ -203,7 +203,7 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
     with tempfile.TemporaryDirectory(dir=folder, prefix=".backup-") as scratch:  # as private as the state directory
         for name in (one for one in DATABASES if (folder / one).exists()):
             copy = Path(scratch) / name
-            _copy_database(folder / name, copy)
+            copy_database(folder / name, copy)
             digest = _hash_of(copy)
             keep(copy, name, f"{name}.{digest[:16]}", digest)
         step, bodies = _named_by(Path(scratch) / LEDGER)
@@ -244,7 +244,8 @@ def _keep_the_rest(folder: Path, step: int, keep: Callable[[Path, str, str], Non
     return usable[0]
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite database as it is at one moment, while others write. Raises LedgerError."""
     try:
         read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
         with closing(read), closing(sqlite3.connect(target)) as write:

@@ -33,6 +33,7 @@ from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
 from thinwire_proto.contract.data.prepared import PreparedSpec
+from thinwire_proto.contract.lineage import Lineage
 from thinwire_proto.data.manifest import MANIFEST_FILE
 from thinwire_proto.errors import (
     ConfigError,
@@ -58,6 +59,8 @@ from thinwire_proto.wire.rows import Row, genesis
 log = logging.getLogger("thinwire.coordinator")
 
 DATA_FILE = "corpus.zst"
+SEED_BYTES = 6
+"""Of the first parameters. Every reader of JSON keeps such a number."""
 SETS_MAX = 16
 """Held-out sets that are measured; it bounds the time of a measurement, the metrics and the messages to browsers."""
 
@@ -221,11 +224,13 @@ def create_state(
     bodies_url: str | None = None,
     go_on: GoOn = always,
     weights: Path | None = None,
+    parent: Lineage | None = None,
 ) -> None:
     """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
 
     bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
-    parameters; None takes the one that the run file names, or draws them at random. If `go_on` raises or the process
+    parameters; None takes the one that the run file names, or draws them at random. parent: the run that these are
+    said to be from; the contract names it if they are. If `go_on` raises or the process
     dies, a later call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
@@ -245,13 +250,16 @@ def create_state(
     loaded = _loaded(task, weights) if weights else None  # before the data, which may take hours
     made = data_kind_of(run.data).make(run, go_on)
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
-    contract = Contract(**sections, parameters=task.manifest())
+    seed = int.from_bytes(os.urandom(SEED_BYTES), "big") if loaded is None else None
+    contract = Contract(**sections, parameters=task.manifest(), first_seed=seed)
     if made.file:
         replace_synced(folder / DATA_FILE, made.file)
     blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
     go_on()
-    tensors = task.initial_state(int.from_bytes(os.urandom(7), "big"), blobs) if loaded is None else loaded
+    tensors = task.initial_state(seed, blobs) if seed is not None else loaded or {}
     first = Replica(contract, tensors, 0, b"")
+    if parent is not None and f"{first.fingerprint(0):016x}" == parent.fingerprint:
+        contract = first.contract = contract.model_copy(update={"lineage": parent})
     first.head = genesis(contract.hash, first.state_hash())
     replace_synced(unfinished, contract.written)
     snapshots = folder / "snapshots"

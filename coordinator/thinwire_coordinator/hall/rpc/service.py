@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -141,6 +142,8 @@ class Service(SwarmServicer):
             self.rules.join_failed(caller, self.run.view.now)
             self._note_refusal(key.node_id, denied)
             raise CallRefused(denied)
+        if self._goes_on_from(request.contract):  # the node knows a run that this one is a branch of
+            request = pb.JoinRequest(protocol=request.protocol, name=request.name)
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
         group, has_counted = group_of(candidate.address), await self.run.hall.has_counted(key.node_id)
@@ -258,6 +261,10 @@ class Service(SwarmServicer):
         if request.contract in (b"", ours.written):
             return
         await refuse(context, await self.run.workers.submit(Job.COMPARE_CONTRACTS, other_run, ours, request.contract))
+
+    def _goes_on_from(self, contract: bytes) -> bool:
+        lineage = self.run.view.contract.lineage
+        return lineage is not None and hashlib.sha256(contract).hexdigest() in lineage.contracts
 
     async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
         """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage."""

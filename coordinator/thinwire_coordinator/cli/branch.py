@@ -1,0 +1,37 @@
+"""The command `thinwire-coordinator branch`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from thinwire_coordinator.hall.ledger import branching
+from thinwire_coordinator.hall.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.kinds import kind_of
+from thinwire_proto.exact.schedule import learning_rate
+
+
+def branch(folder: Path, step: int | None, to: Path, changes: Mapping[str, Any], *, apart: bool) -> None:
+    """Create a run that begins with the model of a step, and print what to do next. Raises ThinwireError."""
+    open_existing_identity(folder)
+    with closing(open_state(folder, read_only=True)) as state:
+        kind = kind_of(state.contract)
+        replica = kind.model_at(state, step)
+        at = kind.trained(state.contract, replica)
+        contract = branching.branch(state, replica, at, to, changes, apart=apart)
+    schedule = contract.schedule
+    print(f"{to} has a run that begins with {kind.unit} {at} of {folder}; contract {contract.hash.hex()}")
+    print(f"its schedule: {schedule.steps:,} steps, beginning at a rate of {learning_rate(schedule, 0):.4g}")
+    serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(to)])
+    if apart:
+        print(f"it has a key and invites of its own; start it with: {serve}")
+        return
+    print(
+        f"it takes the place of {folder}: stop that coordinator for good, and start this one with the options of that"
+    )
+    print(f"one, such as --listen: {serve}")
+    print("nodes follow by themselves")

@@ -1,0 +1,129 @@
+"""A branch: a new run that begins with the parameters of another one at a step, on its data.
+
+Its contract names the parent. It may take the parent's place: it has the parent's key, invites and nodes then. A node
+that asks for the parent is told the branch's contract, sees that it goes on from the one that it knows, and follows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_coordinator.hall.access.database import FILE as ACCESS
+from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
+from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
+from thinwire_proto.contract import Contract, RunSpec
+from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
+from thinwire_proto.contract.reading import plain
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.amendments import contract_at
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import share_reached
+from thinwire_proto.task import task_of
+from thinwire_proto.wire.rows import genesis
+
+OF_THE_RUN = frozenset({"bodies.url"})
+"""Of the small files, what a branch has of its own."""
+
+
+def branch(
+    parent: RunState, replica: Replica, step: int, folder: Path, changes: Mapping[str, Any], *, apart: bool
+) -> Contract:
+    """Create a run in an empty folder that begins with a replica of the parent, and return its contract. Raises
+    ConfigError.
+
+    step: of the replica, in the unit of `schedule.steps`. changes: new values by dotted key. apart: with a key of its
+    own, so that the parent may go on.
+    """
+    contract = branched(contract_at(parent.contract, max(0, step - 1)), replica, step, changes)
+    with lock_state(folder):
+        if is_state(folder):
+            raise ConfigError(f"{folder}: holds a run already; give another folder")
+        _link(parent.folder / DATA_FILE, folder / DATA_FILE)
+        for blob in sorted((parent.folder / "blobs").glob("*")):
+            _link(blob, folder / "blobs" / blob.name)
+        if not apart:
+            _take_over(parent.folder, folder)
+        first = Replica(contract, replica.tensors, 0, b"", is_checked=True)
+        first.head = genesis(contract.hash, first.state_hash())
+        snapshots = folder / "snapshots"
+        snapshots.mkdir()
+        first.save(snapshots / "0.part")
+        rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
+        _go_on_with_samples(parent, contract, folder)
+        replace_synced(folder / "contract.json", contract.written)
+        sync_folder(folder)
+    return contract
+
+
+def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str, Any]) -> Contract:
+    """The contract of a branch. Its schedule goes on from where the parent's stands, unless the changes say otherwise.
+    Raises ConfigError."""
+    sections = {name: getattr(parent, name).model_dump() for name in RunSpec.model_fields}
+    if (left := parent.schedule.steps - step) > 0 and parent.exchange.kind == "star":
+        warmup = max(0, parent.schedule.warmup_end - step)
+        start = share_reached(parent.schedule, step) if step else 0.0
+        sections["schedule"] |= {"steps": left, "warmup_steps": warmup, "start": start}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if section not in sections:
+            raise ConfigError(f"{key}: there is no section {section!r} in a run file")
+        sections[section][name] = value
+    known = parent.lineage.contracts if parent.lineage is not None else ()
+    lineage = Lineage(
+        contract=parent.hash.hex(),
+        step=step,
+        fingerprint=f"{replica.fingerprint(0):016x}",
+        ancestors=known[:ANCESTORS_MAX],
+    )
+    try:
+        run = RunSpec.model_validate(sections)
+        specs = {name: getattr(run, name) for name in RunSpec.model_fields}
+        contract = Contract(**specs, parameters=parent.parameters, lineage=lineage)
+    except ValidationError as error:
+        raise ConfigError(plain(error)) from None
+    if tuple(task_of(contract.model).manifest()) != parent.parameters:
+        raise ConfigError("the model has other parameters than the parent's, so it cannot begin with them")
+    return contract
+
+
+def _take_over(parent: Path, folder: Path) -> None:
+    """Copy what nodes know the run by, and who may join."""
+    (folder / "tls").mkdir(0o700, exist_ok=True)
+    for name in MAY_CHANGE:
+        if name not in OF_THE_RUN and (parent / name).exists():
+            replace_synced(folder / name, (parent / name).read_bytes(), private=True)
+    if (parent / ACCESS).exists():
+        copy_database(parent / ACCESS, folder / ACCESS)
+
+
+def _go_on_with_samples(parent: RunState, contract: Contract, folder: Path) -> None:
+    """Let the branch begin with the samples that the parent has not trained on, if the data are the same."""
+    if contract.data != parent.contract.data or contract.exchange.kind != parent.contract.exchange.kind:
+        return
+    leases = parent.watch_ledger.leases()
+    for node in sorted(leases.holders):
+        leases.take_back(node)
+    with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+        ledger.record_leases(leases.packed())
+
+
+def _link(source: Path, target: Path) -> None:
+    """Let a file be in both folders; a copy if they are in two file systems."""
+    if not source.exists():
+        return
+    target.parent.mkdir(exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        passing = target.with_name(target.name + ".part")
+        shutil.copyfile(source, passing)
+        rename_synced(passing, target)

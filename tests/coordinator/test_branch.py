@@ -1,0 +1,89 @@
+"""A branch begins with the parameters of its parent, on its data, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.cli.branch import branch
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.verify import verify
+from thinwire_proto.contract import parse_contract
+from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.exact.schedule import learning_rate
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    make_run(folder, 3)
+    return folder
+
+
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_it_has_the_parameters_the_samples_and_the_rate_of_its_parent(run: Path, tmp_path: Path, step: int) -> None:
+    branch(run, step, tmp_path / "aside", {}, apart=False)
+    parent, aside = open_state(run), open_state(tmp_path / "aside")
+    lineage, contract = aside.contract.lineage, aside.contract
+    assert lineage is not None
+    assert (lineage.contract, lineage.step) == (parent.contract.hash.hex(), step)
+    assert aside.load_snapshot(0).fingerprint(0) == int(lineage.fingerprint, 16)
+    assert contract.hash != parent.contract.hash
+    assert aside.key.public == parent.key.public
+    assert contract.schedule.steps == parent.contract.schedule.steps - step
+    for later in (0, 1, 20, contract.schedule.steps - 1):
+        rate = learning_rate(parent.contract.schedule, step + later)
+        assert learning_rate(contract.schedule, later) == pytest.approx(rate)
+    leases = aside.ledger.leases()
+    assert (leases.cursor, leases.holders) == (parent.ledger.leases().cursor, set())
+    said: list[str] = []
+    verify(tmp_path / "aside", said.append)
+    assert any(f"goes on from step {step} of the run" in line for line in said)
+
+
+def test_a_branch_of_a_branch_knows_all_that_went_before(run: Path, tmp_path: Path) -> None:
+    branch(run, 2, tmp_path / "one", {}, apart=False)
+    branch(tmp_path / "one", 0, tmp_path / "two", {"round.samples": 3}, apart=True)
+    first, one, two = (open_state(folder) for folder in (run, tmp_path / "one", tmp_path / "two"))
+    assert two.contract.lineage is not None
+    assert two.contract.lineage.contracts == (one.contract.hash.hex(), first.contract.hash.hex())
+    assert two.contract.round.samples == 3
+    assert two.key.public != one.key.public
+    assert parse_contract(two.contract.written).lineage == two.contract.lineage
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model.width": 128}, "other parameters"),
+        ({"schedule.learning_rate": "fast"}, "learning_rate"),
+        ({"nothing.here": 1}, "there is no section 'nothing'"),
+        ({"rule.kind": "local_muon"}, "magnitude"),
+    ],
+)
+def test_what_a_branch_cannot_have_is_said(run: Path, tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        branch(run, 2, tmp_path / "aside", changes, apart=True)
+    assert not (tmp_path / "aside" / "contract.json").exists()
+
+
+def test_a_folder_with_a_run_and_a_step_that_is_not_there_are_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no step 9"):
+        branch(run, 9, tmp_path / "aside", {}, apart=True)
+    branch(run, None, tmp_path / "aside", {}, apart=True)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        branch(run, None, tmp_path / "aside", {}, apart=True)
+
+
+def test_verify_sees_that_the_first_state_is_not_the_parents(run: Path, tmp_path: Path) -> None:
+    branch(run, 2, tmp_path / "aside", {}, apart=True)
+    contract = tmp_path / "aside" / "contract.json"
+    state = open_state(tmp_path / "aside")
+    assert state.contract.lineage is not None
+    contract.write_bytes(contract.read_bytes().replace(state.contract.lineage.fingerprint.encode(), b"0" * 16))
+    with pytest.raises(LedgerError):
+        verify(tmp_path / "aside", lambda line: None)
