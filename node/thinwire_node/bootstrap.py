@@ -75,6 +75,8 @@ class Bootstrap:
 
     def _take_contract(self, contract: Contract) -> None:
         self._check(contract)
+        if self._data is not None:
+            self._data.amend(contract)
         self.contract = contract
 
     def _make_part(self, contract: Contract) -> Part:
@@ -121,6 +123,7 @@ class Bootstrap:
         if self._data is None:
             self._tell_doing("fetching the data")
             self._data = await fetch_data(exchange, state, contract)
+        self._data.amend(contract)
         # first, since it may take long and fail: a snapshot that is fetched after it is newer, and not fetched in vain
         await self._fetch_base(contract, fetcher)
         held = self._held()

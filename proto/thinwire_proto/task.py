@@ -167,6 +167,11 @@ class DataSource(Protocol):
         Each pass has every sample once, in the order that the contract defines. Raises BlobMissing.
         """
 
+    def amend(self, contract: Contract) -> None:
+        """Take an amended contract. What it says of samples holds from the amendment's position on. Raises
+        ContractError if these data cannot have it, and then changes nothing."""
+        return None
+
     def needs(self, positions: Iterable[range]) -> tuple[Blob, ...]:
         """The blobs that `batch` reads for these positions, in the order of their first use."""
         return ()

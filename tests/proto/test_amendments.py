@@ -144,8 +144,17 @@ def test_a_run_has_so_many_amendments_and_no_more() -> None:
         change(3, learning_rate=0.02).written.replace(b'"step":3', b'"step":true'),
         change(3, learning_rate=0.02).written.replace(b'"step":3', b'"step": 3'),
         change(3).written,
-        canonical_json({"step": 3, "set": {"a.b": "x" * AMENDMENT_BYTES_MAX}, "because": "", "id": "", "version": ""}),
-        canonical_json({"step": 3, "set": {"a.b": 1}, "because": "x" * 501, "id": "", "version": ""}),
+        canonical_json(
+            {
+                "step": 3,
+                "set": {"a.b": "x" * AMENDMENT_BYTES_MAX},
+                "because": "",
+                "id": "",
+                "position": 0,
+                "version": "",
+            }
+        ),
+        canonical_json({"step": 3, "set": {"a.b": 1}, "because": "x" * 501, "id": "", "position": 0, "version": ""}),
     ],
 )
 def test_what_is_no_amendment_is_refused(data: bytes) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_proto.data.order import SAMPLES_MAX, sample_at
-from thinwire_proto.data.shard_order import BLOCKS_MIN, ShardOrder
+from thinwire_proto.data.shard_order import BLOCKS_MIN, Mixtures, ShardOrder
 
 TEN = [7, 6, 9, 2, 8, 0, 1, 5, 4, 3, 5, 6, 8, 4, 3, 9, 0, 2, 1, 7]
 MILLION = [986842, 29140, 187597, 838208, 551063]
@@ -118,3 +118,37 @@ def test_few_shards_are_divided_so_that_nodes_share_a_pass() -> None:
         order = ShardOrder([shards], 1)
         starts = {order.block(position).start for position in range(sum(shards))}
         assert len(starts) == blocks >= BLOCKS_MIN
+
+
+SHARES = st.lists(st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.5]), min_size=3, max_size=3).filter(any)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(SHARDS, min_size=3, max_size=3),
+    st.lists(st.tuples(st.integers(0, 200), SHARES), min_size=1, max_size=4),
+    st.integers(0, 2**32),
+)
+def test_mixtures_that_follow_each_other_go_on_with_each_source(
+    samples: list[list[int]], later: list[tuple[int, list[float]]], seed: int
+) -> None:
+    """Each source's samples come in the order that they would have alone, whenever the weights change."""
+    orders = [ShardOrder(samples, seed, [1.0, 2.0, 1.0])]
+    for length, weights in later:
+        start = orders[-1].start + length
+        orders.append(ShardOrder(samples, seed, weights, start, orders[-1].drawn_before(start)))
+    mixed, last = Mixtures(orders), orders[-1].start + 60
+    places = [mixed.place(position) for position in range(last)]
+    for source in range(3):
+        drawn = [place[1:] for place in places if place.source == source]
+        assert drawn == [orders[0].sources[source].sample_at(entry) for entry in range(len(drawn))]
+    assert places[: orders[1].start] == [orders[0].place(position) for position in range(orders[1].start)]
+
+    position = 0
+    while position < last:  # blocks follow each other without a gap
+        block = mixed.block(position)
+        assert block.start == position
+        assert all(mixed.block(inside) == block for inside in block[:50])
+        position = block.stop
+    found = {(source, shard) for _, source, shard in mixed.shards(range(last))}
+    assert found == {(place.source, place.shard) for place in places}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import sysconfig
 import urllib.request
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from deploy.local_swarm.processes import Process
+from support.fork_server import run
 from support.real import ended, real_swarm, run_text, until
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 
 def _is_told(node: Process) -> bool:
@@ -68,3 +72,40 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
         verified = swarm.verify()
         assert reason in verified
         assert f"step {MORE}: head" in verified
+
+
+def test_another_mixture_holds_for_samples_that_nobody_had(tmp_path: Path) -> None:
+    """The coordinator and a node are killed while it begins."""
+    with real_swarm(tmp_path) as swarm:
+        library, folder = Path(sysconfig.get_paths()["stdlib"]), tmp_path / "prepared"
+        sources = [f"{name}={library / name}/*.py" for name in ("json", "email")]
+        done = run(["thinwire-coordinator", "prepare", *sources, "--out", str(folder), "--held-out", "30%"], tmp_path)
+        assert done.returncode == 0, done.stderr
+        data = f'[data]\nkind = "tokens"\nfolder = "{folder}"\nweights = {{ json = 1.0 }}\n'
+        coordinator = swarm.coordinator(run_text(STEPS, model="vocabulary = 256") + data)
+        nodes = [swarm.node(name) for name in ("first", "second")]
+        swarm.reached(10)
+        unknown = swarm.command("amend", "--set", "data.weights={ html = 1.0 }")
+        assert "there is no source 'html' in the data" in unknown.stderr
+        done = swarm.command("amend", "--set", "data.weights={ email = 1.0 }", "--because", "json is learned")
+        assert done.returncode == 0, done.stderr
+        until(partial(_is_told, nodes[1]), "a node is told", *swarm.processes)
+        for process in (coordinator, nodes[0]):
+            process.tell(signal.SIGKILL)
+            ended(process)
+        swarm.coordinator(None)
+        nodes[0] = swarm.node("first")
+        assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
+        assert "json is learned" in swarm.verify()
+        with closing(open_state(swarm.state, read_only=True)) as state:
+            (amendment,) = state.contract.amendments
+            end = state.ledger.leases().cursor
+            assert 0 < amendment.position < end
+            before, after = (
+                {blob.hash for blob in state.data.needs([positions])}
+                for positions in (range(amendment.position), range(amendment.position, end))
+            )
+        manifest = json.loads((folder / "manifest.json").read_text())
+        of = {source["name"]: {shard["hash"] for shard in source["train"]} for source in manifest["sources"]}
+        assert before <= of["json"]
+        assert after <= of["email"]

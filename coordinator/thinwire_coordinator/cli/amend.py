@@ -32,9 +32,8 @@ ID_BYTES = 8
 def amend(folder: Path, arguments: argparse.Namespace) -> None:
     """Order an amendment, or list those there are. Raises ThinwireError."""
     open_existing_identity(folder)
-    with closing(open_state(folder, read_only=True)) as state:
+    with closing(open_state(folder, read_only=True)) as state, closing(AccessStore(folder)) as store:
         contract, step = state.contract, state.ledger.step
-    with closing(AccessStore(folder)) as store:
         waiting = store.amendments.all()
         if not arguments.set:
             _list(contract, waiting)
@@ -50,6 +49,7 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             before = amended(before, _as_of(earlier, before, step))
         try:
             after = amended(before, _as_of(order, before, step))
+            state.data.amend(after)
         except ContractError as error:
             raise ConfigError(f"{error}; these keys may change: {', '.join(amendable_keys(contract))}") from None
         _show(arguments, before, after)
@@ -64,7 +64,8 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
 def _as_of(order: Order, contract: Contract, step: int) -> Amendment:
     """The amendment as it will be if no step is sealed meanwhile."""
     last = contract.amendments[-1].step if contract.amendments else 0
-    return Amendment(max(step, last, order.at or 0), order.changes, order.because, order.id)
+    known = contract.amendments[-1].position if contract.amendments else 0
+    return Amendment(max(step, last, order.at or 0), order.changes, order.because, order.id, known)
 
 
 def change_of(text: str) -> tuple[str, Any]:

@@ -1,7 +1,8 @@
 """Brings what the organizer has ordered into force, between two rounds.
 
 From then on the contract in force is the amended one: the next round is announced under it, and the row that the round
-seals has the amendment. If the process dies in between, the order is still there, and comes into force again.
+seals has the amendment. In between, it is in the ledger beside the leases (`unsealed`), so that the next process goes
+on under the same contract: nodes may have trained on samples that it has chosen.
 """
 
 from __future__ import annotations
@@ -9,16 +10,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgpack
+
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.state_directory import BEGUN_AMENDMENTS
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import ContractError
 from thinwire_proto.exact.amendments import amended
 
 log = logging.getLogger("thinwire.coordinator")
+
+
+def unsealed(contract: Contract, step: int) -> dict[str, bytes]:
+    """The amendments that no row has, packed, by their keys in the ledger. step: of the next row."""
+    found = [amendment for amendment in contract.amendments if amendment.step >= step]
+    return {f"{BEGUN_AMENDMENTS}{amendment.id}": bytes(msgpack.packb(amendment.written)) for amendment in found}
 
 
 class Amending:
@@ -45,11 +56,12 @@ class Amending:
         due = [one for one in self._orders if one.id not in known and (one.at is None or one.at <= step)]
         self._orders = [one for one in self._orders if one.id not in known and one not in due]
         for order in due:
-            self._begin(Amendment(step, order.changes, order.because, order.id))
+            self._begin(Amendment(step, order.changes, order.because, order.id, self._hall.leases.cursor))
 
     def _begin(self, amendment: Amendment) -> None:
         try:
             contract = amended(self._hall.contract, amendment)
+            self._hall.state.data.amend(contract)
         except ContractError as error:
             self.refused[amendment.id] = str(error)
             log.error("the amendment %s is refused: %s", amendment.in_words, error)

@@ -8,6 +8,7 @@ from functools import partial
 
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
@@ -107,7 +108,10 @@ class Announcer:
         self._writing = False
 
     def _recording(self) -> Callable[[], None]:
-        return partial(self._hall.state.ledger.record_leases, self._hall.leases.packed())
+        ledger, leases = self._hall.state.ledger, self._hall.leases.packed()
+        if begun := unsealed(self._hall.contract, self._driver.machine.step):
+            return partial(ledger.record_directory, leases, begun)
+        return partial(ledger.record_leases, leases)
 
     def _announce(self, nodes: Iterable[str]) -> None:
         current = self._intake.current

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.workers import Job, Workers
+from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
 from thinwire_proto.errors import Locked
@@ -107,7 +108,8 @@ class Sealer:
         row = replace(row, body_hash=body_hash, body_bytes=len(encoded), previous=self._head)
         signature = self._state.key.sign(statements.row(row.hash))
         try:
-            self._state.ledger.append(row, RowSignatures(signature, signatures), leases)
+            sealed = unsealed(self._state.contract, row.step)
+            self._state.ledger.append(row, RowSignatures(signature, signatures), leases, sealed)
         except Locked:
             self._state.bodies.remove([row.body_hash.hex()])
             raise

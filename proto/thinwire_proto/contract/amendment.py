@@ -18,6 +18,7 @@ AMENDMENTS_MAX = 256
 REASON_LENGTH_MAX = 500
 CHANGES_MAX = 32
 STEP_MAX = 1 << 53
+POSITION_MAX = 1 << 62
 ID_LENGTH_MAX = 64
 
 
@@ -26,14 +27,16 @@ class Amendment:
     """A change of a run's contract.
 
     step: the first update that is made under it; its row has the amendment. changes: new values by dotted key, such as
-    `schedule.learning_rate`. because: the organizer's reason, in words. id: names it before its step is known. version:
-    of the thinwire that made it.
+    `schedule.learning_rate`. because: the organizer's reason, in words. id: names it before its step is known.
+    position: the first sample position that was not granted to any node before it. version: of the thinwire that made
+    it.
     """
 
     step: int
     changes: Mapping[str, Any] = field(hash=False)
     because: str = ""
     id: str = ""
+    position: int = 0
     version: str = VERSION
 
     @property
@@ -45,6 +48,7 @@ class Amendment:
                 "set": dict(self.changes),
                 "because": self.because,
                 "id": self.id,
+                "position": self.position,
                 "version": self.version,
             }
         )
@@ -65,15 +69,16 @@ def parse_amendment(data: bytes) -> Amendment:
         is_canonical = canonical_json(found) == data
     except ValueError as error:
         raise ContractError(f"this is not an amendment: {error}") from None
-    kinds = {"step": int, "set": dict, "because": str, "id": str, "version": str}
+    kinds = {"step": int, "set": dict, "because": str, "id": str, "position": int, "version": str}
     if not isinstance(found, dict) or {key: type(value) for key, value in found.items()} != kinds:
         raise ContractError("this is not an amendment: it has other keys or values")
     if not (
         is_canonical
         and 0 <= found["step"] <= STEP_MAX
+        and 0 <= found["position"] <= POSITION_MAX
         and 0 < len(found["set"]) <= CHANGES_MAX
         and len(found["because"]) <= REASON_LENGTH_MAX
         and max(len(found["id"]), len(found["version"])) <= ID_LENGTH_MAX
     ):
         raise ContractError("this is not an amendment: it is beyond its bounds, or not canonical")
-    return Amendment(found["step"], found["set"], found["because"], found["id"], found["version"])
+    return Amendment(*(found[name] for name in ("step", "set", "because", "id", "position", "version")))

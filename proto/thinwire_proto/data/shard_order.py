@@ -35,6 +35,8 @@ from typing import NamedTuple
 from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
+END = 1 << 63
+"""Above all positions."""
 BLOCKS_MIN = 8
 """Fewest blocks in a pass over the main source, so that a few nodes do not each begin a pass of their own."""
 PASSES_KEPT = 4
@@ -103,9 +105,19 @@ class SourceOrder:
 
 
 class ShardOrder:
-    """The whole order. samples: of each shard of each source. weights: of each source; None draws by size."""
+    """The whole order from a position on. samples: of each shard of each source. weights: of each source; None draws by
+    size. start: the position. drawn: entries of each source's stream before it, none by default."""
 
-    def __init__(self, samples: Sequence[Sequence[int]], seed: int, weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sequence[int]],
+        seed: int,
+        weights: Sequence[float] | None = None,
+        start: int = 0,
+        drawn: Sequence[int] = (),
+    ) -> None:
+        self.start = start
+        self._drawn = tuple(drawn) or (0,) * len(samples)
         seeds = [mix64(seed + (number + 1) * GOLDEN) for number in range(len(samples))]
         self.sources = [SourceOrder(shards, own) for shards, own in zip(samples, seeds, strict=True)]
         self.ratio = ratio_of(weights) if weights else tuple(source.total for source in self.sources)
@@ -115,30 +127,30 @@ class ShardOrder:
 
     def place(self, position: int) -> Place:
         """The sample at a position in the endless stream."""
-        cycle, left = divmod(position, self.cycle)
+        cycle, left = divmod(position - self.start, self.cycle)
         width = self.cycle
         for number, share in enumerate(self.ratio):
             before = left * share // width
             if (left + 1) * share // width > before:
-                return Place(number, *self.sources[number].sample_at(cycle * share + before))
+                return Place(number, *self.sources[number].sample_at(self._drawn[number] + cycle * share + before))
             left, width = left - before, width - share
         raise AssertionError("the last source has all positions that are left")
 
     def drawn_before(self, position: int) -> list[int]:
         """For each source, how many positions before this one belong to it."""
-        cycle, left = divmod(position, self.cycle)
+        cycle, left = divmod(position - self.start, self.cycle)
         width, drawn = self.cycle, []
-        for share in self.ratio:
+        for share, earlier in zip(self.ratio, self._drawn, strict=True):
             before = left * share // width if share else 0  # if the last source has no samples, the width is 0
-            drawn.append(cycle * share + before)
+            drawn.append(earlier + cycle * share + before)
             left, width = left - before, width - share
         return drawn
 
     def after(self, source: int, entries: int) -> int:
         """The first position before which at least `entries` positions belong to a source."""
         share = self.ratio[source]
-        cycle = max(0, entries - 1) // share
-        low, high = cycle * self.cycle, (cycle + 1) * self.cycle
+        cycle = max(0, entries - self._drawn[source] - 1) // share
+        low, high = self.start + cycle * self.cycle, self.start + (cycle + 1) * self.cycle
         while low < high:
             middle = (low + high) // 2
             if self.drawn_before(middle)[source] >= entries:
@@ -165,3 +177,35 @@ class ShardOrder:
                 run = self.sources[number].run_at(entry)
                 yield self.after(number, entry + 1) - 1, number, run.shard
                 entry = run.stop
+
+
+class Mixtures:
+    """Orders that follow each other. Each holds from its start until that of the next one, and each source goes on with
+    the entry at which the one before has stopped: no sample comes twice in a pass over its source, and none is left
+    out."""
+
+    def __init__(self, orders: Sequence[ShardOrder]) -> None:
+        self._orders = orders
+        self._starts = [order.start for order in orders]
+
+    def place(self, position: int) -> Place:
+        """See `ShardOrder.place`."""
+        return self._orders[self._at(position)].place(position)
+
+    def block(self, position: int) -> range:
+        """See `ShardOrder.block`. No block is in two orders."""
+        at = self._at(position)
+        found = self._orders[at].block(position)
+        return range(found.start, min(found.stop, self._end(at)))
+
+    def shards(self, positions: range) -> Iterator[tuple[int, int, int]]:
+        """See `ShardOrder.shards`."""
+        for at, order in enumerate(self._orders):
+            if part := range(max(positions.start, order.start), min(positions.stop, self._end(at))):
+                yield from order.shards(part)
+
+    def _at(self, position: int) -> int:
+        return bisect_right(self._starts, position) - 1
+
+    def _end(self, at: int) -> int:
+        return self._starts[at + 1] if at + 1 < len(self._starts) else END

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thinwire_proto.blobs import Blob, BlobMissing, Blobs
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, AnyManifest, Shard, read_manifest
-from thinwire_proto.data.shard_order import ShardOrder
+from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.task import Batch, DataSource
 
@@ -38,7 +38,11 @@ class ShardedData(DataSource):
     """The base of `DataSource`s over shards. train: the shards of each source that the order has, in its order."""
 
     def __init__(
-        self, blobs: Blobs, train: Sequence[Sequence[Shard]], order: ShardOrder, held_out: Mapping[str, HeldOut]
+        self,
+        blobs: Blobs,
+        train: Sequence[Sequence[Shard]],
+        order: ShardOrder | Mixtures,
+        held_out: Mapping[str, HeldOut],
     ) -> None:
         self._blobs = blobs
         self._train = train

@@ -7,7 +7,7 @@ end of a shard; a document may.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source, read_manifest
-from thinwire_proto.data.shard_order import ShardOrder
+from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, Made, Tokenizer
 
+WEIGHTS = "data.weights"
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
 PREPARE = "make it with `thinwire-coordinator prepare`"
@@ -42,11 +43,10 @@ class TokenShards(ShardedData):
         self._context = context
         self._type = np.dtype(manifest.token).newbyteorder("<")
         self._checked: set[Blob] = set()
-        self._drawn = drawn_sources(manifest, spec)
+        self._seed = spec.seed
         self._shards = {shard.blob: shard for source in manifest.sources for shard in (*source.train, *source.held_out)}
-        train = [long_enough(source.train, context) for source in self._drawn]
-        samples = [[windows_in(shard, context) for shard in shards] for shards in train]
-        weights = [spec.weights[source.name] for source in self._drawn] if spec.weights else None
+        self._drawn: list[Source] = []
+        train, order = self._mixed([(0, spec.weights)])
         self._held_out_shards = {
             source.name: shards for source in manifest.sources if (shards := long_enough(source.held_out, context))
         }
@@ -54,7 +54,36 @@ class TokenShards(ShardedData):
             name: HeldOut(shards, (windows_in(shard, context) for shard in shards))
             for name, shards in self._held_out_shards.items()
         }
-        super().__init__(blobs, train, ShardOrder(samples, spec.seed, weights), held_out)
+        super().__init__(blobs, train, order, held_out)
+
+    def _mixed(self, mixtures: Sequence[tuple[int, Mapping[str, float]]]) -> tuple[list[list[Shard]], Mixtures]:
+        """The shards of all drawn sources, and their order. mixtures: from which position on, and the weights.
+
+        A source keeps its number, by which its samples are shuffled, when others come later."""
+        self._drawn = []
+        for _, weights in mixtures:
+            later = [source for source in drawn_sources(self._manifest, weights) if source not in self._drawn]
+            self._drawn += later
+        train = [long_enough(source.train, self._context) for source in self._drawn]
+        samples = [[windows_in(shard, self._context) for shard in shards] for shards in train]
+        orders: list[ShardOrder] = []
+        for start, weights in mixtures:
+            shares = [weights.get(source.name, 0.0) for source in self._drawn] if weights else None
+            drawn = orders[-1].drawn_before(start) if orders else ()
+            orders.append(ShardOrder(samples, self._seed, shares, start, drawn))
+        return train, Mixtures(orders)
+
+    def amend(self, contract: Contract) -> None:
+        first = tokens_of(contract.first.data).weights
+        mixtures = [(0, first)]
+        for amendment in contract.amendments:
+            if (weights := amendment.changes.get(WEIGHTS)) is not None:
+                try:
+                    _check_enough(self._manifest, weights, self._context)
+                except ConfigError as error:
+                    raise ContractError(str(error)) from None
+                mixtures.append((amendment.position, weights))
+        self._train, self._order = self._mixed(mixtures)
 
     def blobs(self) -> Iterable[Blob]:
         return self._manifest.blobs()
@@ -126,9 +155,9 @@ def long_enough(shards: Iterable[Shard], context: int) -> list[Shard]:
     return [shard for shard in shards if windows_in(shard, context)]
 
 
-def drawn_sources(manifest: Manifest, spec: TokensSpec) -> list[Source]:
+def drawn_sources(manifest: Manifest, weights: Mapping[str, float]) -> list[Source]:
     """The sources that samples are drawn from. Those that `weights` leaves out are not drawn."""
-    return [source for source in manifest.sources if not spec.weights or source.name in spec.weights]
+    return [source for source in manifest.sources if not weights or source.name in weights]
 
 
 class TokensKind(DataKind):
@@ -137,7 +166,7 @@ class TokensKind(DataKind):
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
         spec = tokens_of(run.data)
         file, manifest = read_folder(Manifest, spec.folder, PREPARE)
-        _check_enough(manifest, spec, run.model.context)
+        _check_enough(manifest, spec.weights, run.model.context)
         _check_tokenizer(manifest, Path(spec.folder))
         name = hashlib.sha256(file).hexdigest()
         if spec.manifest_hash not in ("", name):
@@ -151,17 +180,19 @@ class TokensKind(DataKind):
         return spec.manifest_bytes
 
     def open(self, file: bytes, contract: Contract, blobs: Blobs) -> TokenShards:
-        spec, context = tokens_of(contract.data), contract.model.context
+        spec, context = tokens_of(contract.first.data), contract.model.context
         manifest = read_manifest(Manifest, file, spec.manifest_hash)
         if manifest.vocabulary != spec.vocabulary:
             raise PayloadError(
                 f"the manifest has {manifest.vocabulary} tokens in its vocabulary; the contract says {spec.vocabulary}"
             )
         try:
-            _check_enough(manifest, spec, context)
+            _check_enough(manifest, spec.weights, context)
         except ConfigError as error:
             raise PayloadError(str(error)) from None
-        return TokenShards(manifest, spec, context, blobs)
+        found = TokenShards(manifest, spec, context, blobs)
+        found.amend(contract)
+        return found
 
 
 def tokens_of(data: DataSpec) -> TokensSpec:
@@ -171,15 +202,15 @@ def tokens_of(data: DataSpec) -> TokensSpec:
     return data
 
 
-def _check_enough(manifest: Manifest, spec: TokensSpec, context: int) -> None:
+def _check_enough(manifest: Manifest, weights: Mapping[str, float], context: int) -> None:
     """Raise ConfigError if a weight names no source, or there is too little text to train or to measure on."""
     names = [source.name for source in manifest.sources]
-    for name in spec.weights:
+    for name in weights:
         if name not in names:
             raise ConfigError(f"data.weights: there is no source {name!r} in the data; there are {', '.join(names)}")
-    drawn = drawn_sources(manifest, spec)
+    drawn = drawn_sources(manifest, weights)
     short = [source.name for source in drawn if not long_enough(source.train, context)]
-    if len(short) == len(drawn) or (short and spec.weights):
+    if len(short) == len(drawn) or (short and weights):
         raise ConfigError(
             f"data: {', '.join(short)} has no shard of more than model.context = {context} tokens to train on; "
             "give a smaller model.context or more text"

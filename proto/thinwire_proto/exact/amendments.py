@@ -36,9 +36,9 @@ def amended(contract: Contract, amendment: Amendment) -> Contract:
         raise ContractError(f"a run has at most {AMENDMENTS_MAX} amendments")
     if contract.exchange.kind != "star":
         raise ContractError(f"a run whose exchange is {contract.exchange.kind!r} cannot be amended")
-    last = contract.amendments[-1].step if contract.amendments else 0
-    if amendment.step < last:
-        raise ContractError(f"an amendment of step {amendment.step} cannot follow one of step {last}")
+    last = contract.amendments[-1] if contract.amendments else Amendment(0, {})
+    if amendment.step < last.step or amendment.position < last.position:
+        raise ContractError(f"an amendment of step {amendment.step} cannot follow one of step {last.step}")
     try:
         by_section = dict(_by_section(contract, amendment))
         sections = {name: _changed(contract, name, changes, amendment) for name, changes in by_section.items()}

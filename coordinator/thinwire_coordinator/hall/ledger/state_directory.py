@@ -32,6 +32,7 @@ from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty, chec
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
+from thinwire_proto.contract.amendment import parse_amendment
 from thinwire_proto.contract.data.prepared import PreparedSpec
 from thinwire_proto.contract.lineage import Lineage
 from thinwire_proto.data.manifest import MANIFEST_FILE
@@ -61,6 +62,8 @@ log = logging.getLogger("thinwire.coordinator")
 DATA_FILE = "corpus.zst"
 SEED_BYTES = 6
 """Of the first parameters. Every reader of JSON keeps such a number."""
+BEGUN_AMENDMENTS = "amendment."
+"""The keys of the ledger's directory under which amendments are that no row has yet begin so."""
 SETS_MAX = 16
 """Held-out sets that are measured; it bounds the time of a measurement, the metrics and the messages to browsers."""
 
@@ -329,7 +332,10 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     if key is not None:
         ledger.signatures.adopt(key.public)
     try:
-        contract = amended_by(contract, ledger.amendments())
+        # leases that are written while a row is sealed bring back what that row has
+        begun = [one for one in ledger.directory_parts(BEGUN_AMENDMENTS) if parse_amendment(one).step >= ledger.step]
+        contract = amended_by(contract, [*ledger.amendments(), *begun])
+        data.amend(contract)
     except ContractError as error:
         raise Damaged(f"{path}: an amendment of the run: {error}", restore="it") from None
     return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)

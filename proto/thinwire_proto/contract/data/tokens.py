@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from thinwire_proto.contract.data import DATA
 from thinwire_proto.contract.data.prepared import PreparedSpec
 from thinwire_proto.contract.models import ModelSpec
+from thinwire_proto.contract.sections import AMENDABLE
 
 
 @DATA.register
@@ -22,6 +23,7 @@ class TokensSpec(PreparedSpec):
     weights: dict[str, float] = Field(
         default_factory=dict,
         description="how often each source of the manifest is drawn, by its name; without it, by its size",
+        json_schema_extra=AMENDABLE,
     )
     vocabulary: int = Field(0, ge=0, le=1 << 31, description="number of different tokens")
 
