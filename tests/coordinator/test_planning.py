@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from torch import Tensor
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
+from thinwire_common.units import human_count
 from thinwire_coordinator.planning.completion import complete, facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
 from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.star.choice import TRANSFER_PART
+from thinwire_coordinator.planning.star.planner import advise, words_of
 from thinwire_coordinator.planning.star.traffic import (
     CALL_BYTES,
     ROW_BYTES_A_NODE,
@@ -150,6 +153,38 @@ def test_a_round_of_each_pace(rounds: RoundSpec, tokens: int, seconds: float) ->
     assert step.exchange_s == pytest.approx(0.5)
     assert step.tokens == pytest.approx(tokens)
     assert step.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("tokens_s", [19_057.0, 1e6])
+def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
+    tokens_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounds last two seconds at least, and these nodes do the samples of one in much less."""
+    of = swarm(nodes=2, tokens_s=tokens_s)
+    run = chosen(SMALL, of)
+    plan = plan_of(run, SMALL, DATA, of)
+    (told,) = advise(plan)
+    share = "16% of a round, 0.3 s of 2.0 s" if tokens_s < 1e6 else "less than 1% of a round, 6.1 ms of 2.0 s"
+    assert (told.key, f"a node computes for {share}, and then waits" in told.text) == ("round.samples", True)
+    found = re.search(r"samples = ([\d,]+) uses the whole round, and a step is then ([\d.]+[kM]) tokens", told.text)
+    assert found is not None
+    samples = int(found[1].replace(",", ""))
+    fuller = run.model_copy(update={"round": run.round.model_copy(update={"samples": samples})})
+    step = plan_of(fuller, SMALL, DATA, of).step
+    assert step.computing_s == pytest.approx(step.seconds)
+    assert human_count(step.tokens)[:1] == found[2][:1]
+    assert advise(plan_of(fuller, SMALL, DATA, of)) == []
+    out = tmp_path / "run.toml"
+    run_init("--tokens-per-second", str(tokens_s), "--nodes", "2", "--out", str(out))
+    assert "note: round.samples: a node computes for" in capsys.readouterr().out
+    assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
+
+
+def test_nodes_that_compute_nearly_all_the_time_are_told_nothing() -> None:
+    of = swarm(nodes=2, tokens_s=2_500)
+    plan = plan_of(chosen(SMALL, of), SMALL, DATA, of)
+    assert plan.step.computing_s > 0.75 * plan.step.seconds
+    assert (advise(plan), words_of(plan).of_run) == ([], [])
 
 
 def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path: Path) -> None:
