@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from thinwire_coordinator.planning.star.traffic import (
 )
 from thinwire_proto import activations
 from thinwire_proto.contract import DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.aggregation import merger_of
@@ -203,6 +205,35 @@ def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path:
     tuned = read_run(out)
     assert Path(tuned.model.first_weights).resolve() == folder
     assert tuned.schedule.learning_rate < drawn.run.schedule.learning_rate / 5
+
+
+SIZES: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+
+
+def saved(folder: Path, model_type: str = "llama", **config: Any) -> Path:
+    """A folder that transformers wrote, with random values."""
+    import transformers  # noqa: PLC0415 - takes seconds
+
+    made = transformers.CONFIG_MAPPING[model_type].from_dict(SIZES | config)
+    model: Any = transformers.AutoModelForCausalLM.from_config(made)
+    generator = torch.Generator().manual_seed(2)
+    for tensor in model.state_dict().values():
+        tensor.copy_(0.2 * torch.randn(tensor.shape, generator=generator) + (tensor.dim() == 1))
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_the_run_file_has_the_settings_of_an_adapter(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    prepared(tmp_path / "data")
+    out = tmp_path / "run.toml"
+    run_init("--model", str(folder), "--lora", "--data", str(tmp_path / "data"), "--out", str(out))
+    text, run = out.read_text(), read_run(out)
+    assert isinstance(run.model, LoraSpec)
+    assert run.model == LoraSpec(base=str(folder))
+    for key in ("rank = 8 ", "alpha = 16.0 ", 'targets = ["all-linear"] '):
+        assert re.search(rf"^{re.escape(key)} *# \w", text, re.MULTILINE)
 
 
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:

@@ -44,10 +44,8 @@ def chosen_model(
     check_name(name, is_adapter=is_adapter)
     if is_adapter:
         path, relative = _paths(Path(name), beside)
-        return LoraSpec(base=path), [
-            ("kind", "lora", "an adapter on a frozen model of transformers"),
-            ("base", relative, "relative to this file"),
-        ]
+        adapter = LoraSpec(base=path)
+        return adapter, _keys_of_adapter(adapter, relative)
     if name not in PRESETS:
         return _of_folder(Path(name), sizes, beside)
     spec = PRESETS[name]
@@ -56,6 +54,16 @@ def chosen_model(
         spec = spec.model_copy(update={"vocabulary": fitting})
         keys.append(("vocabulary", fitting, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"))
     return spec, keys
+
+
+def _keys_of_adapter(spec: LoraSpec, base: str) -> list[Key]:
+    return [
+        ("kind", spec.kind, "an adapter on a frozen model of transformers"),
+        ("base", base, "relative to this file"),
+        ("rank", spec.rank, "inner width of the adapter's matrices; a larger one has more parameters, which travel"),
+        ("alpha", spec.alpha, "the adapter's output is scaled by alpha / rank"),
+        ("targets", spec.targets, 'all matrices but the output\'s; or names, such as ["q_proj", "v_proj"]'),
+    ]
 
 
 def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec, list[Key]]:
