@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
+from thinwire_common.units import human_count
 from thinwire_coordinator.planning.completion import complete, facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
 from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.star.choice import TRANSFER_PART
+from thinwire_coordinator.planning.star.planner import advise, words_of
 from thinwire_coordinator.planning.star.traffic import (
     CALL_BYTES,
     ROW_BYTES_A_NODE,
@@ -28,6 +34,7 @@ from thinwire_coordinator.planning.star.traffic import (
 )
 from thinwire_proto import activations
 from thinwire_proto.contract import DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.aggregation import merger_of
@@ -35,6 +42,7 @@ from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, WholeVotes
 from thinwire_proto.models import build_decoder, initial_state
+from thinwire_proto.task import Stateless, task_of
 from thinwire_proto.wire.codec import encode_update, encode_votes
 
 CODEC_TOLERANCE = 0.1
@@ -152,22 +160,175 @@ def test_a_round_of_each_pace(rounds: RoundSpec, tokens: int, seconds: float) ->
     assert step.seconds == pytest.approx(seconds)
 
 
-def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens_s", [19_057.0, 1e6])
+def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
+    tokens_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounds last two seconds at least, and these nodes do the samples of one in much less."""
+    of = swarm(nodes=2, tokens_s=tokens_s)
+    run = chosen(SMALL, of)
+    plan = plan_of(run, SMALL, DATA, of)
+    (told,) = advise(plan)
+    share = "16% of a round, 0.3 s of 2.0 s" if tokens_s < 1e6 else "less than 1% of a round, 6.1 ms of 2.0 s"
+    assert (told.key, f"a node computes for {share}, and then waits" in told.text) == ("round.samples", True)
+    found = re.search(r"samples = ([\d,]+) uses the whole round, and a step is then ([\d.]+[kM]) tokens", told.text)
+    assert found is not None
+    samples = int(found[1].replace(",", ""))
+    fuller = run.model_copy(update={"round": run.round.model_copy(update={"samples": samples})})
+    step = plan_of(fuller, SMALL, DATA, of).step
+    assert step.computing_s == pytest.approx(step.seconds)
+    assert human_count(step.tokens)[:1] == found[2][:1]
+    assert advise(plan_of(fuller, SMALL, DATA, of)) == []
+    out = tmp_path / "run.toml"
+    run_init("--tokens-per-second", str(tokens_s), "--nodes", "2", "--out", str(out))
+    assert "note: round.samples: a node computes for" in capsys.readouterr().out
+    assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
+
+
+def test_nodes_that_compute_nearly_all_the_time_are_told_nothing() -> None:
+    of = swarm(nodes=2, tokens_s=2_500)
+    plan = plan_of(chosen(SMALL, of), SMALL, DATA, of)
+    assert plan.step.computing_s > 0.75 * plan.step.seconds
+    assert (advise(plan), words_of(plan).of_run) == ([], [])
+
+
+SIZES: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+
+
+def saved(folder: Path, model_type: str = "llama", **config: Any) -> Path:
+    """A folder that transformers wrote, with random values."""
+    import transformers  # noqa: PLC0415 - takes seconds
+
+    made = transformers.CONFIG_MAPPING[model_type].from_dict(SIZES | config)
+    model: Any = transformers.AutoModelForCausalLM.from_config(made)
+    generator = torch.Generator().manual_seed(2)
+    for tensor in model.state_dict().values():
+        tensor.copy_(0.2 * torch.randn(tensor.shape, generator=generator) + (tensor.dim() == 1))
+    model.save_pretrained(folder)
+    return folder
+
+
+def begun(folder: Path, *more: str) -> RunSpec:
+    """The completed run that `init` writes for a folder."""
+    data, out = folder.parent / "data", folder.parent / "run.toml"
+    if not data.exists():
+        prepared(data)
+    run_init("--model", str(folder), "--data", str(data), "--out", str(out), "--force", *more)
+    found = complete(read_run(out))
+    assert found.errors == ()
+    return found.run.model_copy(update={"model": found.run.model.model_copy(update={"weights": str(folder)})})
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({}, 128),
+        ({"tie_word_embeddings": True, "rope_theta": 500_000.0, "rms_norm_eps": 1e-5}, 128),
+        ({"num_key_value_heads": 4, "attention_dropout": 0.0, "max_position_embeddings": 8192}, 1024),
+    ],
+    ids=["plain", "tied", "long"],
+)
+def test_a_llama_of_transformers_is_the_built_in_one(
+    config: dict[str, Any], context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the logits that transformers computes, and volunteers need no transformers."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - takes seconds
+
+    folder = saved(tmp_path / "model", **config)
+    run = begun(folder)
+    assert (run.model.kind, run.model.context) == ("llama", context)
+    assert "model.kind" not in capsys.readouterr().out
+    task, tokens = task_of(run.model), torch.randint(1, 1024, (30,), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        here = Stateless(task.model("cpu")).next_logits(task.load(folder), tokens)
+        there = AutoModelForCausalLM.from_pretrained(folder).eval()(tokens[None]).logits[0, -1]
+    assert (here - there).abs().max() < 1e-5 * there.abs().max()
+
+
+def _prefix_gone(folder: Path) -> None:
+    """As transformers writes a model without its head."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name.removeprefix("model."): tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def _length_gone(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "change", "why"),
+    [
+        ("qwen3", {"head_dim": 16}, None, "model_type is 'qwen3'"),
+        ("llama", {"attention_bias": True}, None, "attention_bias is True and not False"),
+        ("llama", {"mlp_bias": True}, None, "mlp_bias is True and not False"),
+        ("llama", {"hidden_act": "gelu"}, None, "hidden_act is 'gelu' and not 'silu'"),
+        ("llama", {"head_dim": 32}, None, "head_dim is 32 and not 16"),
+        ("llama", {"hidden_size": 60, "head_dim": 16}, None, "width must be a multiple of 2·heads; 60 is not one of 8"),
+        ("llama", {}, _length_gone, "config.json has no number max_position_embeddings"),
+        ("llama", {"attention_dropout": 0.1}, None, "attention_dropout is 0.1 and not 0"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+            None,
+            "rope_parameters",
+        ),
+        ("llama", {"tie_word_embeddings": True}, _prefix_gone, "the files have embed_tokens.weight"),
+    ],
+)
+def test_what_the_built_in_llama_cannot_hold_is_left_to_transformers(
+    model_type: str,
+    config: dict[str, Any],
+    change: Callable[[Path], None] | None,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = saved(tmp_path / "model", model_type, **config)
+    if change is not None:
+        change(folder)
+    run = begun(folder)
+    assert run.model.kind == "hf"
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: model.kind"))
+    assert why in note
+    assert note.endswith("Each volunteer needs pip install 'thinwire[hf]'")
+    task_of(run.model).load(folder)
+
+
+@pytest.mark.parametrize(("range_of_weights", "kind"), [(0.02, "llama"), (0.01, "hf")])
+def test_a_model_of_transformers_begins_from_its_config_or_its_weights(
+    range_of_weights: float, kind: str, tmp_path: Path
+) -> None:
     data, out, folder = prepared(tmp_path / "data"), tmp_path / "run.toml", tmp_path / "model"
     folder.mkdir()
     config = {"model_type": "llama", "vocab_size": 32_000, "hidden_size": 64, "intermediate_size": 64}
     config |= {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 128}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config | {"initializer_range": range_of_weights}))
     run_init("--model", str(folder), "--data", str(data), "--out", str(out))
     drawn = complete(read_run(out))
     assert (drawn.errors, drawn.run.model.vocabulary, drawn.run.model.context) == ((), 1024, 128)
+    assert drawn.run.model.kind == kind
     assert drawn.model is not None
     assert drawn.model.activation_bytes > 0
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").touch()  # files that cannot be read are explained at the start
     run_init("--model", str(folder), "--data", str(data), "--out", str(out), "--force")
     tuned = read_run(out)
-    assert Path(tuned.model.first_weights).resolve() == folder
+    assert (tuned.model.kind, Path(tuned.model.first_weights).resolve()) == ("hf", folder)
     assert tuned.schedule.learning_rate < drawn.run.schedule.learning_rate / 5
+
+
+def test_the_run_file_has_the_settings_of_an_adapter(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    prepared(tmp_path / "data")
+    out = tmp_path / "run.toml"
+    run_init("--model", str(folder), "--lora", "--data", str(tmp_path / "data"), "--out", str(out))
+    text, run = out.read_text(), read_run(out)
+    assert isinstance(run.model, LoraSpec)
+    assert run.model == LoraSpec(base=str(folder))
+    for key in ("rank = 8 ", "alpha = 16.0 ", 'targets = ["all-linear"] '):
+        assert re.search(rf"^{re.escape(key)} *# \w", text, re.MULTILINE)
 
 
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:

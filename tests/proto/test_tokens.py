@@ -92,6 +92,20 @@ def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     assert batch.tolist() == [tokens[0][18:28].tolist(), tokens[1][:10].tolist()]
 
 
+def test_a_source_without_weight_is_measured_and_not_trained_on(tmp_path: Path) -> None:
+    """And a weight of 0 is refused with the advice to write it so."""
+    write_tokens(tmp_path, {"wiki": [100], "code": [100]}, {"wiki": [30], "code": [60]})
+    with pytest.raises(ValueError, match=r"code: .* leave it out of data\.weights: its held-out documents are"):
+        run_of(tmp_path, weights={"wiki": 1.0, "code": 0.0})
+    data = opened(tmp_path, weights={"wiki": 1.0})
+    assert [found.name for found in data.held_out_sets()] == ["wiki", "code"]
+    (code,) = data.held_out_needs("code", range(6))
+    assert data.held_out("code", range(6))[0].shape == (6, CONTEXT + 1)
+    drawn = data.needs([range(100)])
+    assert len(drawn) == 1
+    assert code not in drawn
+
+
 def _without(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST_FILE).unlink()
 

@@ -42,7 +42,7 @@ def init(arguments: argparse.Namespace) -> None:
         )
     data, sizes, data_keys = _data(arguments.data, out)
     beside = out.resolve().parent
-    given, model_keys = chosen_model(
+    given, model_keys, of_kind = chosen_model(
         arguments.model, sizes, beside, is_corpus=arguments.data is None, is_adapter=arguments.lora
     )
     model = model_of(given)
@@ -59,6 +59,8 @@ def init(arguments: argparse.Namespace) -> None:
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
     print_figures(rows)
+    if of_kind:
+        print(f"note: model.kind: {of_kind}")
     for advice in own.advise(plan, ()):
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])

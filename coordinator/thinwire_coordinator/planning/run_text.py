@@ -90,7 +90,8 @@ def _mixture(sources: Sequence[str]) -> list[str]:
     if len(sources) < 2:
         return []
     shares = ", ".join(f"{json.dumps(name)} = 1.0" for name in sources)
-    return [f"# weights = {{ {shares} }}", "# how often each source is drawn; without it, by its size"]
+    meaning = "# how often each source is drawn; without it, by its size; one that it leaves out is only measured"
+    return [f"# weights = {{ {shares} }}", meaning]
 
 
 def _line(line: Key) -> str:

@@ -15,12 +15,25 @@ from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models import PRESETS
+from thinwire_proto.models.llama import spec_of
 from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS
 from thinwire_proto.task import task_of
 
 BYTE_MODEL = "byte-1m"
 FAMILY = "llama-"
 """Presets for tokenized text, from the smallest to the largest."""
+OF_CONFIG = {
+    "context": "tokens per sample",
+    "width": "size of the residual stream",
+    "layers": "",
+    "heads": "of attention in a layer",
+    "kv_heads": "of keys and values",
+    "hidden": "inner width of the SwiGLU",
+    "tied": "whether the output matrix is the embedding",
+    "rope_theta": "base of the rotary positions",
+    "norm_epsilon": "in each RMSNorm",
+}
+"""The keys that a `config.json` gives for the kind `llama`, with their comments in the run file."""
 
 
 def check_name(name: str | None, *, is_adapter: bool) -> None:
@@ -37,17 +50,18 @@ def check_name(name: str | None, *, is_adapter: bool) -> None:
 
 def chosen_model(
     name: str | None, sizes: DataFacts, beside: Path, *, is_corpus: bool, is_adapter: bool = False
-) -> tuple[ModelSpec, list[Key]]:
-    """The model section and its lines in the run file. beside: the folder of the run file. Raises ConfigError."""
+) -> tuple[ModelSpec, list[Key], str]:
+    """The model section, its lines in the run file, and what to say of its kind, if anything.
+
+    beside: the folder of the run file. Raises ConfigError.
+    """
     if name is None:
         name = BYTE_MODEL if is_corpus else _suitable(sizes)
     check_name(name, is_adapter=is_adapter)
     if is_adapter:
         path, relative = _paths(Path(name), beside)
-        return LoraSpec(base=path), [
-            ("kind", "lora", "an adapter on a frozen model of transformers"),
-            ("base", relative, "relative to this file"),
-        ]
+        adapter = LoraSpec(base=path)
+        return adapter, _keys_of_adapter(adapter, relative), ""
     if name not in PRESETS:
         return _of_folder(Path(name), sizes, beside)
     spec = PRESETS[name]
@@ -55,22 +69,47 @@ def chosen_model(
     if sizes.vocabulary and (fitting := _vocabulary(sizes)) != spec.vocabulary:
         spec = spec.model_copy(update={"vocabulary": fitting})
         keys.append(("vocabulary", fitting, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"))
-    return spec, keys
+    return spec, keys, ""
 
 
-def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec, list[Key]]:
-    """A model of transformers: from its weights if the folder has some, otherwise from its config alone."""
-    path, relative = _paths(folder, beside)
-    keys: list[Key] = [("kind", "hf", "a causal language model of transformers")]
-    if (folder / WEIGHTS).is_file() or (folder / INDEX).is_file():
-        keys.append(("weights", relative, "the run begins from these; relative to this file"))
-        return HuggingFaceSpec(weights=path), keys
-    vocabulary = _vocabulary(sizes)
-    keys += [
-        ("folder", relative, "with config.json; relative to this file"),
-        ("vocabulary", vocabulary, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"),
+def _keys_of_adapter(spec: LoraSpec, base: str) -> list[Key]:
+    return [
+        ("kind", spec.kind, "an adapter on a frozen model of transformers"),
+        ("base", base, "relative to this file"),
+        ("rank", spec.rank, "inner width of the adapter's matrices; a larger one has more parameters, which travel"),
+        ("alpha", spec.alpha, "the adapter's output is scaled by alpha / rank"),
+        ("targets", spec.targets, 'all matrices but the output\'s; or names, such as ["q_proj", "v_proj"]'),
     ]
-    return HuggingFaceSpec(folder=path, vocabulary=vocabulary), keys
+
+
+def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec, list[Key], str]:
+    """A model of transformers: from its weights if the folder has some, otherwise from its config alone.
+
+    The built-in `llama` where that computes the same, because volunteers need nothing for it.
+    """
+    path, relative = _paths(folder, beside)
+    has_weights = (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+    of_data = f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"
+    weights: list[Key] = [("weights", relative, "the run begins from these; relative to this file")]
+    keys: list[Key]
+    try:
+        spec = spec_of(folder, has_weights=has_weights)
+    except ConfigError as error:
+        why = f"hf and not the built-in llama: {error}. Each volunteer needs pip install 'thinwire[hf]'"
+        keys = [("kind", "hf", "a causal language model of transformers")]
+        if has_weights:
+            return HuggingFaceSpec(weights=path), keys + weights, why
+        vocabulary = _vocabulary(sizes)
+        keys += [("folder", relative, "with config.json; relative to this file"), ("vocabulary", vocabulary, of_data)]
+        return HuggingFaceSpec(folder=path, vocabulary=vocabulary), keys, why
+    spec = spec.model_copy(update={"weights": path} if has_weights else {"vocabulary": _vocabulary(sizes)})
+    keys = [
+        ("kind", spec.kind, "the built-in one; computes what transformers does with this config.json"),
+        *(weights if has_weights else []),
+        ("vocabulary", spec.vocabulary, "as in config.json" if has_weights else of_data),
+        *((key, getattr(spec, key), comment) for key, comment in OF_CONFIG.items()),
+    ]
+    return spec, keys, ""
 
 
 def _paths(folder: Path, beside: Path) -> tuple[str, str]:

@@ -5,23 +5,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract.models.llama import LlamaSpec
-from thinwire_proto.models.initial import draw_weights
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.initial import INITIAL_STD, draw_weights
 from thinwire_proto.models.rotary import angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
-from thinwire_proto.models.weights_folder import NONE_TIED, check_config, read_tensors
+from thinwire_proto.models.transformers_models import choose_context
+from thinwire_proto.models.weights_folder import (
+    COMPUTED,
+    CONFIG,
+    NONE_TIED,
+    check_config,
+    differences,
+    dtypes,
+    read_json,
+    read_tensors,
+    refuse_keys,
+    rope_of,
+    weight_files,
+)
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""
 FIXED = ("model_type", "rope_parameters", "hidden_act", "attention_bias", "mlp_bias", "head_dim")
 """Keys in which a model of transformers may differ from all of this kind; of `rope_parameters`, the base is free."""
+SIZES = {
+    "vocabulary": "vocab_size",
+    "context": "max_position_embeddings",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+}
+"""Keys of a config that the kind `hf` reads with transformers' defaults, and `spec_of` does not guess."""
 
 
 class Linear(nn.Linear):
@@ -202,18 +227,18 @@ class LlamaTask(SpecTask[LlamaSpec]):
             return Llama(self._spec)
 
     def load(self, folder: Path) -> dict[str, Tensor]:
-        check_config(folder, self._config(), DEFAULTS, FIXED)
+        check_config(folder, self.config(), DEFAULTS, FIXED)
         tied = {"lm_head.weight": "model.embed_tokens.weight"} if self._spec.tied else NONE_TIED
         return read_tensors(folder, self.manifest(), tied=tied)
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
-        config = self._config()
+        config = self.config()
         config |= {"architectures": ["LlamaForCausalLM"], "rope_theta": self._spec.rope_theta, "dtype": "float32"}
         # the defaults of transformers are those of Llama's own tokenizer
         config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
         return HuggingFaceModel(config, {name: tensor.cpu() for name, tensor in parameters.items()})
 
-    def _config(self) -> dict[str, object]:
+    def config(self) -> dict[str, object]:
         """The keys of `config.json` that follow from the spec."""
         spec = self._spec
         return {
@@ -233,3 +258,48 @@ class LlamaTask(SpecTask[LlamaSpec]):
             "attention_bias": False,
             "mlp_bias": False,
         }
+
+
+def spec_of(folder: Path, *, has_weights: bool) -> LlamaSpec:
+    """The spec of a folder's model, with as long a context as the kind `hf` takes by default.
+
+    has_weights: whether the run begins from the folder's weights; otherwise it draws them.
+
+    Raises ConfigError, with the first thing that differs, if a model of this kind would not compute exactly the same.
+    """
+    config = read_json(folder / CONFIG)
+    if config.get("model_type") != "llama":
+        raise ConfigError(f"model_type is {config.get('model_type')!r}")
+    refuse_keys(config, CONFIG)
+    found = {ours: config.get(theirs) for ours, theirs in SIZES.items()}
+    for key, value in found.items():
+        if not isinstance(value, int):
+            raise ConfigError(f"{CONFIG} has no number {SIZES[key]}")
+    given = found | {"context": choose_context(0, config["max_position_embeddings"], CONFIG)}
+    given |= {"kv_heads": _given(config, "num_key_value_heads", found["heads"])}
+    given |= {"tied": _given(config, "tie_word_embeddings"), "norm_epsilon": _given(config, "rms_norm_eps")}
+    try:
+        spec = LlamaSpec.model_validate(given | {"rope_theta": rope_of(config)["rope_theta"]})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])) from None
+    ours = LlamaTask(spec).config() | {"attention_dropout": 0}
+    for key, said, value in differences(config, ours if has_weights else ours | {"initializer_range": INITIAL_STD}, {}):
+        raise ConfigError(f"{key} is {said!r} and not {value!r}")
+    if has_weights:
+        _check_names(folder, spec)
+    return spec
+
+
+def _given(config: Mapping[str, Any], key: str, default: object = None) -> object:
+    """The value of a key, or the default of transformers if the config leaves it out."""
+    value = config.get(key)
+    return DEFAULTS.get(key, default) if value is None else value
+
+
+def _check_names(folder: Path, spec: LlamaSpec) -> None:
+    """Raise ConfigError if the files of a folder have other tensors than the model. Reads no values."""
+    names = {name for path in weight_files(folder) for name in dtypes(path) if not COMPUTED.search(name)}
+    expected = {parameter.name for parameter in LlamaTask(spec).manifest()}
+    if odd := (names - {"lm_head.weight"} if spec.tied else names) ^ expected:
+        raise ConfigError(f"the files {'have' if min(odd) in names else 'lack'} {min(odd)}")

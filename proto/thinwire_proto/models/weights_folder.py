@@ -194,14 +194,22 @@ def check_config(
     """
     theirs = read_json(folder / CONFIG)
     refuse_keys(theirs, str(folder / CONFIG))
-    theirs["rope_parameters"] = _rope(theirs)
+    for key, said, value in differences(theirs, ours, defaults):
+        hint = "; model.kind = 'hf' takes such a model" if key in fixed else ""
+        raise ConfigError(f"{folder / CONFIG}: {key} is {said!r}; the model of this run has {value!r}{hint}")
+
+
+def differences(
+    theirs: Mapping[str, Any], ours: Mapping[str, object], defaults: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """(key, their value, our value) of each key in which a config describes another model; see `check_config`."""
+    theirs = {**theirs, "rope_parameters": rope_of(theirs)}
     for key, value in ours.items():
         said = defaults.get(key) if theirs.get(key) is None else theirs[key]
         if key == "max_position_embeddings" and isinstance(said, int) and isinstance(value, int) and said >= value:
             continue
         if said is not None and said != value:
-            hint = "; model.kind = 'hf' takes such a model" if key in fixed else ""
-            raise ConfigError(f"{folder / CONFIG}: {key} is {said!r}; the model of this run has {value!r}{hint}")
+            yield key, said, value
 
 
 def refuse_keys(config: Mapping[str, Any], source: str) -> None:
@@ -211,9 +219,11 @@ def refuse_keys(config: Mapping[str, Any], source: str) -> None:
             raise ConfigError(f"{source}: {key}: {why}")
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of transformers 5, also from the keys of transformers 4."""
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` of transformers 5, also from the keys of transformers 4. Raises ConfigError."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, dict):
+        raise ConfigError(f"{CONFIG}: rope_parameters is {given!r}")
     found = {"rope_type": "default", "rope_theta": config.get("rope_theta", ROPE_THETA)} | given
     if "type" in found:  # its name before rope_type
         found["rope_type"] = found.pop("type")

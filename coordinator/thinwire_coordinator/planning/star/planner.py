@@ -9,7 +9,15 @@ from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
 from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
-from thinwire_coordinator.planning.settings import SAMPLES_MAX, Wanted, rate_for, rounded_s, schedule_for, tokens_for
+from thinwire_coordinator.planning.settings import (
+    SAMPLES_MAX,
+    Wanted,
+    known_batch,
+    rate_for,
+    rounded_s,
+    schedule_for,
+    tokens_for,
+)
 from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
     DEMO,
@@ -32,6 +40,8 @@ SUM_BYTES_A_COMPONENT = 2
 """The merged votes, padding included."""
 TRANSFER_PART_MAX = 0.5
 WAITING_PART_MAX = 0.2
+COMPUTING_PART_MIN = 0.75
+"""The part of its time that a node should compute in a round. Below it, there is a warning."""
 BARRIER_NODES_MAX = 8
 K_FACTOR_MAX = 2
 """k of an adapter over what fits its rank: beyond it, there is a warning."""
@@ -98,7 +108,8 @@ def _round(rounds: RoundSpec, context: int, tokens_s: float, transfer_s: float) 
 
 
 def words_of(plan: Plan) -> Words:
-    return Words("round", [], [], f"{plan.step.uplink_bits_s / 1e6:,.3g} Mbit/s on average")
+    waiting = [("computing", f"{_computing(plan)}; then a node waits")] if _waits(plan) else []
+    return Words("round", waiting, [], f"{plan.step.uplink_bits_s / 1e6:,.3g} Mbit/s on average")
 
 
 def keys_of(plan: Plan) -> dict[str, list[Key]]:
@@ -131,7 +142,7 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
 
 def advise(plan: Plan, given: Iterable[tuple[str, ...]] = ()) -> list[Advice]:
     """All warnings about a run with rounds."""
-    return [*common_advice(plan), *_link(plan), *_speed(plan), *_narrow(plan), *_many_nodes(plan)]
+    return [*common_advice(plan), *_link(plan), *_speed(plan), *_waiting(plan), *_narrow(plan), *_many_nodes(plan)]
 
 
 def _link(plan: Plan) -> Iterator[Advice]:
@@ -179,6 +190,45 @@ def _speed(plan: Plan) -> Iterator[Advice]:
             f'with pace = "barrier", every round waits for the slowest of {swarm.nodes} nodes, up to {length}; with '
             '"clock" a slow node contributes less and delays nobody',
         )
+
+
+def _waiting(plan: Plan) -> Iterator[Advice]:
+    """Nodes use up their samples early in a round. `choose` leaves it so: tokens of a larger batch than the known one
+    teach less, and machines that are busy for a moment miss a round that is shorter than ROUND_S_MIN."""
+    if not _waits(plan):
+        return
+    rounds, step, trained = plan.run.round, plan.step, plan.model.trained
+    longer = _own_s(plan) / step.computing_s
+    samples = min(math.ceil(longer * rounds.samples), SAMPLES_MAX)
+    tokens = step.tokens * samples / rounds.samples
+    shorter = ""
+    if rounds.pace == "clock" and step.exchange_s < TRANSFER_PART_MAX * COMPUTING_PART_MIN * rounds.length_s:
+        shorter = "; for machines that do nothing else, a shorter length_ms does too"
+    yield Advice(
+        "round.samples",
+        f"a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
+        f"{samples:,} uses the whole round, and a step is then {human_count(tokens)} tokens of all nodes. "
+        f"{human_count(known_batch(trained))} suit {human_count(trained)} parameters, and in a larger step each token "
+        f"teaches less. A larger model uses the time without that{shorter}",
+    )
+
+
+def _waits(plan: Plan) -> bool:
+    """Whether nodes compute for much less than their own time of a round."""
+    return 0 < plan.step.computing_s < COMPUTING_PART_MIN * _own_s(plan)
+
+
+def _own_s(plan: Plan) -> float:
+    """The seconds of a round in which a node may compute: all, if it need not wait for the update."""
+    return plan.step.seconds - (0 if plan.run.round.base_age_max else plan.step.exchange_s)
+
+
+def _computing(plan: Plan) -> str:
+    """The part of a round that a node computes, in words."""
+    step = plan.step
+    part = step.computing_s / step.seconds
+    share = f"{part:.0%}" if part >= 0.01 else "less than 1%"
+    return f"{share} of a round, {human_seconds(step.computing_s)} of {human_seconds(step.seconds)}"
 
 
 def _narrow(plan: Plan) -> Iterator[Advice]:

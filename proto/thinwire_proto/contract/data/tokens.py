@@ -22,7 +22,8 @@ class TokensSpec(PreparedSpec):
     kind: Literal["tokens"] = "tokens"
     weights: dict[str, float] = Field(
         default_factory=dict,
-        description="how often each source of the manifest is drawn, by its name; without it, by its size",
+        description="how often each source of the manifest is drawn, by its name; without it, by its size. A source "
+        "that it leaves out is not trained on, and is still measured",
         json_schema_extra=AMENDABLE,
     )
     vocabulary: int = Field(0, ge=0, le=1 << 31, description="number of different tokens")
@@ -32,7 +33,10 @@ class TokensSpec(PreparedSpec):
     def _positive(cls, weights: dict[str, float]) -> dict[str, float]:
         for name, weight in weights.items():
             if not weight > 0:
-                raise ValueError(f"{name}: the weight of a source must be above 0; it is {weight}")
+                raise ValueError(
+                    f"{name}: the weight of a source must be above 0; it is {weight}. To train on none of a source, "
+                    "leave it out of data.weights: its held-out documents are still measured"
+                )
         return weights
 
     def check_complete(self, model: ModelSpec) -> None:
