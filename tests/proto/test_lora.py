@@ -193,6 +193,7 @@ def test_the_coordinator_keeps_the_base_and_starts_from_an_adapter(tmp_path: Pat
     again = RunSpec(model=model.model_copy(update={"weights": str(adapter)}), data=SlopesSpec())
     (tmp_path / "second").mkdir()
     create_state(tmp_path / "second", again)
+    contract = parse_contract((tmp_path / "second" / "contract.json").read_bytes())
     second = load_replica(contract, tmp_path / "second" / "snapshots" / "0.safetensors")
     assert second.state_hash() == first.state_hash()
 

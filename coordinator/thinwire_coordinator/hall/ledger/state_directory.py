@@ -233,8 +233,7 @@ def create_state(
 
     bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
     parameters; None takes the one that the run file names, or draws them at random. parent: the run that these are
-    said to be from; the contract names it if they are. If `go_on` raises or the process
-    dies, a later call starts over.
+    said to be from; the contract names it if they are. If `go_on` raises or the process dies, a later call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
     if unfinished.exists():
