@@ -51,7 +51,9 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             after = amended(before, _as_of(order, before, step))
             state.data.amend(after)
         except ContractError as error:
-            raise ConfigError(f"{error}; these keys may change: {', '.join(amendable_keys(contract))}") from None
+            keys = amendable_keys(contract)
+            known = "" if order.changes.keys() <= set(keys) else f"; these keys may change: {', '.join(keys)}"
+            raise ConfigError(f"{error}{known}") from None
         _show(arguments, before, after)
         if arguments.dry_run:
             print("nothing is ordered, because of --dry-run")

@@ -32,7 +32,7 @@ class Contract(RunSpec):
     first_seed: int | None = Field(None, ge=0, lt=1 << 53)
 
     _written: bytes | None = PrivateAttr(None)
-    _first: Contract | None = PrivateAttr(None)
+    _before: Contract | None = PrivateAttr(None)
     _amendments: tuple[Amendment, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
@@ -68,7 +68,15 @@ class Contract(RunSpec):
     @property
     def first(self) -> Contract:
         """The contract that the run began with, which names it."""
-        return self._first or self
+        found = self
+        while found.before is not None:
+            found = found.before
+        return found
+
+    @property
+    def before(self) -> Contract | None:
+        """The contract without the last amendment; None if it has none."""
+        return self._before
 
     @property
     def amendments(self) -> tuple[Amendment, ...]:
@@ -80,7 +88,7 @@ class Contract(RunSpec):
 
         `exact.amendments.amended` makes the sections."""
         found = self.model_copy(update=sections)
-        found._written, found._first = self.first.written, self.first
+        found._written, found._before = self.written, self
         found._amendments = (*self._amendments, amendment)
         return found
 

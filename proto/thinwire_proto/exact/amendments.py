@@ -72,12 +72,9 @@ def row_extras(contract: Contract, step: int) -> dict[str, Any]:
 
 def contract_at(contract: Contract, step: int) -> Contract:
     """The contract in force for the update of a step: without later amendments."""
-    if not contract.amendments or contract.amendments[-1].step <= step:
-        return contract
-    found = contract.first
-    for amendment in contract.amendments:
-        if amendment.step <= step:
-            found = amended(found, amendment)
+    found = contract
+    while found.before is not None and found.amendments[-1].step > step:
+        found = found.before
     return found
 
 

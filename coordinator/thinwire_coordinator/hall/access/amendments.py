@@ -9,7 +9,8 @@ from typing import Any
 
 from thinwire_coordinator.hall.access.pauses import Settings
 
-KEY = "amendments"
+KEY, REFUSED = "amendments", "amendments refused"
+"""What the command writes, and what the coordinator writes: neither changes what the other has written."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class AmendmentOrders:
         self._settings = settings
 
     def all(self) -> list[Order]:
-        return [Order(**found) for found in json.loads(self._settings.get(KEY) or "[]")]
+        refused: dict[str, str] = json.loads(self._settings.get(REFUSED) or "{}")
+        orders = [Order(**found) for found in json.loads(self._settings.get(KEY) or "[]")]
+        return [replace(order, refused=refused.get(order.id, "")) for order in orders]
 
     def waiting(self) -> list[Order]:
         """The orders that are not refused. Some may be in the ledger by now."""
@@ -39,12 +42,11 @@ class AmendmentOrders:
 
     def add(self, order: Order, sealed: Sequence[str]) -> None:
         """Add an order. sealed: ids of orders that are in the ledger, and need not be kept."""
-        self._keep([kept for kept in self.all() if kept.id not in sealed] + [order])
+        kept = [one for one in self.all() if one.id not in sealed and not one.refused] + [order]
+        self._settings.put(KEY, json.dumps([asdict(one) for one in kept]))
 
     def refuse(self, why: Mapping[str, str]) -> None:
         """Note why orders were refused, by their ids."""
         if why:
-            self._keep([replace(order, refused=why.get(order.id, order.refused)) for order in self.all()])
-
-    def _keep(self, orders: Sequence[Order]) -> None:
-        self._settings.put(KEY, json.dumps([asdict(order) for order in orders]))
+            known = {order.id: order.refused for order in self.all() if order.refused}
+            self._settings.put(REFUSED, json.dumps(known | dict(why)))
