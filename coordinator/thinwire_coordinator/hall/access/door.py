@@ -123,6 +123,9 @@ class Admits(Protocol):
         now: Unix time in seconds.
         """
 
+    def joined(self, candidate: Candidate, now: float) -> None:
+        """Record that an admitted candidate has joined: after `admit`, a run may still refuse it."""
+
 
 NONCE_BYTES = 32
 
@@ -168,3 +171,7 @@ class Door:
         if not self._challenges.take(challenge, self._now()):  # after the proof: else anybody could use up the memory
             return Denied(DoorReason.STALE_CHALLENGE, "the challenge was answered too late, or twice; join again")
         return await self._run(lambda: self._admits.admit(candidate, self._wall_clock()))
+
+    async def joined(self, candidate: Candidate) -> None:
+        """Record that a candidate which `check` let in has joined."""
+        await self._run(lambda: self._admits.joined(candidate, self._wall_clock()))
