@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import random
 import time
 from collections import OrderedDict
@@ -16,9 +17,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from thinwire_proto.errors import LocalError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.limits import CHALLENGE_S
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 class DoorReason(Enum):
@@ -173,5 +177,8 @@ class Door:
         return await self._run(lambda: self._admits.admit(candidate, self._wall_clock()))
 
     async def joined(self, candidate: Candidate) -> None:
-        """Record that a candidate which `check` let in has joined."""
-        await self._run(lambda: self._admits.joined(candidate, self._wall_clock()))
+        """Record that a candidate which `check` let in has joined. A failure is logged: the node takes part anyway."""
+        try:
+            await self._run(lambda: self._admits.joined(candidate, self._wall_clock()))
+        except LocalError as error:
+            log.warning("the join of node %s is not recorded: %s", candidate.public_key.node_id[:8], error)
