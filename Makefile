@@ -25,6 +25,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
+# before a command that is quiet for minutes: until its shell ends, a line each half minute says that it still works
+TELL_TIME = s=0; while sleep 1 && kill -0 $$$$ 2>/dev/null; do \
+	s=$$((s + 1)); [ $$((s % 30)) -ne 0 ] || echo "still installing, after $$s s"; done &
+
 .PHONY: swarm test test-all test-compose lint bench bench-wan bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
@@ -100,21 +104,21 @@ $(VENV)/.venv: constraints.txt
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.venv pyproject.toml
-	@echo "installing thinwire and its dependencies"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo "installing thinwire and its dependencies: 2 to 10 minutes, most of them for PyTorch (on Linux up to 3 GB)"
+	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	@echo "installing the dependencies of the tests"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing the dependencies of the tests: 1 to 5 minutes"
+	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.run
-	@echo "installing the dependencies of the plots"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@echo "installing the dependencies of the plots: 1 to 5 minutes"
+	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
 $(VENV)/.examples: $(VENV)/.run
-	@echo "installing the dependencies of the examples"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,hf,lora,bench]'
+	@echo "installing the dependencies of the examples: 1 to 5 minutes"
+	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,hf,lora,bench]'
 	@touch $@

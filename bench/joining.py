@@ -32,3 +32,6 @@ class Everybody:
 
     def admit(self, candidate: Candidate, now: float) -> Denied | None:
         return None
+
+    def joined(self, candidate: Candidate, now: float) -> None:
+        pass

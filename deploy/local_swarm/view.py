@@ -48,15 +48,11 @@ class View:
             self._live.update(table(status, rate))
         elif last or time.monotonic() - self._printed_at > PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
-            loss = f"loss {status.loss_newest:.3f}" if status.HasField("loss_newest") else "loss not measured yet"
             unit, agreement = "step", f"replicas {equality(status)}"
             if status.HasField("gossip"):
                 unit, agreement = "iteration", f"disagreement {disagreement(status.gossip)}"
-                if status.HasField("loss_training"):  # the other one is measured seldom
-                    held_out = f", held out {status.loss_newest:.3f}" if status.loss_newest_step else ""
-                    loss = f"training loss {status.loss_training:.3f}{held_out}"
             self._console.print(
-                f"{unit} {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
+                f"{unit} {status.step}/{status.steps}  {_losses(status, unit)}  {rate:,.0f} tokens/s  "
                 f"up {human_bytes(status.bytes_up)}  down {human_bytes(status.bytes_down)}  "
                 f"{agreement}  ({status.state})",
             )
@@ -68,3 +64,11 @@ class View:
             self._history.popleft()
         (then, before) = self._history[0]
         return (tokens - before) / (now - then) if now > then else 0.0
+
+
+def _losses(status: StatusReply, unit: str) -> str:
+    """The training loss, which each round changes, and the held-out loss, which is measured seldom."""
+    training = f"training loss {status.loss_training:.3f}, " if status.HasField("loss_training") else ""
+    if not status.HasField("loss_newest"):
+        return f"{training}held-out loss not measured yet"
+    return f"{training}held-out loss {status.loss_newest:.3f} at {unit} {status.loss_newest_step}"

@@ -143,7 +143,8 @@ class Report:
 
     at_s: time of day, in seconds since the epoch. state: one of STATES. words: the state for people, with details such
     as what the node waits for. steps, round_length_s: of the contract. data_wait_s: time that training waited for data.
-    tokens_s: tokens trained per second, over the last minute."""
+    tokens_s: tokens trained per second, over the last minute. ended_by: the error that has ended the node; empty: none
+    has."""
 
     at_s: float
     version: str
@@ -160,3 +161,4 @@ class Report:
     lease_samples: int | None = None
     data_wait_s: float = 0.0
     tokens_s: float = 0.0
+    ended_by: str = ""

@@ -1,22 +1,29 @@
 """Logging as text or as one JSON object per line, and events, which programs may rely on.
 
 A log may quote strangers. So both formatters write nothing that a terminal would obey or that nobody would see, and a
-line break inside of a message begins no line that looks like another message.
+line break inside of a message begins no line that looks like another message. On a terminal, text is wrapped between
+words, because a terminal wraps inside of them. A file has each message on one line, for grep.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import textwrap
 from datetime import datetime, timezone
+from typing import TextIO
 
 from thinwire_common.log_bound import LogBound
 from thinwire_common.log_stream import handler_for
 from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_written
 
 FORMATS = ("text", "json")
-CONTINUED = "\n  "
+INDENT = "  "
+"""Before each further line of a message."""
+COLUMNS_LEAST = 20
+"""Narrower terminals wrap by themselves."""
 ERROR_BYTES_MAX = 8000
 GRPC_CALLS = "grpc.aio._call"
 """The logger of gRPC's calls. With level `debug` it logs the traceback of what ends the sending half of a stream."""
@@ -61,11 +68,12 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """The time and the message; further lines of it are indented. The first line of each day has the date too, because
-    a node runs for weeks."""
+    a node runs for weeks. stream: if it is a terminal, lines are wrapped, and the rest of one stands below its text."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
         self._date = ""
+        self._stream = stream
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         date, self._date = self._date, super().formatTime(record, "%Y-%m-%d")
@@ -73,18 +81,46 @@ class TextFormatter(logging.Formatter):
         return clock if date == self._date else f"{self._date} {clock}"
 
     def format(self, record: logging.LogRecord) -> str:
-        return shown_as_written(super().format(record)).replace("\n", CONTINUED)
+        first, *more = shown_as_written(super().format(record)).split("\n")
+        columns, below = _columns(self._stream), " " * len(f"{record.asctime} ")
+        found = [_wrapped(first, below, columns), *(_wrapped(INDENT + line, INDENT, columns) for line in more)]
+        return "\n".join(found)
 
 
-def formatter(name: str) -> logging.Formatter:
-    """The formatter for one of FORMATS."""
-    return JsonFormatter() if name == "json" else TextFormatter()
+def _wrapped(line: str, indent: str, columns: int | None) -> str:
+    """A line wrapped between words. A word that is too long stays whole, so that it can be copied."""
+    if columns is None or len(line) <= columns:
+        return line
+    return textwrap.fill(
+        line,
+        columns,
+        subsequent_indent=indent,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _columns(stream: TextIO | None) -> int | None:
+    """The columns of a terminal that may be written to; None for any other file."""
+    try:
+        if stream is None or not stream.isatty():
+            return None
+        columns = os.get_terminal_size(stream.fileno()).columns - 1  # in the last one, some begin a new line
+    except (OSError, ValueError):
+        return None
+    return columns if columns >= COLUMNS_LEAST else None
+
+
+def formatter(name: str, stream: TextIO | None = None) -> logging.Formatter:
+    """The formatter for one of FORMATS. stream: see `TextFormatter`."""
+    return JsonFormatter() if name == "json" else TextFormatter(stream)
 
 
 def log_to_stderr(level: str, name: str = "text") -> None:
     """Log to stderr, without waiting for a reader. name: one of FORMATS."""
     handler = handler_for(sys.stderr)
-    handler.setFormatter(formatter(name))
+    handler.setFormatter(formatter(name, sys.stderr))
     log_to(handler, level)
 
 
@@ -106,8 +142,9 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 def print_error(program: str, error: object) -> None:
-    """Write the error that ends a program to stderr, as one line for people."""
-    print(f"{program}: {clean_text(str(error), ERROR_BYTES_MAX)}", file=sys.stderr)
+    """Write the error that ends a program to stderr, for people: one line, which a terminal shows wrapped."""
+    line = f"{program}: {clean_text(str(error), ERROR_BYTES_MAX)}"
+    print(_wrapped(line, INDENT, _columns(sys.stderr)), file=sys.stderr)
 
 
 def logs_json() -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
+import pty
+import struct
+import termios
 import time
 from collections.abc import Iterator
 from typing import TextIO
@@ -62,6 +66,31 @@ def test_the_first_line_of_a_day_has_the_date() -> None:
         record.created = at_s
         lines.append(text.format(record))
     assert lines == ["2026-11-24 12:00:00 x", "12:01:00 x", "2026-11-25 12:00:00 x"]
+
+
+def test_on_a_terminal_lines_are_wrapped_between_words() -> None:
+    ours, theirs = pty.openpty()
+    long = "the coordinator at 192.0.2.1:7700 has not answered for a minute, so this node connects again in a moment"
+    path = "/" + "long-word/" * 10
+    record = logging.makeLogRecord({"msg": f"{long}\n{long} {path}"})
+    with os.fdopen(ours), os.fdopen(theirs, "w") as stream:
+        fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        text = formatter("text", stream)
+        text.format(logging.makeLogRecord({"msg": "the first of the day"}))
+        lines = text.format(record).splitlines()
+        json_line = formatter("json", stream).format(record)
+    assert [line[9:] if number < 2 else line for number, line in enumerate(lines)] == [
+        "the coordinator at 192.0.2.1:7700 has not answered for a minute, so",
+        "this node connects again in a moment",
+        "  the coordinator at 192.0.2.1:7700 has not answered for a minute, so this node",
+        "  connects again in a moment",
+        f"  {path}",
+    ]
+    assert lines[1][:9].isspace()
+    assert "\n" not in json_line
+    file = formatter("text")
+    file.format(logging.makeLogRecord({"msg": "the first of the day"}))
+    assert file.format(record).splitlines()[0][9:] == long
 
 
 PIPE_BYTES = 1 << 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from thinwire_coordinator.hall.access.database import FILE
 from thinwire_coordinator.hall.access.door import Candidate, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, why_not
-from thinwire_coordinator.hall.access.store import SEEN_EVERY_S, AccessStore, Ban, NodeRecord
+from thinwire_coordinator.hall.access.store import NEVER, SEEN_EVERY_S, AccessStore, Ban, NodeRecord
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 
@@ -69,9 +70,12 @@ def test_a_node_enrols_once_and_comes_back_without_a_token(store: AccessStore) -
     assert reason(store, candidate(key=key)) is None
     assert reason(store, candidate()) is DoorReason.USED_UP
     later = NOW + SEEN_EVERY_S
-    assert reason(store, candidate(b"", key=key, address="192.0.2.9"), later) is None
-    (record,) = store.nodes.all()
-    assert record == NodeRecord(key.node_id, key.data, "ada", made.number, NOW, "192.0.2.1", later, "192.0.2.9")
+    back = candidate(b"", key=key, address="192.0.2.9")
+    assert reason(store, back, later) is None
+    enrolled = NodeRecord(key.node_id, key.data, "ada", made.number, NOW, "192.0.2.1", NEVER, "192.0.2.1")
+    assert store.nodes.all() == [enrolled]  # the run may still refuse it
+    store.joined(back, later)
+    assert store.nodes.all() == [replace(enrolled, seen=later, address="192.0.2.9")]
     (kept,) = store.invites.all()
     assert (kept.uses, kept.state(later)) == (1, "used_up")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> N
     keys = [enrol(store, token, name) for name in ("ada", "[red]bob")]
     ada = keys[0].node_id
     assert "[red]bob" in run("nodes")
+    assert "never" in run("nodes")
+    store.joined(Candidate(keys[1], b"", "[red]bob", "192.0.2.1"), time.time() - 7200)
+    assert "2 hours ago" in run("nodes")
     listed = json.loads(run("nodes", "--json"))
     assert {facts["node"]: facts["name"] for facts in listed} == {ada: "ada", keys[1].node_id: "[red]bob"}
     assert (listed[0]["address"], listed[0]["invite"], listed[0]["ban"]) == ("192.0.2.1", 1, None)

@@ -90,6 +90,18 @@ def test_the_condition_says_whether_the_node_runs(state: str, running: bool | No
     assert status.condition(replace(REPORT, state=state), running, REPORT.at_s + age_s) == words
 
 
+def test_a_node_that_failed_is_said_to_have_ended_with_its_error(tmp_path: Path) -> None:
+    why = "no coordinator at 127.0.0.1:9 for 5 s"
+    failed = replace(REPORT, state="left", ended_by=why)
+    said = f"the node is not running; an error ended it 2 hours ago: {why}"
+    assert status.condition(failed, False, REPORT.at_s + 7200) == said
+    assert status.condition(failed, True, REPORT.at_s) == "the node is running"  # started again
+    old = json.loads(status.REPORT.dump_json(REPORT))
+    del old["ended_by"]
+    (tmp_path / status.FILE).write_text(json.dumps(old))
+    assert status.read(tmp_path).ended_by == ""
+
+
 def test_a_report_can_be_read_again_and_the_lock_shows_whether_the_node_runs(tmp_path: Path) -> None:
     status.write(tmp_path, REPORT)
     assert status.read(tmp_path) == REPORT

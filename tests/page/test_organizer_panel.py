@@ -112,6 +112,21 @@ def test_an_invite_is_made_shown_once_and_revoked(swarm: RealSwarm, page: Page) 
     expect(rows.first).to_contain_text("revoked")
 
 
+TO_THE_RIGHT = """() => [...document.querySelectorAll("#panel table")].map((table) =>
+    [...table.tHead.rows, ...table.tBodies[0].rows].map((line) =>
+        [...line.cells].map((cell) => getComputedStyle(cell).textAlign === "right")))"""
+"""By table, line and column, the head first."""
+
+
+def test_each_column_is_aligned_as_its_head(swarm: RealSwarm, page: Page) -> None:
+    swarm.command("invite", "--uses", "3")
+    expect(page.locator("#invites tbody tr", has_text="0 of 3")).not_to_have_count(0)
+    expect(page.locator("#nodes tbody tr")).to_have_count(MEMBERS)
+    for head, *rows in page.evaluate(TO_THE_RIGHT):
+        assert any(head)
+        assert all(row == head for row in rows)
+
+
 def test_a_click_counts_if_the_panel_is_refreshed_in_the_middle_of_it(page: Page) -> None:
     asked: list[str] = []
 

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from deploy.local_swarm.processes import BIN
 from support.raw_calls import in_session
 from support.raw_node import RawNode, opened
 from support.real import END_S, PATIENCE_S, RealSwarm, ended, ends_in_s, last_fingerprint, real_swarm, run_text, until
@@ -240,6 +242,10 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     assert "no coordinator at 127.0.0.1:9" in node.text()
     assert node.events("node.retrying")
     assert "for 5 s (--give-up-after)" in node.text()
+    command = (BIN / "thinwire-node", "status", "--state-dir", swarm.folder / "alone")
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert said.startswith("the node is not running; an error ended it ")
+    assert "ago: no coordinator at 127.0.0.1:9 for 5 s (--give-up-after)" in said
     nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
     assert ended(nonsense) == 2
     assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()

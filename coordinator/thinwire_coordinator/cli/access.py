@@ -22,7 +22,7 @@ from rich.text import Text
 from thinwire_common.units import human_seconds, parse_seconds
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS, InviteRecord
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore, Ban, NodeRecord
+from thinwire_coordinator.hall.access.store import NEVER, ORGANIZER, AccessStore, Ban, NodeRecord
 from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
@@ -51,7 +51,7 @@ def _nodes_table(
         if why := suspected.get(record.node):
             text = f"{text}; suspected: {why}" if text else f"suspected: {why}"
         node, invite = record.node[:ID_DIGITS_SHOWN], str(record.invite) if record.invite else "none"
-        joined = f"{human_seconds(max(now - record.seen, 0.0))} ago"
+        joined = "never" if record.seen == NEVER else f"{human_seconds(max(now - record.seen, 0.0))} ago"
         rows.append((node, record.name, invite, joined, record.address, text))
     _print(("node", "name", "invite", "last joined", "address", ""), rows)
 

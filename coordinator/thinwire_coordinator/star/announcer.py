@@ -81,7 +81,7 @@ class Announcer:
 
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
-        text = self._view.condition if self._intake.current is None else "a round is open"
+        text = self._view.condition if self._intake.current is None else "waiting for samples of the open round"
         pause, machine = self._hall.pause, self._driver.machine
         left_s = None if pause is None else pause.left_s(self._hall.surroundings.wall())
         return IdleAnnouncement(

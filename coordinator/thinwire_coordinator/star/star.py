@@ -185,9 +185,9 @@ class Star(Run):
         mine: Newest[Announcement] = Newest()
         member.announcements = mine
         try:
-            mine.put(self._announcer.idle())
             before = self.intake.current
             self.driver.attend(member.node_id, has_weight=self.observer.trust_in(member.node_id) > 0)
+            mine.put(self._announcer.idle())  # after `attend`, so that the node is not one of those that are missing
             self.events.tell(NodeCame(member.node_id))
             if before is not None and self.intake.current is before:
                 # the node came in the middle of a round and may still contribute in time

@@ -78,7 +78,7 @@ def _logging(options: StartOptions) -> Iterator[Terminal | None]:
         yield None
         return
     terminal = Terminal(sys.stderr)
-    terminal.setFormatter(formatter("text"))
+    terminal.setFormatter(formatter("text", sys.stderr))
     log_to(terminal, options.log_level)
     try:
         terminal.open()

@@ -51,8 +51,9 @@ def print_status(folder: Path, *, as_json: bool) -> None:
     if as_json:
         print(status.REPORT.dump_json(report, indent=2).decode())
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     width = console.width
     for line in (*whole_lines(status.since(report, now_s), width), *byte_lines(report, width)):
         console.print(line, overflow="fold")
-    print(status.condition(report, status.runs(folder), now_s))
+    words = status.condition(report, status.runs(folder), now_s)
+    console.print(words, soft_wrap=not console.is_terminal)  # one line, which a terminal shows wrapped between words

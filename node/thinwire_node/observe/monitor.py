@@ -24,6 +24,7 @@ from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.terminal import Terminal
 from thinwire_node.observe.view import one_line
 from thinwire_node.report import Report
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import LocalError
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ class Monitor:
         announcing = asyncio.ensure_future(self._announce())
         try:
             await self._node.run(stop)
+        except Exception as error:
+            self._reporter.ended_by = clean_text(str(error)) or type(error).__name__
+            raise
         finally:
             self._ended.set()
             await self._end_announcing(announcing)

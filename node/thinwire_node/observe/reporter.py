@@ -21,6 +21,8 @@ class Reporter:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._past: deque[_Totals] = deque()
+        self.ended_by = ""
+        """The error that has ended the node, in words."""
 
     def report(self) -> Report:
         """A report of the node's state now."""
@@ -56,6 +58,7 @@ class Reporter:
             lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
             data_wait_s=record.phases["data"].sum_s,
             tokens_s=samples_s * contract.model.context if contract is not None else 0.0,
+            ended_by=self.ended_by,
         )
 
     def _rates(self, record: Record) -> tuple[float, float, float]:

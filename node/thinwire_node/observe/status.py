@@ -56,7 +56,7 @@ def runs(folder: Path) -> bool | None:
 
 
 def condition(report: Report, running: bool | None, now_s: float) -> str:
-    """Whether the node runs, in words. now_s: the time of day."""
+    """Whether the node runs, and if not, when and why it ended, in words. now_s: the time of day."""
     age_s = max(0.0, now_s - report.at_s)
     ago = human_seconds(age_s)
     if running is None:
@@ -65,6 +65,8 @@ def condition(report: Report, running: bool | None, now_s: float) -> str:
         return "the node is running"
     if running:
         return f"the node is running, but has not reported for {ago}: it is stopped or too busy"
+    if report.ended_by:
+        return f"the node is not running; an error ended it {ago} ago: {report.ended_by}"
     how = "it left" if report.state == "left" else "it ended without leaving"
     return f"the node is not running; {how} {ago} ago"
 

@@ -14,7 +14,7 @@ from thinwire_common.within import Within
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.run import OfferedMomentum
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
+from thinwire_coordinator.star.round.announcements import Announcement, IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.star.star import Star
 from thinwire_proto.wire.reasons import Reason
 
@@ -160,6 +160,19 @@ async def test_a_node_that_joins_during_a_round_takes_part_in_it(tmp_path: Path)
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
     assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     assert len(bench.state.ledger.row(0).counted) == 3
+    await bench.close()
+
+
+@pytest.mark.parametrize(
+    ("needed", "told"), [(1, "waiting for samples of the open round"), (2, "waiting for 1 more node")]
+)
+async def test_a_node_is_not_told_that_it_is_missing_itself(tmp_path: Path, needed: int, told: str) -> None:
+    bench = Bench(tmp_path, min_contributions=needed)
+    stream = bench.swarm.attend(bench.join("a"))
+    first = await anext(stream)
+    assert isinstance(first, IdleAnnouncement)
+    assert first.text == told
+    await stream.aclose()
     await bench.close()
 
 

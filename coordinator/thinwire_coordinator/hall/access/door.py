@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import random
 import time
 from collections import OrderedDict
@@ -16,9 +17,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from thinwire_proto.errors import LocalError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.limits import CHALLENGE_S
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 class DoorReason(Enum):
@@ -123,6 +127,9 @@ class Admits(Protocol):
         now: Unix time in seconds.
         """
 
+    def joined(self, candidate: Candidate, now: float) -> None:
+        """Record that an admitted candidate has joined: after `admit`, a run may still refuse it."""
+
 
 NONCE_BYTES = 32
 
@@ -168,3 +175,10 @@ class Door:
         if not self._challenges.take(challenge, self._now()):  # after the proof: else anybody could use up the memory
             return Denied(DoorReason.STALE_CHALLENGE, "the challenge was answered too late, or twice; join again")
         return await self._run(lambda: self._admits.admit(candidate, self._wall_clock()))
+
+    async def joined(self, candidate: Candidate) -> None:
+        """Record that a candidate which `check` let in has joined. A failure is logged: the node takes part anyway."""
+        try:
+            await self._run(lambda: self._admits.joined(candidate, self._wall_clock()))
+        except LocalError as error:
+            log.warning("the join of node %s is not recorded: %s", candidate.public_key.node_id[:8], error)

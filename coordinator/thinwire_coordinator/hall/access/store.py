@@ -20,12 +20,16 @@ NODES_MAX = 1 << 16
 """Enrolled nodes that are kept, about 31 MB."""
 
 
+NEVER = 0.0
+"""In place of the time of a node's last join."""
+
+
 @dataclass(frozen=True)
 class NodeRecord:
     """An enrolled node. Times are Unix time in seconds.
 
-    name: the newest that it gave, made readable. invite: the number of its invite; 0: it came without one. address: of
-    its last join. enrolled_from: see `addresses.network_of`.
+    name: the newest that it gave, made readable. invite: the number of its invite; 0: it came without one. seen: its
+    last join; NEVER: the run has refused it so far. address: of that join. enrolled_from: see `addresses.network_of`.
     """
 
     table: ClassVar[str] = "nodes"
@@ -70,7 +74,7 @@ class NodeTable:
         self._db.put(record)
 
     def see(self, node: str, name: str, address: str, now: float) -> None:
-        """Record that a node has joined again."""
+        """Record that a node has joined."""
         self._db.write("UPDATE nodes SET name = ?, address = ?, seen = ? WHERE node = ?", name, address, now, node)
 
     def _make_room(self) -> None:
@@ -300,13 +304,24 @@ class AccessStore:
             return ban.denied(now)
         known = self.nodes.of(node)
         if known is not None and (known.invite != NO_INVITE or not self._needs_invite):
-            self._see(known, candidate, now)
             return None
         with self._db.transaction():  # so that two nodes cannot both have the last use of an invite
             invite, denied = self._invite_of(candidate, now)
             if denied is None:
                 self._enrol(candidate, invite, now)
         return denied
+
+    def joined(self, candidate: Candidate, now: float) -> None:
+        """Record the name, the address and the time of a join. The time is up to SEEN_EVERY_S old, to spare the disk.
+
+        now: Unix time in seconds.
+        """
+        known = self.nodes.of(candidate.public_key.node_id)
+        if known is None:
+            return  # forgotten meanwhile, for want of room
+        same = (known.name, known.address) == (candidate.name, candidate.address)
+        if not same or now - known.seen >= SEEN_EVERY_S:
+            self.nodes.see(known.node, candidate.name, candidate.address, now)
 
     def revoke(self, number: int, now: float, *, nodes: bool = False, by: str = ORGANIZER) -> list[str]:
         """Revoke an invite. nodes: also ban the nodes that enrolled with it. Returns the ids of those newly banned."""
@@ -341,10 +356,7 @@ class AccessStore:
         key, address = candidate.public_key, candidate.address
         self.invites.use(invite)
         self.nodes.enrol(
-            NodeRecord(key.node_id, key.data, candidate.name, invite, now, network_of(address) or address, now, address)
+            NodeRecord(
+                key.node_id, key.data, candidate.name, invite, now, network_of(address) or address, NEVER, address
+            )
         )
-
-    def _see(self, known: NodeRecord, candidate: Candidate, now: float) -> None:
-        same = (known.name, known.address) == (candidate.name, candidate.address)
-        if not same or now - known.seen >= SEEN_EVERY_S:
-            self.nodes.see(known.node, candidate.name, candidate.address, now)

@@ -159,6 +159,7 @@ class Service(SwarmServicer):
         self.run.known(member, group)
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self.run.join(member, momentum, replica_step)
+        self.run.hall.tasks.keep(self._door.joined(candidate))  # no node waits for the disk a second time
         return messages.join_reply(decision, self.run.view.contract, secret, protocol)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:

@@ -45,10 +45,10 @@ function emptyRow(key, length) {
   return line;
 }
 
-function setText(place, cell) {
+function setText(place, cell, head) {
   const text = `${cell ?? "–"}`;
   if (place.textContent !== text) place.textContent = text;
-  place.className = typeof cell === "number" ? "number" : "";
+  place.className = head.className; // a column with "–" or "1 of 3" in it is still one of numbers
 }
 
 function setButtons(place, buttons) {
@@ -61,11 +61,12 @@ function setButtons(place, buttons) {
 // Changes a table in place. A button that is replaced between press and release gets no click.
 function fill(table, rows) {
   const body = of(table).querySelector("tbody");
+  const heads = of(table).tHead.rows[0].cells;
   const old = new Map([...body.children].map((line) => [line.dataset.key, line]));
   rows.forEach(({ key, cells, buttons }, number) => {
     const line = old.get(key) ?? emptyRow(key, cells.length + 1);
     old.delete(key);
-    cells.forEach((cell, place) => setText(line.children[place], cell));
+    cells.forEach((cell, place) => setText(line.children[place], cell, heads[place]));
     setButtons(line.lastChild, buttons);
     if (body.children[number] !== line) body.insertBefore(line, body.children[number] ?? null);
   });
