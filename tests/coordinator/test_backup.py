@@ -104,17 +104,19 @@ def test_what_retention_deletes_meanwhile_makes_it_start_over(
     verify(tmp_path / "back", lambda line: None)
 
 
+@pytest.mark.parametrize("at", [0, 3, -1])
 def test_a_restore_that_breaks_off_leaves_no_run_and_can_go_on(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
+    """at: the number of the file; -1: the last one, which makes it a run."""
     copy, back = tmp_path / "copy", tmp_path / "back"
-    back_up(run, str(copy))
+    files = back_up(run, str(copy)).files
     with monkeypatch.context() as during:
-        calls = iter(range(4))
+        calls = iter(range(files))
         real = backup.Store.get
 
         def breaks(self: backup.Store, *given: object) -> None:
-            if next(calls) == 3:
+            if next(calls) == at % files:
                 raise OSError("the cable was pulled")
             real(self, *given)  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_coordinator.cli.branch import branch
+from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.ledger import branching
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import parse_contract
@@ -61,7 +65,8 @@ def test_a_branch_of_a_branch_knows_all_that_went_before(run: Path, tmp_path: Pa
     [
         ({"model.width": 128}, "other parameters"),
         ({"schedule.learning_rate": "fast"}, "learning_rate"),
-        ({"nothing.here": 1}, "there is no section 'nothing'"),
+        ({"nothing.here": 1}, "there is no such key"),
+        ({"schedule": 1}, "there is no such key"),
         ({"rule.kind": "local_muon"}, "magnitude"),
     ],
 )
@@ -69,6 +74,29 @@ def test_what_a_branch_cannot_have_is_said(run: Path, tmp_path: Path, changes: d
     with pytest.raises(ConfigError, match=says):
         branch(run, 2, tmp_path / "aside", changes, apart=True)
     assert not (tmp_path / "aside" / "contract.json").exists()
+
+
+def test_what_the_parent_was_amended_by_is_in_the_contract_and_not_ordered_again(run: Path, tmp_path: Path) -> None:
+    with closing(AccessStore(run)) as store:
+        store.amendments.add(Order("id", {"schedule.steps": 5000}), ())
+    branch(run, 2, tmp_path / "aside", {}, apart=False)
+    with closing(AccessStore(tmp_path / "aside")) as store:
+        assert store.amendments.all() == []
+    with closing(AccessStore(run)) as store:
+        assert len(store.amendments.all()) == 1
+
+
+def test_a_branch_that_broke_off_can_be_made_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*given: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as during:
+        during.setattr(branching, "_take_over", breaks)
+        with pytest.raises(OSError, match="full"):
+            branch(run, 2, tmp_path / "aside", {}, apart=False)
+    assert not (tmp_path / "aside" / "identity.key").exists()
+    branch(run, 2, tmp_path / "aside", {}, apart=False)
+    verify(tmp_path / "aside", lambda line: None)
 
 
 def test_a_folder_with_a_run_and_a_step_that_is_not_there_are_refused(run: Path, tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_what_cannot_change_is_refused_in_words(changes: dict[str, Any], says: s
         amended(contract(), Amendment(40, changes))
 
 
+@pytest.mark.parametrize("because", ["\N{GRINNING FACE}" * 500, "x" * 501, "caf\udce9"])
+def test_a_reason_that_could_not_be_read_again_is_refused(because: str) -> None:
+    with pytest.raises(ContractError, match="amendment"):
+        amended(contract(), Amendment(40, {"schedule.floor": 0.2}, because))
+
+
 def test_a_key_that_a_later_thinwire_knows_names_it() -> None:
     with pytest.raises(ContractError, match=r"it needs thinwire 9\.1\.0"):
         amended(contract(), Amendment(40, {"schedule.bend": 1}, version="9.1.0"))

@@ -17,6 +17,8 @@ LIST = Path(__file__).resolve().parents[1] / "slow.txt"
 PROCESSOR_MAX_S = 10.0
 """A test outside the list that takes more processor time than this fails. Far above the second at which a test belongs
 on the list, because machines differ."""
+ALONE = "tests/compose/"
+"""Tests that neither tier has: `make test-compose` runs them."""
 COST, SETUP_COST = "cost_s", "setup_cost_s"
 
 
@@ -38,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     listed = slow_tests()
     for item in items:
-        if not listed.isdisjoint((name_of(item.nodeid), item.nodeid.partition("::")[0])):
+        on_list = not listed.isdisjoint((name_of(item.nodeid), item.nodeid.partition("::")[0]))
+        if on_list or item.nodeid.startswith(ALONE):
             item.add_marker("slow")
 
 

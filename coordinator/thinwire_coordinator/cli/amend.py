@@ -20,6 +20,7 @@ from thinwire_coordinator.planning.exchanges import plan_of, planner_of
 from thinwire_coordinator.planning.facts import DataFacts
 from thinwire_coordinator.planning.problems import read_toml
 from thinwire_coordinator.planning.run_text import Row, rows_of
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import REASON_LENGTH_MAX, Amendment
 from thinwire_proto.errors import ConfigError, ContractError
@@ -44,11 +45,13 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             )
         order = Order(secrets.token_hex(ID_BYTES), dict(map(change_of, arguments.set)), arguments.because, arguments.at)
         sealed = [amendment.id for amendment in contract.amendments]
+        earlier = [one for one in waiting if not one.refused and one.id not in sealed]
+        begins = max(step, order.at or 0)
         before = contract
-        for earlier in (one for one in waiting if not one.refused and one.id not in sealed):
-            before = amended(before, _as_of(earlier, before, step))
+        for one in sorted((one for one in earlier if (one.at or 0) <= begins), key=lambda one: one.at or 0):
+            before = amended(before, _as_of(one, before, step))
         try:
-            after = amended(before, _as_of(order, before, step))
+            after = amended(before, _as_of(order, before, begins))
             state.data.amend(after)
         except ContractError as error:
             keys = amendable_keys(contract)
@@ -59,8 +62,8 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             print("nothing is ordered, because of --dry-run")
             return
         store.amendments.add(order, sealed)
-    begins = f"step {after.amendments[-1].step}" if arguments.at else f"the next round (step {step} or {step + 1})"
-    print(f"ordered: it holds from {begins} on, once the coordinator runs; nodes follow by themselves")
+    when = f"step {begins}" if begins > step else f"the next round (step {step} or {step + 1})"
+    print(f"ordered: it holds from {when} on, once the coordinator runs; nodes follow by themselves")
 
 
 def _as_of(order: Order, contract: Contract, step: int) -> Amendment:
@@ -84,10 +87,11 @@ def change_of(text: str) -> tuple[str, Any]:
 def _list(contract: Contract, orders: Sequence[Order]) -> None:
     sealed = {amendment.id for amendment in contract.amendments}
     for amendment in contract.amendments:
-        print(f"from step {amendment.step} on: {amendment.in_words}")
+        print(clean_text(f"from step {amendment.step} on: {amendment.in_words}"))
     for order in (one for one in orders if one.id not in sealed):
         words = Amendment(0, order.changes, order.because).in_words
-        print(f"refused: {words}: {order.refused}" if order.refused else f"waits for the next round: {words}")
+        waits = f"waits for step {order.at}" if order.at else "waits for the next round"
+        print(clean_text(f"refused: {words}: {order.refused}" if order.refused else f"{waits}: {words}"))
     if not contract.amendments and not orders:
         print("this run has no amendments; --set SECTION.KEY=VALUE makes one")
 
@@ -101,6 +105,8 @@ def _show(arguments: argparse.Namespace, before: Contract, after: Contract) -> N
         changes.append((f"rate at step {amendment.step}", f"{rates[0]:.4g} → {rates[1]:.4g}"))
     changes.append(("rate at the end", f"{learning_rate(after.schedule, after.schedule.steps - 1):.4g}"))
     print_figures({"changes": changes} | dict(_consequences(arguments, before, after)))
+    if not rates[1]:
+        print("note: the rate is 0 from there on; to train again, give schedule.warmup_steps too")
 
 
 def _value(contract: Contract, key: str) -> Any:

@@ -23,15 +23,16 @@ def branch(folder: Path, step: int | None, to: Path, changes: Mapping[str, Any],
         replica = kind.model_at(state, step)
         at = kind.trained(state.contract, replica)
         contract = branching.branch(state, replica, at, to, changes, apart=apart)
+        goes_on = branching.goes_on_with_samples(state.contract, contract)
     schedule = contract.schedule
     print(f"{to} has a run that begins with {kind.unit} {at} of {folder}; contract {contract.hash.hex()}")
     print(f"its schedule: {schedule.steps:,} steps, beginning at a rate of {learning_rate(schedule, 0):.4g}")
+    if not goes_on:
+        print("it begins with the first samples of its own order, so samples of the run before may come again")
     serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(to)])
     if apart:
         print(f"it has a key and invites of its own; start it with: {serve}")
         return
-    print(
-        f"it takes the place of {folder}: stop that coordinator for good, and start this one with the options of that"
-    )
-    print(f"one, such as --listen: {serve}")
-    print("nodes follow by themselves")
+    print(f"it takes the place of {folder}: stop that coordinator for good, and start this one with the options of")
+    print(f"that one, such as --listen, but without --run and --bodies: {serve}")
+    print("nodes follow by themselves, and do not come back to the run before")

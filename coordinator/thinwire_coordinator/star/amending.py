@@ -55,8 +55,12 @@ class Amending:
         known = {amendment.id for amendment in self._hall.contract.amendments}
         due = [one for one in self._orders if one.id not in known and (one.at is None or one.at <= step)]
         self._orders = [one for one in self._orders if one.id not in known and one not in due]
+        before = self._hall.contract
         for order in due:
             self._begin(Amendment(step, order.changes, order.because, order.id, self._hall.leases.cursor))
+        if (contract := self._hall.contract) is not before:
+            self._intake.amend()
+            self._driver.amend(contract.round, contract.schedule.steps)  # it may open a round, so all are in force
 
     def _begin(self, amendment: Amendment) -> None:
         try:
@@ -69,5 +73,3 @@ class Amending:
         self._hall.state.contract = contract
         step, words = amendment.step, amendment.in_words
         tell(log, logging.INFO, "coordinator.amended", f"amended from step {step} on: {words}", step=step, reason=words)
-        self._intake.amend()
-        self._driver.amend(contract.round, contract.schedule.steps)

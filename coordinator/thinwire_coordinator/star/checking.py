@@ -18,6 +18,7 @@ from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.wire.codec import decode_votes
 from thinwire_proto.wire.reasons import Reason
@@ -64,7 +65,7 @@ class Checker:
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
         try:
-            decode = self._decode, member.node_id, payload, contribution.weight > 0
+            decode = self._decode, current.round.step, member.node_id, payload, contribution.weight > 0
             votes, ballot = await self._hall.workers.submit(Job.DECODE_VOTES, *decode)
             if current.round is not self._driver.machine.round:
                 return over
@@ -88,8 +89,8 @@ class Checker:
             if merging is None:
                 self._room.release()
 
-    def _decode(self, node: str, payload: bytes, merged: bool) -> tuple[Votes, Ballot]:
-        demo = self._hall.contract.demo
+    def _decode(self, step: int, node: str, payload: bytes, merged: bool) -> tuple[Votes, Ballot]:
+        demo = contract_at(self._hall.contract, step).demo
         votes = decode_votes(payload, self._hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
         return votes, self._observer.ballot(node, votes, merged)
 

@@ -50,10 +50,10 @@ class Star(Link):
     async def updates(self, replica: Replica, saved_s: Callable[[], float]) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when
         it has replayed the last one, so the time between, without that of a save, is the replay time."""
-        now = self._clocks.now
+        now, contract = self._clocks.now, self._contract or replica.contract
         keeping_up = KeepingUp(replica.step, self._head_step, now())
         asked_at = now()
-        async with aclosing(self.sealed_updates(replica)) as updates:
+        async with aclosing(self.sealed_updates(replica, contract)) as updates:
             async for sealed in updates:
                 came_at, saved_before_s = now(), saved_s()
                 yield sealed

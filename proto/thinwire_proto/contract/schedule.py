@@ -84,7 +84,7 @@ class ScheduleSpec(Section):
         if found.warmup_end >= found.steps:
             raise ValueError(
                 f"the warm-up must end before the run; from step {found._begin}, {found.warmup_steps} steps lead to "
-                f"step {found.warmup_end} of {found.steps}"
+                f"step {found.warmup_end} of {found.steps}; give schedule.warmup_steps too"
             )
         return found
 

@@ -32,6 +32,7 @@ ROW_KEY = "amendments"
 
 def amended(contract: Contract, amendment: Amendment) -> Contract:
     """The contract with one more amendment. Raises ContractError if it cannot have it."""
+    parse_amendment(amendment.written)  # what cannot be read again must not begin
     if len(contract.amendments) >= AMENDMENTS_MAX:
         raise ContractError(f"a run has at most {AMENDMENTS_MAX} amendments")
     if contract.exchange.kind != "star":
@@ -102,7 +103,9 @@ def _by_section(contract: Contract, amendment: Amendment) -> Iterator[tuple[str,
             later = f"; it needs thinwire {clean_text(amendment.version)}" if amendment.version != VERSION else ""
             raise ContractError(f"{clean_text(key)}: thinwire {VERSION} knows no such key of this run{later}")
         if not is_amendable(fields[name].json_schema_extra):
-            raise ContractError(f"{key} cannot change within a run: begin another one from its weights, by `import`")
+            raise ContractError(
+                f"{key} cannot change within a run: `thinwire-coordinator branch` begins another one from it"
+            )
         found.setdefault(section, {})[name] = value
     yield from found.items()
 

@@ -110,7 +110,7 @@ async def test_an_update_is_whole_before_the_next_begins(state: RunState) -> Non
         async with sending("Updates", parts) as link:
             link.coordinator = key
             with pytest.raises(PayloadError, match=why):
-                await anext(link.sealed_updates(replica))
+                await anext(link.sealed_updates(replica, replica.contract))
     async with sending("Updates", [pb.UpdatePart.FromString(whole)]) as link:
         link.coordinator = key
-        assert (await anext(link.sealed_updates(replica))).row == first
+        assert (await anext(link.sealed_updates(replica, replica.contract))).row == first

@@ -101,7 +101,7 @@ async def test_a_row_that_is_not_genuine_is_refused_before_its_update_is_applied
     state: RunState, forge: Forge, why: str
 ) -> None:
     async with linked(state, forge) as link:
-        stream = link.sealed_updates(state.load_snapshot(0))
+        stream = link.sealed_updates(state.load_snapshot(0), state.contract)
         assert (await anext(stream)).row.step == 0
         with pytest.raises(NotGenuine, match=why):
             await anext(stream)

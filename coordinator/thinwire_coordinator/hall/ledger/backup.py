@@ -284,11 +284,10 @@ def restore(url: str, folder: Path, say: Callable[[str], None] = lambda line: No
         target = folder / kept.path
         target.parent.mkdir(0o700, exist_ok=True)
         if not target.exists() or target.stat().st_size != kept.size or kept.hash:
-            if kept.path == CONTRACT:
-                (folder / "restoring").unlink()
             store.get(kept, target)
         if number % 1000 == 0:
             say(f"{number:,} of {len(listed.files):,} files")
+    (folder / "restoring").unlink()
     return listed
 
 

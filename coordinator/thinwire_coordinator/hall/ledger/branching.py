@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_coordinator.hall.access.amendments import KEY, REFUSED
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
 from thinwire_coordinator.hall.ledger.ledger import Ledger
@@ -23,11 +25,12 @@ from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
 from thinwire_proto.contract.reading import plain
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.data.tokens import WEIGHTS
+from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import share_reached
-from thinwire_proto.task import task_of
+from thinwire_proto.task import data_kind_of, task_of
 from thinwire_proto.wire.rows import genesis
 
 OF_THE_RUN = frozenset({"bodies.url"})
@@ -44,21 +47,23 @@ def branch(
     own, so that the parent may go on.
     """
     contract = branched(contract_at(parent.contract, max(0, step - 1)), replica, step, changes)
+    _check_data(parent, contract)
     with lock_state(folder):
         if is_state(folder):
             raise ConfigError(f"{folder}: holds a run already; give another folder")
         _link(parent.folder / DATA_FILE, folder / DATA_FILE)
         for blob in sorted((parent.folder / "blobs").glob("*")):
             _link(blob, folder / "blobs" / blob.name)
-        if not apart:
-            _take_over(parent.folder, folder)
         first = Replica(contract, replica.tensors, 0, b"", is_checked=True)
         first.head = genesis(contract.hash, first.state_hash())
         snapshots = folder / "snapshots"
-        snapshots.mkdir()
+        snapshots.mkdir(exist_ok=True)
         first.save(snapshots / "0.part")
         rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
-        _go_on_with_samples(parent, contract, folder)
+        if goes_on_with_samples(parent.contract, contract):
+            _go_on_with_samples(parent, folder)
+        if not apart:  # late: without a contract, a folder with the parent's key could become another run
+            _take_over(parent.folder, folder)
         replace_synced(folder / "contract.json", contract.written)
         sync_folder(folder)
     return contract
@@ -74,8 +79,8 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
         sections["schedule"] |= {"steps": left, "warmup_steps": warmup, "start": start}
     for key, value in changes.items():
         section, _, name = key.partition(".")
-        if section not in sections:
-            raise ConfigError(f"{key}: there is no section {section!r} in a run file")
+        if section not in sections or not name:
+            raise ConfigError(f"{key}: there is no such key in a run file")
         sections[section][name] = value
     known = parent.lineage.contracts if parent.lineage is not None else ()
     lineage = Lineage(
@@ -95,6 +100,15 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
     return contract
 
 
+def _check_data(parent: RunState, contract: Contract) -> None:
+    """Raise ConfigError if the parent's data cannot be used as the contract says."""
+    file = parent.folder / DATA_FILE
+    try:
+        data_kind_of(contract.data).open(file.read_bytes() if file.exists() else b"", contract, parent.blobs)
+    except (PayloadError, ContractError) as error:
+        raise ConfigError(f"the data of {parent.folder} cannot be used so: {error}") from None
+
+
 def _take_over(parent: Path, folder: Path) -> None:
     """Copy what nodes know the run by, and who may join."""
     (folder / "tls").mkdir(0o700, exist_ok=True)
@@ -102,13 +116,21 @@ def _take_over(parent: Path, folder: Path) -> None:
         if name not in OF_THE_RUN and (parent / name).exists():
             replace_synced(folder / name, (parent / name).read_bytes(), private=True)
     if (parent / ACCESS).exists():
+        (folder / ACCESS).unlink(missing_ok=True)
         copy_database(parent / ACCESS, folder / ACCESS)
+        with closing(sqlite3.connect(folder / ACCESS)) as db:  # the branch has the parent's amendments in its contract
+            db.execute("DELETE FROM settings WHERE key IN (?, ?)", (KEY, REFUSED))
+            db.commit()
 
 
-def _go_on_with_samples(parent: RunState, contract: Contract, folder: Path) -> None:
-    """Let the branch begin with the samples that the parent has not trained on, if the data are the same."""
-    if contract.data != parent.contract.data or contract.exchange.kind != parent.contract.exchange.kind:
-        return
+def goes_on_with_samples(parent: Contract, contract: Contract) -> bool:
+    """Whether a branch begins with samples that the parent has not used: if each position has the same sample in both.
+    Otherwise it begins with the first position of its own order."""
+    was_mixed_anew = any(WEIGHTS in amendment.changes for amendment in parent.amendments)
+    return contract.data == parent.data and contract.exchange.kind == parent.exchange.kind and not was_mixed_anew
+
+
+def _go_on_with_samples(parent: RunState, folder: Path) -> None:
     leases = parent.watch_ledger.leases()
     for node in sorted(leases.holders):
         leases.take_back(node)

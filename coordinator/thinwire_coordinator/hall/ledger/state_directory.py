@@ -68,6 +68,10 @@ SETS_MAX = 16
 """Held-out sets that are measured; it bounds the time of a measurement, the metrics and the messages to browsers."""
 
 
+FOLLOW = ("schedule.start:", "schedule.warmup_steps:")
+"""The keys that an amendment of the schedule changes besides those that it names."""
+
+
 class StartInterrupted(Exception):
     """A long operation was told to stop between two of its steps. The next start continues from the files on disk."""
 
@@ -392,7 +396,10 @@ def check_run(state: RunState, run: RunSpec) -> None:
         "--state-dir"
     )
     found = run_differences(state.contract.first, run)
-    if found and (not state.contract.amendments or run_differences(state.contract, run)):
+    if found and state.contract.amendments:  # a file may say what was amended, but for what follows from it
+        now = run_differences(state.contract, run)
+        found = found if [one for one in now if not one.startswith(FOLLOW)] else []
+    if found:
         raise ConfigError(
             f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); {hint}"
         )

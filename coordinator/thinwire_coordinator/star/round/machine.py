@@ -262,7 +262,7 @@ class RoundMachine:
         current = self.round
         self._move(RoundEvent.NOT_SEALED)
         assert current is not None
-        return [self._void(current, why), *self._advance(now)]
+        return [self._void(current, why)]
 
     def hold(self, now: float, *, held: bool) -> list[Action]:
         """Open no round while held. An open one ends as it would."""
@@ -286,6 +286,8 @@ class RoundMachine:
             return actions
         if self.phase is Phase.OPEN:
             actions += self._close(now)
+            if self.round is None:
+                return actions  # a void round is carried out first: what is amended then holds for the next one
         if self.phase is Phase.WAITING and self._enough() and now >= self._not_before:
             actions.append(self._open(now))
         return actions

@@ -52,7 +52,7 @@ class Comparer:
     """
 
     def __init__(self, secret: Secret, *, may_repeat: bool = False) -> None:
-        self._may_repeat = may_repeat
+        self.may_repeat = may_repeat
         self._earlier = EarlierVotes(secret)
 
     def compare(self, ballots: Sequence[Ballot], weight: Callable[[str], float]) -> tuple[Shown, ...]:
@@ -66,7 +66,7 @@ class Comparer:
         repeats = np.zeros(len(ballots), bool)
         for place, source in enumerate(self._earlier.sources(ballots)):
             own = source == ballots[place].node
-            repeats[place] = own and not self._may_repeat
+            repeats[place] = own and not self.may_repeat
             original[place] = original[place] or ("" if own else source)
         voices = np.array([weight(ballot.node) for ballot in ballots], np.float32)
         voices[empty | repeats | np.array([bool(node) for node in original], bool)] = 0

@@ -234,11 +234,12 @@ class Link:
         reply: pb.DepositReply = await _told(self._stub.Deposit(parts(), metadata=self._metadata))
         return clean_text(reply.refused)
 
-    async def sealed_updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+    async def sealed_updates(self, replica: Replica, contract: Contract) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates from the replica's step on, decoded, and checked against their rows and the coordinator's
-        signatures. May also raise NotGenuine, PayloadError or ReplicaError."""
+        signatures. contract: with all amendments that are known. May also raise NotGenuine, PayloadError or
+        ReplicaError."""
         assert self.coordinator is not None
-        layout, contract = replica.layout, replica.contract
+        layout = replica.layout
         request = pb.UpdatesRequest(from_step=replica.step)
         row: Row | None = None
         head_step, signature = 0, b""

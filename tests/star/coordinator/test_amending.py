@@ -1,0 +1,61 @@
+"""Amendments come into force between two rounds, all that are due together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.swarm_bench import Bench
+from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.events import Event, RoundOpened
+
+MINIMUM = Order("one", {"round.min_contributions": 1})
+TOPK = Order("two", {"demo.update_topk": 8})
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path, min_contributions=2)
+    yield bench
+    await bench.close()
+
+
+async def test_a_round_that_opens_by_an_amendment_has_all_of_them(bench: Bench) -> None:
+    opened: list[int] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, RoundOpened):
+            opened.append(bench.swarm.hall.contract.demo.update_topk)
+
+    bench.swarm.events.watchers.append(watch)
+    await bench.attend(bench.join("a"))
+    assert bench.swarm.amend([MINIMUM, TOPK]) == {}
+    assert opened == [8]
+    assert [amendment.step for amendment in bench.swarm.hall.contract.amendments] == [0, 0]
+
+
+async def test_an_open_round_ends_under_the_terms_that_it_began_with(bench: Bench) -> None:
+    await bench.attend(bench.join("a"))
+    await bench.attend(bench.join("b"))
+    assert bench.swarm.driver.machine.round is not None
+    bench.swarm.amend([MINIMUM, TOPK])
+    assert bench.swarm.hall.contract.amendments == ()
+    assert bench.swarm.hall.contract.round.min_contributions == 2
+
+
+async def test_what_the_run_cannot_have_is_refused_once(bench: Bench) -> None:
+    too_early = Order("three", {"schedule.steps": 0})
+    assert "three" in bench.swarm.amend([too_early, MINIMUM])
+    assert [amendment.id for amendment in bench.swarm.hall.contract.amendments] == ["one"]
+    assert bench.swarm.amend([MINIMUM]) == {}
+    assert len(bench.swarm.hall.contract.amendments) == 1
+
+
+async def test_updates_that_once_left_votes_out_may_bring_repeated_ones_for_ever(bench: Bench) -> None:
+    """Otherwise honest nodes, which send again what was left out, would be suspected."""
+    bench.swarm.amend([TOPK])
+    for letter in "ab":
+        await bench.attend(bench.join(letter))
+    assert bench.swarm.observer._comparer.may_repeat
