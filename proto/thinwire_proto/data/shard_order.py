@@ -35,7 +35,7 @@ from typing import NamedTuple
 from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
-END = 1 << 63
+END = 1 << 66
 """Above all positions."""
 BLOCKS_MIN = 8
 """Fewest blocks in a pass over the main source, so that a few nodes do not each begin a pass of their own."""
