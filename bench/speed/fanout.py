@@ -151,7 +151,8 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     `feed.CACHE_BYTES_MAX`.
     """
     # imported here because they import torch, which would slow down the start of the other processes
-    from thinwire_coordinator.hall.ledger.state_directory import create_state, open_state  # noqa: PLC0415
+    from thinwire_coordinator.hall.ledger.creation import create_state  # noqa: PLC0415
+    from thinwire_coordinator.hall.ledger.state_directory import open_state  # noqa: PLC0415
     from thinwire_coordinator.hall.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.hall.workers import Job, Workers  # noqa: PLC0415
     from thinwire_coordinator.star.replay import replica_at_head  # noqa: PLC0415

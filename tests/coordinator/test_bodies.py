@@ -15,7 +15,8 @@ from fsspec.registry import _registry
 from support.small import MODEL
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
-from thinwire_coordinator.hall.ledger.state_directory import check_bodies, create_state, open_state
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.state_directory import check_bodies, open_state
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, LocalError

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
-from thinwire_coordinator.hall.ledger.state_directory import create_state, keep_blobs
+from thinwire_coordinator.hall.ledger.creation import create_state, keep_blobs
 from thinwire_proto import activations
 from thinwire_proto.blobs import BlobFolder, Blobs
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences

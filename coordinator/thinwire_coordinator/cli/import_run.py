@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from thinwire_coordinator.export.folder import MARK
-from thinwire_coordinator.hall.ledger.state_directory import create_state, is_state, lock_state, open_state
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.state_directory import is_state, lock_state, open_state
 from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage

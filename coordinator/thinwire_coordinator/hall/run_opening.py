@@ -16,13 +16,13 @@ from typing import TypeVar
 from thinwire_coordinator.hall.capacity import Need, check_disks, measure
 from thinwire_coordinator.hall.kind import Kind
 from thinwire_coordinator.hall.ledger.checks import check_complete
+from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import (
     RunState,
     StartInterrupted,
     check_bodies,
     check_run,
-    create_state,
     is_state,
     open_state,
 )

@@ -12,7 +12,8 @@ from support.sealed_run import verified
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.ledger.checks import check_complete
-from thinwire_coordinator.hall.ledger.state_directory import RunState, create_state, open_state
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import Damaged

@@ -11,7 +11,8 @@ import torch
 from support.sealed_run import make_run
 from support.small import MODEL
 from thinwire_coordinator.hall.ledger.bodies import Bodies
-from thinwire_coordinator.hall.ledger.state_directory import check_run, create_state, open_state
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.state_directory import check_run, open_state
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.task import task_of

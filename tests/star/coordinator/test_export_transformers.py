@@ -15,7 +15,7 @@ from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import AUTO, FAST, class_to_open, write_model
 from thinwire_coordinator.hall.generation import Sampling, generate
-from thinwire_coordinator.hall.ledger.state_directory import keep_blobs
+from thinwire_coordinator.hall.ledger.creation import keep_blobs
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec, ModelSpec, RunSpec
 from thinwire_proto.contract.models.llama import LlamaSpec

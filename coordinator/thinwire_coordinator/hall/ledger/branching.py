@@ -6,8 +6,6 @@ that asks for the parent is told the branch's contract, sees that it goes on fro
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,10 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_common.files import replace_synced, sync_folder
 from thinwire_coordinator.hall.access.amendments import KEY, REFUSED
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
+from thinwire_coordinator.hall.ledger.creation import link, save_first_state
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
@@ -31,7 +30,6 @@ from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import share_reached
 from thinwire_proto.task import data_kind_of, task_of
-from thinwire_proto.wire.rows import genesis
 
 OF_THE_RUN = frozenset({"bodies.url"})
 """Of the small files, what a branch has of its own."""
@@ -51,15 +49,11 @@ def branch(
     with lock_state(folder):
         if is_state(folder):
             raise ConfigError(f"{folder}: holds a run already; give another folder")
-        _link(parent.folder / DATA_FILE, folder / DATA_FILE)
+        if (parent.folder / DATA_FILE).exists():
+            link(parent.folder / DATA_FILE, folder / DATA_FILE)
         for blob in sorted((parent.folder / "blobs").glob("*")):
-            _link(blob, folder / "blobs" / blob.name)
-        first = Replica(contract, replica.tensors, 0, b"", is_checked=True)
-        first.head = genesis(contract.hash, first.state_hash())
-        snapshots = folder / "snapshots"
-        snapshots.mkdir(exist_ok=True)
-        first.save(snapshots / "0.part")
-        rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
+            link(blob, folder / "blobs" / blob.name)
+        save_first_state(Replica(contract, replica.tensors, 0, b"", is_checked=True), folder)
         if goes_on_with_samples(parent.contract, contract):
             _go_on_with_samples(parent, folder)
         if not apart:  # late: without a contract, a folder with the parent's key could become another run
@@ -136,16 +130,3 @@ def _go_on_with_samples(parent: RunState, folder: Path) -> None:
         leases.take_back(node)
     with closing(Ledger(folder / "ledger.sqlite")) as ledger:
         ledger.record_leases(leases.packed())
-
-
-def _link(source: Path, target: Path) -> None:
-    """Let a file be in both folders; a copy if they are in two file systems."""
-    if not source.exists():
-        return
-    target.parent.mkdir(exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        passing = target.with_name(target.name + ".part")
-        shutil.copyfile(source, passing)
-        rename_synced(passing, target)

@@ -1,4 +1,4 @@
-"""The coordinator's state directory: its layout, and its creation.
+"""The coordinator's state directory: its layout, and how it is opened. `creation` makes one.
 
 contract.json               the contract, in canonical form
 identity.key                the coordinator's secret key, which signs the rows; nodes know the run by its public key
@@ -15,26 +15,22 @@ lock                        held by the coordinator that runs on this directory
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from torch import Tensor
 
 from thinwire_common.file_system import ELSEWHERE, check_locks, described
-from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_common.files import rename_synced
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty, check_not_of_a_node, open_identity
 from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_proto.blobs import Blob, BlobFolder, blob_of
+from thinwire_proto.blobs import BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
 from thinwire_proto.contract.amendment import parse_amendment
 from thinwire_proto.contract.data.prepared import PreparedSpec
-from thinwire_proto.contract.lineage import Lineage
 from thinwire_proto.data.manifest import MANIFEST_FILE
 from thinwire_proto.errors import (
     ConfigError,
@@ -53,15 +49,13 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.identity.private_files import keeps_permissions
 from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, HeldOutSet, Task, complete_model, data_kind_of, task_of
+from thinwire_proto.task import DataSource, HeldOutSet, data_kind_of
 from thinwire_proto.wire.codec import decode_update
-from thinwire_proto.wire.rows import Row, genesis
+from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
 DATA_FILE = "corpus.zst"
-SEED_BYTES = 6
-"""Of the first parameters. Every reader of JSON keeps such a number."""
 BEGUN_AMENDMENTS = "amendment."
 """The keys of the ledger's directory under which amendments are that no row has yet begin so."""
 SETS_MAX = 16
@@ -225,85 +219,6 @@ def lock_state(folder: Path) -> FileLock:
     return lock
 
 
-def create_state(
-    folder: Path,
-    run: RunSpec,
-    bodies_url: str | None = None,
-    go_on: GoOn = always,
-    weights: Path | None = None,
-    parent: Lineage | None = None,
-) -> None:
-    """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
-
-    bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
-    parameters; None takes the one that the run file names, or draws them at random. parent: the run that these are
-    said to be from; the contract names it if they are. If `go_on` raises or the process dies, a later call starts over.
-    """
-    unfinished = folder / "contract.json.new"  # exists only while a run is being created
-    if unfinished.exists():
-        shutil.rmtree(folder / "snapshots", ignore_errors=True)  # an earlier call was interrupted
-    for name in ("ledger.sqlite", "updates", "snapshots"):
-        if (folder / name).exists():
-            raise ConfigError(
-                f"{folder} has {name} but no contract.json, so it is what is left of a run; restore contract.json, "
-                "or give another --state-dir"
-            )
-    _keep_bodies_url(folder, bodies_url)
-    weights = weights or (Path(run.model.first_weights) if run.model.first_weights else None)
-    model, model_blobs = complete_model(run.model, go_on)
-    run = run.model_copy(update={"model": model})
-    task = task_of(model)
-    loaded = _loaded(task, weights) if weights else None  # before the data, which may take hours
-    made = data_kind_of(run.data).make(run, go_on)
-    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
-    seed = int.from_bytes(os.urandom(SEED_BYTES), "big") if loaded is None else None
-    contract = Contract(**sections, parameters=task.manifest(), first_seed=seed)
-    if made.file:
-        replace_synced(folder / DATA_FILE, made.file)
-    blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
-    go_on()
-    tensors = task.initial_state(seed, blobs) if seed is not None else loaded or {}
-    first = Replica(contract, tensors, 0, b"")
-    if parent is not None and f"{first.fingerprint(0):016x}" == parent.fingerprint:
-        contract = first.contract = contract.model_copy(update={"lineage": parent})
-    first.head = genesis(contract.hash, first.state_hash())
-    replace_synced(unfinished, contract.written)
-    snapshots = folder / "snapshots"
-    snapshots.mkdir()
-    go_on()
-    first.save(snapshots / "0.part")
-    go_on()
-    rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
-    unfinished.rename(folder / "contract.json")
-    sync_folder(folder)
-
-
-def _loaded(task: Task, weights: Path) -> dict[str, Tensor]:
-    tensors = task.load(weights)
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise ConfigError(f"{weights}: {name}: has values that are not finite; nothing can be trained from them")
-    return tensors
-
-
-def keep_blobs(folder: Path, blobs: Mapping[Blob, Path], go_on: GoOn) -> BlobFolder:
-    """Link or copy blobs into a folder. Each appears under its name when it is complete."""
-    for blob, source in blobs.items():
-        go_on()
-        folder.mkdir(exist_ok=True)
-        path = folder / blob.hash
-        if path.exists():
-            continue
-        passing = path.with_suffix(".part")
-        passing.unlink(missing_ok=True)
-        try:
-            os.link(source, passing)
-        except OSError:  # another file system
-            shutil.copyfile(source, passing)
-        rename_synced(passing, path)
-    return BlobFolder(folder)
-
-
 def is_state(folder: Path) -> bool:
     return (folder / "contract.json").exists()
 
@@ -366,18 +281,6 @@ def read_bodies_url(folder: Path) -> str:
     """The address of the bodies of the run in a state directory."""
     kept = folder / "bodies.url"
     return kept.read_text(encoding="utf-8", errors="replace").strip() if kept.exists() else str(folder / "updates")
-
-
-def _keep_bodies_url(folder: Path, url: str | None) -> None:
-    """Store the address of a new run's bodies. Raises ConfigError if the address is not empty."""
-    kept = folder / "bodies.url"
-    if url is None or location_of(url) == location_of(str(folder / "updates")):
-        kept.unlink(missing_ok=True)
-        return
-    bodies = Bodies(url)
-    if bodies.everything():
-        raise ConfigError(f"{url} is not empty: give --bodies an address that belongs to this run alone")
-    replace_synced(kept, bodies.location.encode())
 
 
 def check_bodies(state: RunState, url: str) -> None:
