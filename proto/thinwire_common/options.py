@@ -82,15 +82,8 @@ def _checked(text: str) -> str:
     return text
 
 
-def _checked_remote(text: str) -> str:
-    host_and_port(text, port_min=1)
-    return text
-
-
 Address = Annotated[str, AfterValidator(_checked)]
 """HOST:PORT to listen on; port 0 picks a free port."""
-RemoteAddress = Annotated[str, AfterValidator(_checked_remote)]
-"""HOST:PORT to connect to."""
 
 
 def flag(options: type[Options], name: str) -> str:

@@ -12,12 +12,20 @@ from pathlib import Path
 
 from deploy.local_swarm.processes import Process
 from support.fork_server import run
-from support.real import ended, real_swarm, run_text, until
+from support.real import RealSwarm, ended, real_swarm, run_text, until
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 
 def _is_told(node: Process) -> bool:
     return bool(node.events("node.amended"))
+
+
+def _killed_and_back(swarm: RealSwarm, coordinator: Process, first: Process) -> tuple[Process, Process]:
+    """Kill the coordinator and the node `first`, and start both again."""
+    for process in (coordinator, first):
+        process.tell(signal.SIGKILL)
+        ended(process)
+    return swarm.coordinator(None), swarm.node("first")
 
 
 STEPS, MORE = 150, 260
@@ -47,12 +55,7 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
         for node in nodes:
             until(partial(_is_told, node), "the node is told", *swarm.processes)
             assert reason in node.events("node.amended")[0]["reason"]
-        coordinator.tell(signal.SIGKILL)
-        nodes[0].tell(signal.SIGKILL)
-        for process in (coordinator, nodes[0]):
-            ended(process)
-        coordinator = swarm.coordinator(None)
-        nodes[0] = swarm.node("first")
+        coordinator, nodes[0] = _killed_and_back(swarm, coordinator, nodes[0])
         assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
         assert swarm.status().step == STEPS
 
@@ -61,12 +64,7 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
         until(lambda: swarm.status().steps == MORE, "the run is longer", coordinator)
         nodes = [swarm.node(name) for name in ("first", "second")]
         swarm.reached(STEPS + 20)  # all join again beyond the first end
-        coordinator.tell(signal.SIGKILL)
-        nodes[0].tell(signal.SIGKILL)
-        for process in (coordinator, nodes[0]):
-            ended(process)
-        coordinator = swarm.coordinator(None)
-        nodes[0] = swarm.node("first")
+        coordinator, nodes[0] = _killed_and_back(swarm, coordinator, nodes[0])
         assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
         assert swarm.status().step == MORE
 
@@ -97,11 +95,7 @@ def test_another_mixture_holds_for_samples_that_nobody_had(tmp_path: Path) -> No
         done = swarm.command("amend", "--set", "data.weights={ email = 1.0 }", "--because", "json is learned")
         assert done.returncode == 0, done.stderr
         until(partial(_is_told, nodes[1]), "a node is told", *swarm.processes)
-        for process in (coordinator, nodes[0]):
-            process.tell(signal.SIGKILL)
-            ended(process)
-        swarm.coordinator(None)
-        nodes[0] = swarm.node("first")
+        coordinator, nodes[0] = _killed_and_back(swarm, coordinator, nodes[0])
         assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
         assert "json is learned" in swarm.verify()
         with closing(open_state(swarm.state, read_only=True)) as state:

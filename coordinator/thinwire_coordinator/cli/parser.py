@@ -85,14 +85,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--seed", type=within(SEED_MIN, SEED_MAX), default=1)
     write.set_defaults(command=_sample)
 
-    measure = commands.add_parser("evaluate", help="the loss of a step's model on held-out sets, or on other text")
-    measure.add_argument("--step", type=whole, metavar="S", help="default: the newest")
-    measure.add_argument("--set", action="append", default=[], metavar="NAME", help="default: all held-out sets")
-    measure.add_argument("--text", action="append", default=[], type=Path, metavar="FILE", help="a text in UTF-8")
-    measure.add_argument("--samples", type=count, metavar="N", help="of each set; default: as many as in the run")
-    measure.add_argument("--json", action="store_true", help="print JSON")
-    measure.set_defaults(command=_evaluate)
-
+    measure = _add_evaluate(commands)
     _add_backup(commands)
 
     make = commands.add_parser("prepare", help="turn text into token shards for a run")
@@ -101,6 +94,19 @@ def parser() -> argparse.ArgumentParser:
     for command in (check, export, write, measure):
         add_options(command, ReplayOptions, "state_dir", "threads")
     return parser
+
+
+def _add_evaluate(commands: Any) -> argparse.ArgumentParser:
+    measure: argparse.ArgumentParser = commands.add_parser(
+        "evaluate", help="the loss of a step's model on held-out sets, or on other text"
+    )
+    measure.add_argument("--step", type=whole, metavar="S", help="default: the newest")
+    measure.add_argument("--set", action="append", default=[], metavar="NAME", help="default: all held-out sets")
+    measure.add_argument("--text", action="append", default=[], type=Path, metavar="FILE", help="a text in UTF-8")
+    measure.add_argument("--samples", type=count, metavar="N", help="of each set; default: as many as in the run")
+    measure.add_argument("--json", action="store_true", help="print JSON")
+    measure.set_defaults(command=_evaluate)
+    return measure
 
 
 def _add_backup(commands: Any) -> None:

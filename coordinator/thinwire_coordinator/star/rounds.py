@@ -149,8 +149,7 @@ class Rounds:
         for contribution in current.round.accepted:
             events.tell(ContributionRefused(contribution.node, Reason.VOID))
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
-        if self._driver.machine.round is None:
-            self._amending.between_rounds(self._driver.machine.step)
+        self._amending.between_rounds(self._driver.machine.step)
         self._announcer.announce_to_all()
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:

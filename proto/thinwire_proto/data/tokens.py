@@ -46,6 +46,7 @@ class TokenShards(ShardedData):
         self._seed = spec.seed
         self._shards = {shard.blob: shard for source in manifest.sources for shard in (*source.train, *source.held_out)}
         self._drawn: list[Source] = []
+        self._mixtures: list[tuple[int, Mapping[str, float]]] = []
         train, order = self._mixed([(0, spec.weights)])
         self._held_out_shards = {
             source.name: shards for source in manifest.sources if (shards := long_enough(source.held_out, context))
@@ -60,7 +61,7 @@ class TokenShards(ShardedData):
         """The shards of all drawn sources, and their order. mixtures: from which position on, and the weights.
 
         A source keeps its number, by which its samples are shuffled, when others come later."""
-        self._drawn = []
+        self._drawn, self._mixtures = [], list(mixtures)
         for _, weights in mixtures:
             later = [source for source in drawn_sources(self._manifest, weights) if source not in self._drawn]
             self._drawn += later
@@ -75,7 +76,7 @@ class TokenShards(ShardedData):
 
     def amend(self, contract: Contract) -> None:
         first = tokens_of(contract.first.data).weights
-        mixtures = [(0, first)]
+        mixtures: list[tuple[int, Mapping[str, float]]] = [(0, first)]
         for amendment in contract.amendments:
             if (weights := amendment.changes.get(WEIGHTS)) is not None:
                 try:
@@ -83,7 +84,8 @@ class TokenShards(ShardedData):
                 except ConfigError as error:
                     raise ContractError(str(error)) from None
                 mixtures.append((amendment.position, weights))
-        self._train, self._order = self._mixed(mixtures)
+        if mixtures != self._mixtures:
+            self._train, self._order = self._mixed(mixtures)
 
     def blobs(self) -> Iterable[Blob]:
         return self._manifest.blobs()

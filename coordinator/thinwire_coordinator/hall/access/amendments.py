@@ -1,4 +1,4 @@
-"""What the organizer has ordered to change in the run's contract, until the ledger has it."""
+"""The amendments that the organizer has ordered and the ledger does not have yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from thinwire_coordinator.hall.access.pauses import Settings
 
 KEY, REFUSED = "amendments", "amendments refused"
-"""What the command writes, and what the coordinator writes: neither changes what the other has written."""
+"""The command writes the first, and the coordinator the second, so that neither undoes what the other has written."""
 
 
 @dataclass(frozen=True)

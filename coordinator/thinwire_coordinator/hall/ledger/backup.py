@@ -28,7 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from thinwire_common.files import rename_synced, sync_folder
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.access.organizer import FILE as ORGANIZER_SECRET
-from thinwire_coordinator.hall.ledger.bodies import NAME, StoreFails, open_location
+from thinwire_coordinator.hall.ledger.bodies import NAME, failing_store, open_location
 from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, LocalError
 from thinwire_proto.identity.keys import KEY_FILE
@@ -60,7 +60,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Listed:
-    """What a backup holds. run: tells runs apart. step: rows sealed."""
+    """The contents of a backup. run: tells runs apart. step: rows sealed."""
 
     run: str
     step: int
@@ -90,7 +90,7 @@ class Store:
         self._is_local = isinstance(self._fs, LocalFileSystem)
 
     def listed(self) -> Listed | None:
-        """What the backup holds; None if there is none. Raises Damaged."""
+        """The contents of the backup; None if there is none. Raises Damaged."""
         try:
             found = json.loads(self._do(lambda: self._fs.cat_file(self._path(LIST))))
         except FileNotFoundError:
@@ -159,12 +159,8 @@ class Store:
                 sync_folder(one.parent)
 
     def _do(self, call: Callable[[], Any]) -> Any:
-        try:
+        with failing_store(self.url, is_folder=self._is_local, may_be_missing=True):
             return call()
-        except Exception as error:
-            if self._is_local or isinstance(error, FileNotFoundError):
-                raise
-            raise StoreFails(f"{self.url}: {error or type(error).__name__}") from error
 
 
 def back_up(folder: Path, url: str, say: Callable[[str], None] = lambda line: None) -> Done:

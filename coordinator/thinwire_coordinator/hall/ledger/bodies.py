@@ -108,12 +108,19 @@ class Bodies:
         """Turn the errors of a store into StoreFails with the address; each store has its own exception classes.
 
         may_be_missing: FileNotFoundError tells of one file. Otherwise it tells that there is no such bucket."""
-        try:
+        with failing_store(self._url, is_folder=self.folder is not None, may_be_missing=may_be_missing):
             yield
-        except Exception as error:
-            if self.folder or (may_be_missing and isinstance(error, FileNotFoundError)):
-                raise
-            raise StoreFails(f"{self._url}: {error or type(error).__name__}") from error
+
+
+@contextmanager
+def failing_store(url: str, *, is_folder: bool, may_be_missing: bool) -> Iterator[None]:
+    """Turn the errors of a store, but for that of a folder, into StoreFails with the address."""
+    try:
+        yield
+    except Exception as error:
+        if is_folder or (may_be_missing and isinstance(error, FileNotFoundError)):
+            raise
+        raise StoreFails(f"{url}: {error or type(error).__name__}") from error
 
 
 def location_of(url: str) -> str:
