@@ -69,7 +69,7 @@ def merged_levels(signs: Tensor, codes: Tensor, has_votes: Tensor, contract: Con
         largest[first:last] = most[:, 0] * sizes[first:last]
     steps = np.zeros(layout.tiles, np.float64)
     assert isinstance(contract.rule, VotingRuleSpec)
-    unit = contract.rule.outer_rate * UNIT / (levels * level_factor(levels) * nodes)
+    unit = contract.rule.update_factor * UNIT / (levels * level_factor(levels) * nodes)
     found = largest.cpu().numpy()
     for part, is_matrix in ((slice(tiles[1]), True), (slice(tiles[1], None), False)):
         steps[part] = unit * found[part] / gain(is_matrix=is_matrix)

@@ -58,7 +58,7 @@ class RealMachine:
 
     async def choose_apply_device(self, contract: Contract, threads: Threads) -> None:
         self._apply_device, why = await threads.compute.run(
-            NodeJob.PREPARE, choose_apply_device, contract.demo, self._compute_device
+            NodeJob.PREPARE, choose_apply_device, contract.demo, self._compute_device, contract.rule
         )
         log.info("%s", why)
 

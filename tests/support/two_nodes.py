@@ -75,7 +75,8 @@ class TwoNodes:
                 trainer.micro_batch(range(begin, begin + SAMPLES))
             sent, _, loss = trainer.extract(demo.k)
             payload = encode_votes(sent.votes(), layout)
-            merger.add(decode_votes(payload, layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles), 1)
+            whole, levels = demo.sends_whole_tiles, demo.vote_levels
+            merger.add(decode_votes(payload, layout, demo.k, demo.magnitude, whole=whole, levels=levels), 1)
             losses.append(loss)
         rate = to_float32(learning_rate(contract.schedule, step))
         update = Update(step, rate, decay(contract.schedule, step), merger.merged())

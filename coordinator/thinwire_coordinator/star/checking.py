@@ -91,7 +91,14 @@ class Checker:
 
     def _decode(self, step: int, node: str, payload: bytes, merged: bool) -> tuple[Votes, Ballot]:
         demo = contract_at(self._hall.contract, step).demo
-        votes = decode_votes(payload, self._hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+        votes = decode_votes(
+            payload,
+            self._hall.layout,
+            demo.k,
+            demo.magnitude,
+            whole=demo.sends_whole_tiles,
+            levels=demo.vote_levels,
+        )
         return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:

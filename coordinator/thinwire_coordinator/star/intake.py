@@ -61,7 +61,9 @@ class Intake:
 
     def _payload_bytes_max(self) -> int:
         demo = self.hall.contract.demo
-        return contribution_bytes_max(self.hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles)
+        return contribution_bytes_max(
+            self.hall.layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles, levels=demo.vote_levels
+        )
 
     def amend(self) -> None:
         """Take the bounds of the contract that is in force now."""

@@ -57,6 +57,10 @@ class Compressor:
         self.batch_tiles = tile_batch(self._device)
         self._buffers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
+    def amend(self, spec: DemoSpec) -> None:
+        """Go on with other amendable settings."""
+        self._spec = spec
+
     @property
     def batch_components(self) -> int:
         return self.batch_tiles * MATRIX_COMPONENTS
@@ -114,6 +118,24 @@ class Compressor:
         each = values.view(-1, *[1] * (coefficients.dim() - 1))
         signs.copy_(magnitudes.mul_(each > 0))
         coefficients.sub_(magnitudes.mul_(each))
+
+    def extract_levels(self, coefficients: Tensor, levels: Tensor, sizes: Tensor, codes: Tensor, slot: int = 0) -> None:
+        """Round all coefficients of each of n tiles to levels, and subtract what these stand for in place.
+
+        A level is `vote_step` standard deviations of the tile; they end at `vote_levels`. Written are: levels, int8 in
+        the shape of the coefficients; the value of one and its code of each tile, [n]. A tile whose coefficients are
+        too small for any code has levels and value 0.
+        """
+        rounded, _ = self.buffers(coefficients.shape, slot)
+        deviation = torch.square(coefficients, out=rounded).flatten(1).mean(1).sqrt_()
+        found, values = coded(deviation.mul_(self._spec.vote_step))
+        codes.copy_(found)
+        each = values.view(-1, *[1] * (coefficients.dim() - 1))
+        most, tiny = self._spec.vote_levels, torch.finfo(torch.float32).tiny
+        torch.div(coefficients, each.clamp(min=tiny), out=rounded).round_().clamp_(-most, most).mul_(each > 0)
+        sizes.copy_(torch.where(rounded.flatten(1).any(1), values, 0.0))
+        levels.copy_(rounded)
+        coefficients.sub_(rounded.mul_(each))
 
     def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
         """Select the largest magnitudes: at most k in each row of [n, c], never zeros. Returns int64, flat,

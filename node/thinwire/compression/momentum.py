@@ -124,10 +124,11 @@ class Momentum:
                 self._accumulate(of_batch, added, slot)
             part = self._tiles_of(of_batch.batch)
             own = signs[of_batch.first : of_batch.first + of_batch.values.numel()].view(of_batch.values.shape)
-            self.compressor.extract_whole(of_batch.values, own, sizes[part], codes[part], slot)
+            take_out = self.compressor.extract_levels if self._spec.vote_levels else self.compressor.extract_whole
+            take_out(of_batch.values, own, sizes[part], codes[part], slot)
 
         process_batches(extract, self._batches(), device)
-        return WholeSent(signs, sizes, self._extractions, codes[sizes > 0])
+        return WholeSent(signs, sizes, self._extractions, codes[sizes > 0], self._spec.vote_levels)
 
     def _tiles_of(self, batch: Batch) -> slice:
         """The batch's tiles among all tiles."""
@@ -150,6 +151,11 @@ class Momentum:
             return GradientInput(matrices, matrix_gradients, rate, 1 / samples)
         seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
         return GradientInput(matrices, matrix_gradients, rate, 1 / samples, seconds, self._second.weight)
+
+    def amend(self, spec: DemoSpec) -> None:
+        """Extract by other amendable settings from now on."""
+        self._spec = spec
+        self.compressor.amend(spec)
 
     def _begin(self) -> None:
         if self._second is not None:

@@ -60,15 +60,23 @@ class Sent:
 class WholeSent(Sent):
     """All components of some tiles, in a byte each in place of twelve. The other form is made when it is asked for.
 
-    signs: int8 [components], 1 or −1, and 0 in the other tiles. sizes: float32 [tiles], the size of each tile's votes.
+    signs: int8 [components], 1 or −1, and 0 in the other tiles; with levels, integers within ±levels. sizes: float32
+    [tiles], the size of each tile's votes, or of one level.
     """
 
     signs: Tensor
     sizes: Tensor
+    levels: int
 
-    def __init__(self, signs: Tensor, sizes: Tensor, extraction: int, codes: Tensor | None = None) -> None:
-        for name, value in (("signs", signs), ("sizes", sizes), ("extraction", extraction), ("codes", codes)):
-            object.__setattr__(self, name, value)
+    def __init__(
+        self, signs: Tensor, sizes: Tensor, extraction: int, codes: Tensor | None = None, levels: int = 0
+    ) -> None:
+        """levels: the contract's `demo.vote_levels`; not saved to disk, like the codes."""
+        object.__setattr__(self, "signs", signs)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "extraction", extraction)
+        object.__setattr__(self, "codes", codes)
+        object.__setattr__(self, "levels", levels)
 
     @property
     def components(self) -> Tensor:
@@ -85,7 +93,7 @@ class WholeSent(Sent):
 
     def votes(self) -> Votes:
         assert self.codes is not None
-        return WholeVotes(self.signs.cpu().numpy(), self.codes.cpu().numpy())
+        return WholeVotes(self.signs.cpu().numpy(), self.codes.cpu().numpy(), self.levels)
 
     def add_to(self, buffer: Tensor, share: float) -> None:
         for tiles, components, size in self._parts():

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from thinwire_node.training.cards import CardLocks, cuda_cards
-from thinwire_proto.contract import DemoSpec
+from thinwire_proto.contract import DemoSpec, RuleSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import run_selftest
 
@@ -62,14 +62,16 @@ def _try_device(name: str) -> tuple[torch.device | None, str]:
         return None, str(error).splitlines()[0]
 
 
-def choose_apply_device(demo: DemoSpec, compute: torch.device) -> tuple[torch.device, str]:
+def choose_apply_device(
+    demo: DemoSpec, compute: torch.device, rule: RuleSpec | None = None
+) -> tuple[torch.device, str]:
     """Choose the device that applies updates: the compute device if it passes the exactness test, else the CPU.
 
     Returns the device and the reason. Raises ConfigError if the CPU fails the test as well."""
     cpu = torch.device("cpu")
     for device in dict.fromkeys((compute, cpu)):
         try:
-            test = run_selftest(demo, device)
+            test = run_selftest(demo, device, rule)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             detail = f"the self-test cannot run there: {str(error).splitlines()[0]}"
         else:

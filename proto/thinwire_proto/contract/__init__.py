@@ -20,6 +20,7 @@ from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.rules.local_adamw import LocalAdamWSpec
 from thinwire_proto.contract.rules.local_muon import LocalMuonSpec
 from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
+from thinwire_proto.contract.rules.merged_muon import MergedMuonSpec
 from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import (
@@ -57,6 +58,7 @@ __all__ = [
     "LocalMuonSpec",
     "LocalStepsSpec",
     "Magnitude",
+    "MergedMuonSpec",
     "ModelSpec",
     "Parameter",
     "RoundSpec",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
+from math import prod
 from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, PrivateAttr, model_validator
@@ -64,6 +65,16 @@ class Contract(RunSpec):
     def hash(self) -> bytes:
         """The contract's name: SHA-256 of `written`, 32 bytes."""
         return hashlib.sha256(self.written).digest()
+
+    @cached_property
+    def moments(self) -> tuple[Parameter, ...]:
+        """What every replica holds alike beside the parameters: see `RuleSpec.moments`."""
+        return self.rule.moments(self.parameters)
+
+    @property
+    def state_elements(self) -> int:
+        """Numbers of a replica: parameters and moments."""
+        return sum(prod(one.shape) for one in (*self.parameters, *self.moments))
 
     @property
     def first(self) -> Contract:

@@ -35,7 +35,23 @@ class DemoSpec(Section):
         description='with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± '
         "the largest of its tile; 0: 255 levels, and only components that are not 0 travel",
     )
-    beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
+    vote_levels: int = Field(
+        0,
+        ge=0,
+        le=127,
+        description="with update_levels and k = 4096: a contribution has every component, rounded to one of 2n + 1 "
+        "levels, which are vote_step apart; 0: the sign of each component alone",
+    )
+    vote_step: float = Field(
+        1.5,
+        gt=0,
+        le=8,
+        description="with vote_levels: distance of two levels, in standard deviations of the tile's components",
+        json_schema_extra=AMENDABLE,
+    )
+    beta: float = Field(
+        0.99, ge=0, le=1, description="decay of the momentum per step; 1: error feedback, which forgets nothing"
+    )
     magnitude: Magnitude = Field(
         "clipped",
         description="size of a parameter's step. sign: always the learning rate; clipped: less where the merged votes "
@@ -64,9 +80,19 @@ class DemoSpec(Section):
                 "of demo.update_levels and demo.update_topk, one must be 0: an update has all components in a few "
                 "levels, or the strongest in many"
             )
+        if self.vote_levels and not self.sends_whole_tiles:
+            raise ValueError(
+                f"demo.vote_levels needs demo.update_levels above 0 and demo.k = {TILE_EDGE**2}: levels travel of every "
+                "component"
+            )
         return self
 
     @property
     def sends_whole_tiles(self) -> bool:
         """Whether contributions have all components of each tile (`wire.whole_tiles`)."""
         return self.update_levels > 0 and self.k == TILE_EDGE**2
+
+    @property
+    def largest_vote(self) -> int:
+        """The largest magnitude of a vote, before its weight."""
+        return max(1, self.vote_levels)

@@ -3,6 +3,8 @@
 Each vote counts with its node's weight, so V = Σ w·s is a sum of integers, the same in any order and through any tree.
 Only the coordinator merges: nodes and replay apply the update as it is, whatever rule made it.
 
+With `demo.vote_levels`, s is an integer within ± that many levels, and a code stands for one of them.
+
 With magnitudes, the problem: one node can shout. If each vote also counted with the size that its node sent, a vote of
 the largest code would weigh 2³² times one of the smallest. So the votes of a tile have one size: the median of those
 that nodes sent for it. If nodes with less than half of the round's weight have votes in a tile, their median may be
@@ -37,14 +39,14 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
     if demo.magnitude != "tile":
         return Merger(layout.components, selection)
     assert isinstance(run.rule, VotingRuleSpec)
-    return SizedMerger(layout, run.rule.outer_rate, selection, demo.update_levels)
+    return SizedMerger(layout, run.rule.update_factor, selection, demo.update_levels, demo.largest_vote)
 
 
 class SizedMerger:
     """Merges votes with magnitudes: adds up the signs, and gives the votes of a tile the median of the codes sent for
     it.
 
-    The update is the mean over the round's total weight, times `outer_rate`. A node without votes in a tile counts as a
+    The update is the mean over the round's total weight, times `factor`. A node without votes in a tile counts as a
     vote for no change there.
 
     The median is the lower one, by weight, over the nodes that have votes in the tile. Where they have less than half
@@ -52,17 +54,22 @@ class SizedMerger:
     So while nodes with less than a quarter of the weight shout, no size is larger than one that another node sent.
 
     selection: chooses which merged signs the update contains; without it, it contains all. levels: the contract's
-    `demo.update_levels`. Uses 512 bytes of memory a tile, beside what the signs take.
+    `demo.update_levels`. largest_vote: `DemoSpec.largest_vote`. Uses 512 bytes of memory a tile, beside what the signs take.
     """
 
     def __init__(
-        self, layout: TileLayout, outer_rate: float, selection: TopkSelection | None = None, levels: int = 0
+        self,
+        layout: TileLayout,
+        factor: float,
+        selection: TopkSelection | None = None,
+        levels: int = 0,
+        largest_vote: int = 1,
     ) -> None:
         self._layout = layout
-        self._outer_rate = outer_rate
+        self._factor = factor
         self._selection = selection
         self._levels = levels
-        self._signs = Merger(layout.components)
+        self._signs = Merger(layout.components, largest_vote=largest_vote)
         self._weight = 0
         self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
         self._sizes = np.zeros(layout.tiles, np.int64)
@@ -116,7 +123,7 @@ class SizedMerger:
         """The scale S of each tile of one kind, numbered from `first_tile`. largest: M of each. most: what the decode
         has in its place."""
         tile_gain = gain(is_matrix=first_tile < self._layout.matrix_tiles)
-        unit = self._outer_rate * UNIT / (most * max(self._weight, 1))
+        unit = self._factor * UNIT / (most * max(self._weight, 1))
         return (unit * largest / tile_gain).astype(np.float64)
 
     def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:

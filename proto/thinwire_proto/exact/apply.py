@@ -59,12 +59,27 @@ def apply_votes(
     def subtract(batch: Batch, change: Tensor) -> None:
         for part in batch.parts:
             theta = part.band(tensors[part.tensor.name])
-            _decay(theta, decay)
+            shrink(theta, decay)
             for theta_piece, change_piece in part.pieces(theta, change):
                 theta_piece.sub_(change_piece)
             flush_subnormals(theta)
 
     decode_changes(subtract, merged, layout, demo, learning_rate=learning_rate, step=step, device=device)
+
+
+def decode_gradients(
+    merged: Merged | Levels, layout: TileLayout, demo: DemoSpec, *, step: int, device: torch.device
+) -> dict[str, Tensor]:
+    """The tensors that merged votes with magnitudes stand for, float32 by the layout's names, in its shapes."""
+    found = {tensor.name: torch.empty(tensor.shape, device=device) for tensor in layout.tensors}
+
+    def copy(batch: Batch, change: Tensor) -> None:
+        for part in batch.parts:
+            for of_tensor, of_tiles in part.pieces(part.band(found[part.tensor.name]), change):
+                of_tensor.copy_(of_tiles)
+
+    decode_changes(copy, merged, layout, demo, learning_rate=0.0, step=step, device=device)
+    return found
 
 
 def decode_changes(
@@ -177,7 +192,8 @@ def _scale_of_tiles(merged: Merged, layout: TileLayout, device: torch.device) ->
     return torch.from_numpy(scales).to(device)
 
 
-def _decay(theta: Tensor, decay: float) -> None:
+def shrink(theta: Tensor, decay: float) -> None:
+    """θ ← θ·c, in place."""
     if decay != 1.0:
         theta.mul_(decay)
         flush_subnormals(theta)

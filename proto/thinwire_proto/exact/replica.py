@@ -14,11 +14,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import Contract, MergedMuonSpec, Parameter
 from thinwire_proto.errors import OtherContract, ReplicaError
-from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.apply import apply_votes, decode_gradients, flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.frozen import FrozenTensors
+from thinwire_proto.exact.merged_step import take_merged_step
 from thinwire_proto.exact.tensor_files import read_about, read_pieces, read_tensors, save_tensors
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
@@ -47,18 +48,28 @@ class FrozenReplica:
 
 
 class Replica:
-    """The parameters θ_step. Machines that applied the same updates to the same first state hold the same bits.
+    """The parameters θ_step, and the moments that the contract's rule keeps beside them. Machines that applied the same
+    updates to the same first state hold the same bits.
 
-    tensors: float32, by name, on one device; changed in place. Subnormal values become zero. head: hash of the row of
-    step − 1, or the genesis hash. is_checked: the tensors were a replica's already, so nobody looks at them. Raises
-    ReplicaError if a tensor is missing or has the wrong type or shape.
+    tensors: float32, by name, on one device; changed in place. Subnormal values become zero. Without moments among
+    them, these are 0, at step 0 only. head: hash of the row of step − 1, or the genesis hash. is_checked: the tensors
+    were a replica's already, so nobody looks at them. Raises ReplicaError if a tensor is missing or has the wrong type
+    or shape.
     """
+
+    tensors: dict[str, Tensor]
+    """The parameters alone, in the manifest's order."""
+    moments: dict[str, Tensor]
 
     def __init__(
         self, contract: Contract, tensors: Mapping[str, Tensor], step: int, head: bytes, *, is_checked: bool = False
     ) -> None:
         self.contract = contract
-        self.tensors = dict(tensors) if is_checked else _checked(tensors, self.layout)
+        if step == 0 and not any(one.name in tensors for one in contract.moments):
+            tensors = {**tensors, **_zeros(contract.moments, next(iter(tensors.values()), torch.zeros(0)).device)}
+        found = tensors if is_checked else _checked(tensors, (*contract.parameters, *contract.moments))
+        self.tensors = {one.name: found[one.name] for one in contract.parameters}
+        self.moments = {one.name: found[one.name] for one in contract.moments}
         self.step = step
         self.head = head
         self._frozen: weakref.WeakSet[FrozenTensors] = weakref.WeakSet()
@@ -68,43 +79,47 @@ class Replica:
         return layout_of(self.contract.parameters)
 
     @property
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and moments."""
+        return self.tensors | self.moments
+
+    @property
     def device(self) -> torch.device:
         return next(iter(self.tensors.values())).device
 
     def fingerprint(self, nonce: int) -> int:
         """See `thinwire_proto.exact.fingerprint`."""
-        return fingerprint(self.tensors.values(), nonce)
+        return fingerprint(self.state.values(), nonce)
 
     def state_hash(self) -> bytes:
-        """SHA-256 of the parameters' little-endian bytes in the manifest's order."""
-        return hash_of(self.tensors.values())
+        """SHA-256 of the parameters' little-endian bytes in the manifest's order, and then of the moments'."""
+        return hash_of(self.state.values())
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
-        """Apply an update; see `apply_votes`. If it is for another step, raises ReplicaError and changes nothing."""
+        """Apply an update; see `apply_votes` and `take_merged_step`. If it is for another step, raises ReplicaError and
+        changes nothing."""
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
         for frozen in self.frozen:
             frozen.separate()
-        apply_votes(
-            self.tensors,
-            update.merged,
-            self.layout,
-            self.contract.demo,
-            learning_rate=update.learning_rate,
-            decay=update.decay,
-            step=self.step,
-        )
+        rule, demo, merged, step = self.contract.rule, self.contract.demo, update.merged, self.step
+        rate, decay = update.learning_rate, update.decay
+        if isinstance(rule, MergedMuonSpec):
+            gradients = decode_gradients(merged, self.layout, demo, step=step, device=self.device)
+            take_merged_step(self.tensors, self.moments, gradients, rule, learning_rate=rate, decay=decay, step=step)
+        else:
+            apply_votes(self.tensors, merged, self.layout, demo, learning_rate=rate, decay=decay, step=step)
         self.step += 1
         self.head = head
 
     def clone(self, device: torch.device | str = "cpu") -> Replica:
-        tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.tensors.items()}
+        tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.state.items()}
         return Replica(self.contract, tensors, self.step, self.head, is_checked=True)
 
     def freeze(self) -> FrozenReplica:
         """The replica at this step, on the CPU, without a copy in memory. To be called by the thread that applies."""
-        tensors = FrozenTensors(self.tensors)
+        tensors = FrozenTensors(self.state)
         self._frozen.add(tensors)
         return FrozenReplica(self.contract, self.step, self.head, tensors)
 
@@ -122,7 +137,7 @@ class Replica:
 
     def save(self, path: Path) -> None:
         """Write a snapshot (safetensors) to `path`. The caller syncs and renames the file. Raises OSError."""
-        save_tensors(self.tensors, path, about_snapshot(self, self.state_hash().hex()))
+        save_tensors(self.state, path, about_snapshot(self, self.state_hash().hex()))
 
 
 def hash_of(tensors: Iterable[Tensor]) -> bytes:
@@ -134,10 +149,14 @@ def hash_of(tensors: Iterable[Tensor]) -> bytes:
     return digest.digest()
 
 
-def _checked(tensors: Mapping[str, Tensor], layout: TileLayout) -> dict[str, Tensor]:
-    """The tensors in the manifest's order, contiguous and without subnormal values. Raises ReplicaError."""
+def _zeros(parameters: Iterable[Parameter], device: torch.device) -> dict[str, Tensor]:
+    return {one.name: torch.zeros(one.shape, device=device) for one in parameters}
+
+
+def _checked(tensors: Mapping[str, Tensor], parameters: Iterable[Parameter]) -> dict[str, Tensor]:
+    """The tensors in the parameters' order, contiguous and without subnormal values. Raises ReplicaError."""
     found: dict[str, Tensor] = {}
-    for expected in layout.tensors:
+    for expected in parameters:
         name, tensor = expected.name, tensors.get(expected.name)
         if tensor is None or tuple(tensor.shape) != expected.shape or tensor.dtype != torch.float32:
             raise ReplicaError(f"parameter {name} is missing or is not float32 of shape {expected.shape}")
@@ -167,7 +186,7 @@ def check_snapshot(contract: Contract, path: Path) -> bytes:
     """Read a snapshot piece by piece, and return its head. Raises what `load_replica` does."""
     with _reading(path):
         _, head, state = _about(contract, path)
-        shapes = {tensor.name: tensor.shape for tensor in layout_of(contract.parameters).tensors}
+        shapes = {one.name: one.shape for one in (*contract.parameters, *contract.moments)}
         if hash_of(read_pieces(path, shapes)).hex() != state:
             raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return head

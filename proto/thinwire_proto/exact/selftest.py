@@ -12,11 +12,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, CorpusSpec, DemoSpec, Parameter
+from thinwire_proto.contract import (
+    WEIGHT_SUM_MAX,
+    Contract,
+    CorpusSpec,
+    DemoSpec,
+    MergedMuonSpec,
+    Parameter,
+    RuleSpec,
+)
 from thinwire_proto.exact.apply import SMALLEST_NORMAL
 from thinwire_proto.exact.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.magnitudes import rounded
+from thinwire_proto.exact.merged_reference import merged_steps_differ
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.transform import dct_table, inverse
@@ -114,9 +123,11 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
     return change
 
 
-def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
+def run_selftest(demo: DemoSpec, device: torch.device | str, rule: RuleSpec | None = None) -> SelfTest:
     """Step a small replica on `device` through extreme tiles, with votes, with magnitudes, and with these in levels;
-    compare each bit."""
+    and take steps of the rule, if it is one that replicas take. Compare each bit."""
+    if isinstance(rule, MergedMuonSpec):
+        demo = DemoSpec(magnitude=demo.magnitude)
     matrix = extreme_tiles()  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
     tiles = len(matrix)
@@ -147,6 +158,8 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
         for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
             x = reference_integers(tiles_of_kind).astype(np.float32)
             different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
+    if isinstance(rule, MergedMuonSpec):
+        different += merged_steps_differ(rule, device)
     control = _control_differs(matrix, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
     if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):

@@ -58,14 +58,18 @@ class WholeVotes(Votes):
     """The votes of a node that votes on each component of the tiles that it votes on. They take a byte of memory a
     component in place of nine; the other form of them is made when it is asked for.
 
-    signs: int8 [components], 1 or −1, and 0 in tiles without votes. codes: as in `Votes`.
+    signs: int8 [components], 1 or −1, and 0 in tiles without votes; with `levels` above 1, integers within ±levels.
+    codes: as in `Votes`.
     """
 
     signs: npt.NDArray[np.int8]
+    levels: int
 
-    def __init__(self, signs: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, signs: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8], levels: int = 0) -> None:
+        """levels: the contract's `demo.vote_levels`."""
         object.__setattr__(self, "signs", signs)
         object.__setattr__(self, "codes", codes)
+        object.__setattr__(self, "levels", levels)
 
     @property
     def components(self) -> Components:
@@ -85,6 +89,9 @@ class WholeVotes(Votes):
 
     def tiles(self, layout: TileLayout) -> npt.NDArray[np.int64]:
         split = layout.matrix_components
+        if self.levels:
+            kinds = self.signs[:split].reshape(-1, MATRIX_COMPONENTS), self.signs[split:].reshape(-1, VECTOR_COMPONENTS)
+            return np.flatnonzero(np.concatenate([kind.any(axis=1) for kind in kinds]))
         first = self.signs[:split:MATRIX_COMPONENTS], self.signs[split::VECTOR_COMPONENTS]  # all others are like it
         return np.flatnonzero(np.concatenate(first))
 
@@ -147,17 +154,19 @@ class Merger:
     """Adds up the signs of a round's votes as they arrive; uses two bytes of memory a component.
 
     selection: chooses which merged components the update contains. Without it (no update_topk) it contains all.
+    largest_vote: `DemoSpec.largest_vote`.
     """
 
-    def __init__(self, components: int, selection: Selection | None = None) -> None:
+    def __init__(self, components: int, selection: Selection | None = None, largest_vote: int = 1) -> None:
         self._sum = np.zeros(components, np.int16)
         self._weight = 0
+        self._weight_max = WEIGHT_SUM_MAX // largest_vote
         self._selection = selection
 
     def add(self, votes: Votes, weight: int) -> None:
-        """Add `votes` with `weight` (1 or more). Raises ValueError before Σw can overflow the int16."""
-        if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
-            raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
+        """Add `votes` with `weight` (1 or more). Raises ValueError before a sum can overflow the int16."""
+        if weight < 1 or self._weight + weight > self._weight_max:
+            raise ValueError(f"weights must be 1 or more and add up to at most {self._weight_max}")
         self._weight += weight
         with one_torch_thread():
             self._add(votes, weight)

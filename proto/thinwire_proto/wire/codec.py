@@ -1,7 +1,7 @@
 """The payload codec: votes and updates to bytes and back.
 
 A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
-of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
+or levels of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
 choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses them.
 With `demo.update_levels` an update contains the level of each component (`levels_form`).
 
@@ -29,7 +29,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Votes, WholeVotes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
-from thinwire_proto.wire.levels_form import digits_of_a_byte, pack_levels, unpack_levels
+from thinwire_proto.wire.levels_form import digits_of_a_byte, pack_levels
 from thinwire_proto.wire.packing import (
     check_types,
     compress,
@@ -45,7 +45,15 @@ from thinwire_proto.wire.packing import (
     unpack_bits,
     unpack_signs,
 )
-from thinwire_proto.wire.whole_tiles import WHOLE, components_in, decode_whole, encode_whole, spread, take, tiles_in
+from thinwire_proto.wire.whole_tiles import (
+    LEVELS,
+    WHOLE,
+    decode_levels,
+    decode_whole,
+    encode_whole,
+    take,
+    tiles_in,
+)
 
 VERSION = 2
 ENVELOPE_BYTES_MAX = 128
@@ -54,10 +62,16 @@ WIDTHS = (1, 2, 4, 8)
 """Possible bit widths for the size of a merged vote. The remainders of larger sizes follow separately."""
 
 
-def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False) -> int:
-    """Upper bound on the size of any contribution of the contract. whole: `DemoSpec.sends_whole_tiles`."""
+def contribution_bytes_max(
+    layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False, levels: int = 0
+) -> int:
+    """Upper bound on the size of any contribution of the contract. whole: `DemoSpec.sends_whole_tiles`. levels:
+    `demo.vote_levels`."""
     selected = layout.selected_max(k)
     codes = compressed_max(layout.tiles) if magnitude == "tile" else 0
+    if levels:
+        digits = compressed_max(layout.components // digits_of_a_byte(levels) + 1)
+        return layout.tiles // 8 + 1 + digits + codes + ENVELOPE_BYTES_MAX
     if whole:
         return layout.tiles // 8 + layout.components // 8 + 2 + codes + ENVELOPE_BYTES_MAX
     return component_codec.encoded_max(selected, layout) + selected // 8 + 1 + codes + ENVELOPE_BYTES_MAX
@@ -76,20 +90,21 @@ def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign", levels: 
 
 def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
     if isinstance(votes, WholeVotes):
-        fields = [VERSION, *encode_whole(votes.signs, tiles_in(votes.signs, layout), layout)]
+        fields = [VERSION, *encode_whole(votes.signs, tiles_in(votes.signs, layout), layout, votes.levels)]
     else:
         fields = [VERSION, *encode_components(votes.components, layout), pack_signs(votes.positive)]
     return pack_array(fields if votes.codes is None else [*fields, compress(votes.codes.tobytes())])
 
 
 def decode_votes(
-    data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False
+    data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign", *, whole: bool = False, levels: int = 0
 ) -> Votes:
     """Decode votes with at most k components a tile, and with magnitudes one code a tile that has votes.
 
-    whole: whether they must be on whole tiles: `DemoSpec.sends_whole_tiles`. Raises PayloadError.
+    whole: whether they must be on whole tiles: `DemoSpec.sends_whole_tiles`. levels: `demo.vote_levels`. Raises
+    PayloadError.
     """
-    size_max = contribution_bytes_max(layout, k, magnitude, whole=whole)
+    size_max = contribution_bytes_max(layout, k, magnitude, whole=whole, levels=levels)
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
     types = (*component_codec.FIELD_TYPES, bytes) + ((bytes,) if magnitude == "tile" else ())
@@ -97,10 +112,12 @@ def decode_votes(
     check_types(fields, types, _described("contribution", magnitude))
     form, count, head, body, signs, *more = fields
     if whole:
-        if form != WHOLE or not more:
-            raise PayloadError(f"the votes of this contract are on whole tiles, form {WHOLE}; these have form {form}")
-        all_signs, voted = decode_whole(count, head, body, signs, layout)
-        return WholeVotes(all_signs, decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles"))
+        wanted = LEVELS if levels else WHOLE
+        if form != wanted or not more:
+            raise PayloadError(f"the votes of this contract are on whole tiles, form {wanted}; these have form {form}")
+        all_signs, voted = decode_whole(count, head, body, signs, layout, levels)
+        codes = decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles")
+        return WholeVotes(all_signs, codes, levels)
     components, tile_counts = decode_components(form, count, head, body, layout, k, layout.selected_max(k))
     tiles = int(np.count_nonzero(tile_counts))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
@@ -152,9 +169,7 @@ def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) 
 def _decode_levels(fields: list[Any], layout: TileLayout, levels: int) -> Levels:
     check_types(fields, (bytes, bytes, bytes), f"update of version {VERSION} with demo.update_levels = {levels}")
     stepped = unpack_signs(fields[0], layout.tiles)
-    values = spread(unpack_levels(fields[1], components_in(stepped, layout), levels), stepped, layout)
-    if not np.array_equal(tiles_in(values, layout), stepped):
-        raise PayloadError("a tile steps and has no values")
+    values = decode_levels(fields[1], stepped, layout, levels)
     scales = np.zeros(layout.tiles, np.float32)
     scales[stepped] = _decode_scales(fields[2], int(np.count_nonzero(stepped)))
     return Levels(levels, values, scales)

@@ -1,8 +1,8 @@
 """Values on each component of some tiles: takes them out of the tile space for the wire, and puts them back.
 
-So travels a contribution with votes on each component of its tiles, as a mask of the tiles and a sign for each
-component. It is the only form of contracts whose nodes send everything (`DemoSpec.sends_whole_tiles`), and follows
-those of `component_codec`. An update in levels (`levels_form`) travels in the same way.
+So travels a contribution with votes on each component of its tiles, as a mask of the tiles and a sign or a level
+(`levels_form`) for each component. They are the only forms of contracts whose nodes send everything
+(`DemoSpec.sends_whole_tiles`), and follow those of `component_codec`. An update in levels travels in the same way.
 """
 
 from __future__ import annotations
@@ -12,29 +12,46 @@ import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.wire.levels_form import pack_levels, unpack_levels
 from thinwire_proto.wire.packing import Values, pack_signs, unpack_signs
 
-WHOLE = 2
-"""The form that follows `component_codec.GAPS` and `RANKS`."""
+WHOLE, LEVELS = 2, 3
+"""The forms that follow `component_codec.GAPS` and `RANKS`."""
 Tiles = npt.NDArray[np.bool_]
 """Mask of tiles, bool [tiles]."""
 
 
-def encode_whole(signs: Values, tiles: Tiles, layout: TileLayout) -> list[int | bytes]:
-    """Form, number of votes, tiles with votes, nothing, and signs. signs: int8 [components], never 0 in these tiles."""
+def encode_whole(signs: Values, tiles: Tiles, layout: TileLayout, levels: int = 0) -> list[int | bytes]:
+    """Form, number of votes, tiles with votes, nothing, and signs or levels.
+
+    signs: int8 [components]; without levels never 0 in these tiles, else within ±levels.
+    """
     taken = take(signs, tiles, layout)
-    return [WHOLE, len(taken), pack_signs(tiles), b"", pack_signs(taken > 0)]
+    packed = pack_levels(taken, levels) if levels else pack_signs(taken > 0)
+    return [LEVELS if levels else WHOLE, len(taken), pack_signs(tiles), b"", packed]
 
 
-def decode_whole(count: int, head: bytes, body: bytes, signs: bytes, layout: TileLayout) -> tuple[Values, Tiles]:
+def decode_whole(
+    count: int, head: bytes, body: bytes, signs: bytes, layout: TileLayout, levels: int = 0
+) -> tuple[Values, Tiles]:
     """The inverse of `encode_whole`. Raises PayloadError."""
     tiles = unpack_signs(head, layout.tiles)
     if count != components_in(tiles, layout) or body:
         raise PayloadError(f"the tiles hold {components_in(tiles, layout)} votes; the payload announces {count}")
+    if levels:
+        return decode_levels(signs, tiles, layout, levels), tiles
     taken = unpack_signs(signs, count).view(np.int8)
     taken *= 2
     taken -= 1
     return spread(taken, tiles, layout), tiles
+
+
+def decode_levels(digits: bytes, tiles: Tiles, layout: TileLayout, levels: int) -> Values:
+    """The values of these tiles, int8 [components], from the digits of all their components. Raises PayloadError."""
+    values = spread(unpack_levels(digits, components_in(tiles, layout), levels), tiles, layout)
+    if not np.array_equal(tiles_in(values, layout), tiles):
+        raise PayloadError("a tile is announced and has no values")
+    return values
 
 
 def tiles_in(values: Values, layout: TileLayout) -> Tiles:

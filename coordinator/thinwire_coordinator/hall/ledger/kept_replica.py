@@ -20,7 +20,6 @@ from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_proto.exact.mapped import MappedTensors
 from thinwire_proto.exact.replica import STATE_LATER, FrozenReplica, Replica, hash_of
 from thinwire_proto.exact.tensor_files import HEAD_BYTES
-from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 
 _NUMBERS = itertools.count()
@@ -35,9 +34,7 @@ class KeptReplica(Replica):
         self._mapped = MappedTensors(path)
         self._path = path
         self._remove = weakref.finalize(self, _remove, path)
-        names = [tensor.name for tensor in layout_of(frozen.contract.parameters).tensors]
-        tensors = {name: self._mapped.tensors[name] for name in names}
-        super().__init__(frozen.contract, tensors, frozen.step, frozen.head, is_checked=True)
+        super().__init__(frozen.contract, self._mapped.tensors, frozen.step, frozen.head, is_checked=True)
 
     def apply(self, update: Update, head: bytes) -> None:
         raise TypeError("a replica in a file can only be read")
@@ -49,7 +46,7 @@ class KeptReplica(Replica):
         self._mapped.give_back(tensor)
 
     def state_hash(self) -> bytes:
-        return hash_of(self._mapped.one_by_one(self.tensors))
+        return hash_of(self._mapped.one_by_one(self.state))
 
     def become_snapshot(self, path: Path) -> None:
         """Put the state's hash into the file, and rename it durably. Raises OSError."""

@@ -266,7 +266,7 @@ class Link:
         """Fetch the newest snapshot into `folder`, in a file named after its step. If `begun` is still the newest,
         fetch only the missing bytes."""
         step, offset = (begun.step, begun.size) if begun else (0, 0)
-        size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
+        size_max = 4 * contract.state_elements + SNAPSHOT_HEAD_BYTES_MAX
         request = pb.SnapshotRequest(step=step, offset=offset)
         path: Path | None = None
         with contextlib.ExitStack() as opened:

@@ -25,6 +25,8 @@ class Rule(Protocol):
     """A local rule. momentum: the buffer that extractions take components from. rate: the learning rate η."""
 
     momentum: Momentum
+    looks_ahead: bool
+    """Whether `decode_changes` can tell what an update with one's own contribution would change."""
 
     @property
     def sums(self) -> Tensors | None:
@@ -72,12 +74,15 @@ class Rule(Protocol):
 class Compressed:
     """The parts that all rules share: the momentum, `put_back` and `decode_changes`."""
 
+    looks_ahead = True
+
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         self.momentum = Momentum(layout, contract.demo, device)
         self._contract = contract
 
     def amend(self, contract: Contract) -> None:
         self._contract = contract
+        self.momentum.amend(contract.demo)
 
     def put_back(self, sent: Sent) -> None:
         self.momentum.put_back(sent)
@@ -85,7 +90,7 @@ class Compressed:
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         carries_magnitude = self._contract.demo.magnitude == "tile"
         assert isinstance(self._contract.rule, VotingRuleSpec)
-        self.momentum.decode_changes(use, sent, self._contract.rule.outer_rate if carries_magnitude else rate)
+        self.momentum.decode_changes(use, sent, self._contract.rule.update_factor if carries_magnitude else rate)
 
 
 def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:

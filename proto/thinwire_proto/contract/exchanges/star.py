@@ -8,6 +8,7 @@ from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.sections import WEIGHT_SUM_MAX
 from thinwire_proto.contract.trained import Trained
 
 NODE_BYTES_A_PARAMETER = 17
@@ -42,6 +43,11 @@ class StarSpec(ExchangeSpec):
         if rule.STEPS_ALONE:
             raise ValueError(
                 f'rule.kind = "{rule.kind}" needs exchange.kind = "gossip", where each node steps by itself'
+            )
+        if rounds.nodes_max * rounds.weight_max * demo.largest_vote > WEIGHT_SUM_MAX:
+            raise ValueError(
+                f"round.nodes_max · round.weight_max · demo.vote_levels must be at most {WEIGHT_SUM_MAX}, so that merged "
+                f"votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · {demo.largest_vote}"
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:

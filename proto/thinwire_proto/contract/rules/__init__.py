@@ -32,6 +32,10 @@ class RuleSpec(KindSpec):
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 
+    def moments(self, parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+        """What every replica holds alike beside the parameters, float32, 0 at first. Its names are no parameters'."""
+        return ()
+
     @classmethod
     def with_defaults(cls, demo: dict[str, Any]) -> dict[str, Any]:
         """The keys that a run gives in the section `demo`, and this rule's defaults for others."""
@@ -60,6 +64,15 @@ class RuleSpec(KindSpec):
 class VotingRuleSpec(RuleSpec):
     """The base of the rules whose nodes send votes, which the coordinator merges."""
 
+    @property
+    def update_factor(self) -> float:
+        """Factor on the mean of updates that carry magnitudes."""
+        return 1.0
+
+
+class OuterRateSpec(VotingRuleSpec):
+    """The base of the voting rules whose updates are changes of the parameters."""
+
     outer_rate: float = Field(
         1.0,
         ge=1e-3,
@@ -68,7 +81,13 @@ class VotingRuleSpec(RuleSpec):
         json_schema_extra=AMENDABLE,
     )
 
+    @property
+    def update_factor(self) -> float:
+        return self.outer_rate
+
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
+        if demo.beta == 1:
+            raise ValueError(f'demo.beta must be below 1 for rule.kind = "{self.kind}": a momentum decays')
         if demo.magnitude != "tile" and self.outer_rate != 1.0:
             raise ValueError(
                 'rule.outer_rate needs demo.magnitude = "tile", because all others step by schedule.learning_rate; '

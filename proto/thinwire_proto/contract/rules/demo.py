@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from thinwire_proto.contract.rules import RULES, VotingRuleSpec
+from thinwire_proto.contract.rules import RULES, OuterRateSpec
 
 
 @RULES.register
-class DemoRuleSpec(VotingRuleSpec):
+class DemoRuleSpec(OuterRateSpec):
     """Gradients are summed, and their mean is added to the momentum."""
 
     kind: Literal["demo"] = "demo"

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from thinwire_proto.contract.demo import DemoSpec
-from thinwire_proto.contract.rules import VotingRuleSpec
+from thinwire_proto.contract.rules import OuterRateSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import AMENDABLE, unit
 
 
-class LocalStepsSpec(VotingRuleSpec):
+class LocalStepsSpec(OuterRateSpec):
     """A node takes local steps and sends the compressed difference of its parameters.
 
     A difference of parameters has a meaningful size, and the inner optimizer has preconditioned it already. This
@@ -35,6 +35,7 @@ class LocalStepsSpec(VotingRuleSpec):
         return min(allowed, self.micro_batch)
 
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
+        super().check(demo, schedule)
         if demo.magnitude != "tile":
             raise ValueError(
                 f'demo.magnitude must be "tile" for rule.kind = "{self.kind}", whose differences have a size; it is '
