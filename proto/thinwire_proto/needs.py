@@ -27,4 +27,4 @@ def samples_at_once(run: RunSpec, micro_batch: int) -> int:
 def state_disk_bytes(run: RunSpec, trained: Trained) -> int:
     """Disk space for a node's own state: its files while they are replaced, and a snapshot that arrives."""
     files = run.exchange.state_bytes(run.demo, run.round, trained)
-    return 2 * files + SNAPSHOT_BYTES_A_PARAMETER * trained.parameters
+    return 2 * files + (SNAPSHOT_BYTES_A_PARAMETER + run.rule.MOMENT_BYTES_A_PARAMETER) * trained.parameters

@@ -67,7 +67,9 @@ def star_memory(contract: Contract, frozen: int = 0, *, audits: bool = True, act
     if audits:
         held_frozen = FROZEN_BYTES_A_PARAMETER * frozen
         named["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + held_frozen + activations
-    return OwnMemory(min(_payload_bytes(contract, layout), PART_BYTES_MAX), sums_bytes(contract), named)
+    of_steps = contract.rule.MOMENT_BYTES_A_PARAMETER + contract.rule.STEP_BYTES_A_PARAMETER
+    model = sums_bytes(contract) + of_steps * layout.parameters
+    return OwnMemory(min(_payload_bytes(contract, layout), PART_BYTES_MAX), model, named)
 
 
 def audit_activation_bytes(contract: Contract) -> int:

@@ -31,6 +31,8 @@ from thinwire_proto.muon import ADAMW_STEP
 
 EPSILON = 2.0**-60
 """Added to √v̂. Gradients are at least 3.7e-9, the smallest size of votes, or 0."""
+SMALL = 1 << 20
+"""Numbers of a tensor that one thread takes by itself. Bounds the memory of a step; does not change the result."""
 
 
 @torch.no_grad()
@@ -50,35 +52,40 @@ def take_merged_step(
     numbers that are equal on all replicas. Raises RuntimeError or TypeError on a device without float64.
     """
 
-    def take(name: str, _slot: int) -> None:
+    def take(name: str, _slot: int = 0) -> None:
         theta, gradient, momentum = tensors[name], gradients[name], moments[MOMENTUM + name]
         momentum.mul_(to_float32(rule.momentum)).add_(gradient)
         flush_subnormals(momentum)
+        shrink(theta, decay)
         if rule.takes(Parameter(name=name, shape=tuple(theta.shape))):
             ahead = torch.mul(momentum, to_float32(rule.momentum)).add_(gradient)
             size = learning_rate * (ADAMW_STEP * math.sqrt(max(theta.shape)))
-            change = orthogonal_exact(ahead).mul_(size)
+            theta.sub_(orthogonal_exact(ahead).mul_(size).to(torch.float32))
         else:
             factor = learning_rate * rule.adamw_rate * _unbiased(rule.momentum, step + 1)
-            change = _by_rows(momentum, moments[SECOND + name], gradient, factor)
-        shrink(theta, decay)
-        theta.sub_(change.to(torch.float32).view(theta.shape))
+            _step_rows(theta, gradient, momentum, moments[SECOND + name], factor)
         flush_subnormals(theta)
 
-    largest_first = sorted(tensors, key=lambda name: -tensors[name].numel())
-    process_batches(take, largest_first, next(iter(tensors.values())).device)
+    large, small = ([name for name in tensors if (tensors[name].numel() > SMALL) == is_large] for is_large in (1, 0))
+    for name in large:  # all threads share one matrix, which several times in float64 takes enough memory
+        take(name)
+    process_batches(take, small, next(iter(tensors.values())).device)
 
 
-def _by_rows(momentum: Tensor, second: Tensor, gradient: Tensor, factor: float) -> Tensor:
-    """Add a gradient to the second moment of each row, and return factor·m/√v, float64 [rows, columns]."""
+def _step_rows(theta: Tensor, gradient: Tensor, momentum: Tensor, second: Tensor, factor: float) -> None:
+    """Add a gradient to the second moment of each row, then θ ← θ − factor·m/√v."""
     rows, beta = len(second), ADAM_BETAS[1]
-    squares = mean_squares(gradient.to(torch.float64).view(rows, -1)).mul_(1 - beta).to(torch.float32)
-    flush_subnormals(squares)
-    second.mul_(to_float32(beta)).add_(squares)
-    flush_subnormals(second)
-    root = second.to(torch.float64).sqrt_().to(torch.float32).to(torch.float64)
-    each = root.add_(EPSILON).reciprocal_().mul_(factor)
-    return momentum.to(torch.float64).view(rows, -1).mul_(each[:, None])
+    at_once = max(1, SMALL * rows // theta.numel())
+    for start in range(0, rows, at_once):
+        part = slice(start, start + at_once)
+        wide, mean = (of.view(rows, -1)[part].to(torch.float64) for of in (gradient, momentum))
+        squares = mean_squares(wide).mul_(1 - beta).to(torch.float32)
+        flush_subnormals(squares)
+        of_rows = second[part].mul_(to_float32(beta)).add_(squares)
+        flush_subnormals(of_rows)
+        root = of_rows.to(torch.float64).sqrt_().to(torch.float32).to(torch.float64)
+        each = root.add_(EPSILON).reciprocal_().mul_(factor)
+        theta.view(rows, -1)[part].sub_(mean.mul_(each[:, None]).to(torch.float32))
 
 
 def _unbiased(mu: float, steps: int) -> float:

@@ -29,6 +29,10 @@ class RuleSpec(KindSpec):
     """Whether a node steps by itself with it, and sends no gradients."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
+    MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
+    """Of `moments`, in memory and in a snapshot."""
+    STEP_BYTES_A_PARAMETER: ClassVar[int] = 0
+    """Memory while a replica takes a step, beside what an update takes."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 

@@ -37,6 +37,11 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
         "update_levels": 7,
         "beta": 1.0,
     }
+    MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 4
+    STEP_BYTES_A_PARAMETER: ClassVar[int] = 8
+    """The merged gradient, and the largest matrix several times in float64."""
+    MORE_BYTES_A_PARAMETER: ClassVar[int] = MOMENT_BYTES_A_PARAMETER + STEP_BYTES_A_PARAMETER - 4
+    """A node has no second moment of its own."""
     RATE_OVER_DEMO: ClassVar[float] = 7.5
     """0.015 over 0.002 with 0.9M parameters, at 20 tokens a parameter (docs/convergence/card.md)."""
 

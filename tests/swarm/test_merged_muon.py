@@ -1,0 +1,42 @@
+"""Tests real nodes whose replicas take steps of Muon on merged gradients, through kills, with bitwise equal replicas."""
+
+from __future__ import annotations
+
+import signal
+
+from safetensors import safe_open
+
+from support.real import RealSwarm, ended, run_text, until
+
+MERGED = """
+base_age_max = 1
+[rule]
+kind = "merged_muon"
+"""
+
+
+def test_replicas_with_moments_stay_equal_through_kills(swarm: RealSwarm) -> None:
+    """A node that is killed goes on from its own disk, one that lost its disk from a snapshot, and the coordinator by
+    replay."""
+    text = run_text(100_000, samples=16, length_ms=2_000, rounds=MERGED).replace("0.002", "0.01")
+    coordinator = swarm.coordinator(text, "--evaluate-every", "2")
+    one, two = swarm.node("one"), swarm.node("two")
+    until(lambda: swarm.status().step >= 6, "steps are sealed", one, two, coordinator)
+    one.tell(signal.SIGKILL)
+    ended(one)
+    until(lambda: swarm.status().step >= 9, "the other goes on", two, coordinator)
+    coordinator.tell(signal.SIGKILL)
+    ended(coordinator)
+    coordinator, one, three = swarm.coordinator(), swarm.node("one"), swarm.node("three")
+    for name in ("one", "three"):
+        until(lambda name=name: swarm.counted(name) >= 4, f"{name} is counted", one, two, three, coordinator)
+    for node in (one, two, three):
+        node.tell(signal.SIGTERM)
+    assert [ended(node) for node in (one, two, three)] == [0, 0, 0]
+
+    status = swarm.status(fingerprint=True)
+    assert status.fingerprints_different == 0
+    assert status.loss_newest < status.loss_first - 0.3
+    assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+    with safe_open(swarm.folder / "one" / "replica.safetensors", framework="pt") as file:
+        assert any(file.get_tensor(name).any() for name in file.keys() if name.startswith("momentum:"))
