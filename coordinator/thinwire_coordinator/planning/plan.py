@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def first_download_bytes(self) -> float:
-        return 4.0 * self.model.trained + self._frozen_bytes
+        return self._snapshot_bytes + self._frozen_bytes
 
     @property
     def node_memory_bytes(self) -> float:
@@ -113,8 +113,12 @@ class Plan:
 
     @property
     def coordinator_disk_bytes(self) -> float:
-        kept = 4.0 * self.model.trained * self.step.snapshots
+        kept = self._snapshot_bytes * self.step.snapshots
         return kept + self.step.disk_bytes * self.run.schedule.steps + self.data.bytes
+
+    @property
+    def _snapshot_bytes(self) -> float:
+        return (4.0 + self.run.rule.MOMENT_BYTES_A_PARAMETER) * self.model.trained
 
     @property
     def _frozen_bytes(self) -> float:

@@ -9,10 +9,10 @@ from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MANY_NODES, MORE_PASSES_MAX, check_muon, known_batch, suits_muon
 from thinwire_coordinator.planning.star.traffic import transfer_s
-from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, RuleSpec, RunSpec
+from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec, RunSpec
 from thinwire_proto.contract.round import LEASE_ROUNDS
 
-DEMO, LOCAL_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind
+DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
 BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
 """Settings of [demo], from the most bytes to the fewest."""
 NARROW_PADDING_MIN = 0.5
@@ -26,6 +26,12 @@ STRETCH_MAX = 2.0
 ROOM_FOR_STEPS = 1.25
 """A round is so many times as long as its local steps take. A node makes its micro-batches smaller where they take more
 than a quarter of a round."""
+STEP_PART = 0.25
+"""The part of a round that the step of `merged_muon` may take, on a node and on the coordinator."""
+COORDINATOR_FLOPS_S = 26e9
+"""In float64: half of what two cores train with (`facts.MACHINES`)."""
+CARD_FLOPS_S, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
+"""What trains faster than this is taken for a card. Cards for games compute 1/40 as fast in float64 as they train."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""
@@ -78,19 +84,25 @@ def choice_for(
     """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, of the star; by default
     what suits them.
 
-    Raises ConfigError if local steps of Muon are asked for, and do not suit the model.
+    Raises ConfigError if steps of Muon are asked for, and do not suit the model.
     """
-    if kind == LOCAL_MUON:
+    if kind in (LOCAL_MUON, MERGED_MUON):
         check_muon(facts, LocalMuonSpec(), instead=DEMO)
-    if (kind or kind_for(facts, swarm, amount, memory_bytes)) == LOCAL_MUON:
+    kind = kind or kind_for(facts, swarm, amount, memory_bytes)
+    if kind == LOCAL_MUON:
         return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
-    return _votes(facts, swarm)
+    return _merged_muon(facts, swarm) if kind == MERGED_MUON else _votes(facts, swarm)
 
 
 def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> str:
-    """The kind of rule that suits: local steps of Muon where they are known to learn more (docs/convergence), and cost
-    little more time; else votes."""
-    if swarm.nodes < MANY_NODES or not suits_muon(facts, LocalMuonSpec()):
+    """The kind of rule that suits, from what learns the most (docs/convergence): Muon of the merged gradients where
+    links and machines have the time for it; for many nodes, local steps of Muon; else votes."""
+    if not suits_muon(facts, LocalMuonSpec()):
+        return DEMO
+    wanted_s = _wanted_s(known_batch(facts.trained) / swarm.nodes / swarm.tokens_s)
+    if _merged_muon(facts, swarm).round_s <= STRETCH_MAX * wanted_s:
+        return MERGED_MUON
+    if swarm.nodes < MANY_NODES:
         return DEMO
     steps = local_steps(facts, swarm, memory_bytes)
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
@@ -124,6 +136,23 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     needed = [(transfer_s(facts, demo, swarm) / TRANSFER_PART, demo) for demo in budgets(facts.padding)]
     needed_s, demo = next((one for one in needed if one[0] <= STRETCH_MAX * wanted_s), needed[-1])
     return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
+
+
+def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
+    """A round of the known batch that is long enough for its transfers, and for the step on every replica."""
+    rule = MergedMuonSpec()
+    demo = DemoSpec.model_validate(rule.DEMO_DEFAULTS)
+    tokens = known_batch(facts.trained) / swarm.nodes
+    slowest = max(step_s(rule, facts, swarm), rule.step_flops(facts.parameters) / COORDINATOR_FLOPS_S)
+    needed_s = max(transfer_s(facts, demo, swarm) / TRANSFER_PART, slowest / STEP_PART)
+    return RoundChoice(rule, demo, max(_wanted_s(tokens / swarm.tokens_s), needed_s), tokens / facts.context)
+
+
+def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
+    """Seconds that a node's replica takes for a step, beside applying an update."""
+    trains = swarm.tokens_s * facts.flops_a_token
+    part = CARD_FLOAT64_PART if trains >= CARD_FLOPS_S else CPU_FLOAT64_PART
+    return rule.step_flops(facts.parameters) / (trains * part)
 
 
 def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: LocalSteps) -> RoundChoice:

@@ -22,15 +22,17 @@ from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
     DEMO,
     LOCAL_MUON,
+    MERGED_MUON,
     NARROW_PADDING_MIN,
     Amount,
     budgets,
     choice_for,
     kind_for,
+    step_s,
 )
-from thinwire_proto.contract import LocalMuonSpec, RoundSpec, RunSpec
+from thinwire_proto.contract import LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 
-RULES: Sequence[str] = (DEMO, LOCAL_MUON)
+RULES: Sequence[str] = (DEMO, LOCAL_MUON, MERGED_MUON)
 LENGTH_S_MAX = 86_400.0
 """A bound of the contract."""
 SNAPSHOTS = 5
@@ -81,7 +83,8 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
     transfer_s = 8 * up / swarm.up_bits_s + 8 * down / swarm.down_bits_s
     step_tokens = run.rule.micro_batch_max(micro_batch) * facts.context
     tokens_s = swarm.tokens_s / (1 + run.rule.more_passes(facts.parameters, step_tokens))
-    node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s)
+    node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s + step_s(run.rule, facts, swarm))
+    of_steps = run.rule.MOMENT_BYTES_A_PARAMETER + run.rule.STEP_BYTES_A_PARAMETER
     return Step(
         seconds=round_s,
         computing_s=node_tokens / tokens_s,
@@ -90,14 +93,14 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
         received_bytes=down,
         tokens=node_tokens * swarm.nodes,
         uplink_bits_s=8 * down * swarm.nodes / round_s,
-        memory_bytes=SUM_BYTES_A_COMPONENT * facts.components,
+        memory_bytes=SUM_BYTES_A_COMPONENT * facts.components + of_steps * facts.trained,
         disk_bytes=update + ROW_BYTES,
         snapshots=SNAPSHOTS,
     )
 
 
 def _round(rounds: RoundSpec, context: int, tokens_s: float, transfer_s: float) -> tuple[float, float]:
-    """(tokens of a node, seconds) of a round whose upload and download take `transfer_s`."""
+    """(tokens of a node, seconds) of a round whose upload, download and step take `transfer_s`."""
     if rounds.pace == "clock":
         computing_s = rounds.length_s if rounds.base_age_max else max(0.0, rounds.length_s - transfer_s)
         return min(computing_s * tokens_s, rounds.lease_samples * context), rounds.length_s
@@ -121,7 +124,7 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
         usual = "usual for an adapter"
     elif facts.begins:
         usual = "a tenth of that from scratch, because the model begins from weights"
-    rate = f"{' of the matrices' if rule.kind == LOCAL_MUON else ''}; {usual}"
+    rate = f"{' of the matrices' if rule.kind in (LOCAL_MUON, MERGED_MUON) else ''}; {usual}"
     transfer = f"{plan.step.exchange_s / plan.step.seconds:.0%} of it for the network"
     found: dict[str, list[Key]] = {
         "schedule": schedule_keys(plan, steps="", rate=rate),
@@ -136,6 +139,9 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
         sent = "a node takes local steps of Muon, and sends the sign of each component of their sum"
         micro_batch = ("micro_batch", rule.micro_batch, f"samples of a local step: {steps} steps a round")
         return found | {"rule": [("kind", rule.kind, sent), micro_batch]}
+    if rule.kind == MERGED_MUON:
+        sent = "nodes send gradients in a few levels, and every replica takes the same step of Muon on their mean"
+        return found | {"rule": [("kind", rule.kind, sent)]}
     kept = [("update_topk", run.demo.update_topk, "the strongest that an update keeps")] if run.demo.update_topk else []
     return found | {"demo": [("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"), *kept]}
 
@@ -246,10 +252,12 @@ def _narrow(plan: Plan) -> Iterator[Advice]:
 
 def _many_nodes(plan: Plan) -> Iterator[Advice]:
     amount = Amount(plan.tokens)
-    if plan.run.rule.kind == DEMO and kind_for(plan.model, plan.swarm, amount, plan.memory_bytes) == LOCAL_MUON:
+    better = kind_for(plan.model, plan.swarm, amount, plan.memory_bytes)
+    if plan.run.rule.kind == DEMO != better:
+        rule = LocalMuonSpec() if better == LOCAL_MUON else MergedMuonSpec()
         yield Advice(
             "rule.kind",
-            f'{plan.swarm.nodes} nodes learn more with kind = "{LOCAL_MUON}" (docs/local-rules.md). It needs a '
-            f"learning_rate of about {rate_for(plan.model, LocalMuonSpec()):g} and its own [demo] and [round]; init "
-            "writes them for the same nodes and links",
+            f'these nodes learn more with kind = "{better}" (docs/local-rules.md). It needs a learning_rate of about '
+            f"{rate_for(plan.model, rule):g} and its own [demo] and [round]; init writes them for the same nodes and "
+            "links",
         )

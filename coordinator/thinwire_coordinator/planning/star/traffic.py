@@ -3,7 +3,8 @@
 The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
 signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an
 update holds nearly the sum of what they choose. Nodes of a real run choose the same component more often, so a real
-update is smaller. With `demo.update_levels`, an update takes the entropy of that sum in so many levels.
+update is smaller. With `demo.update_levels`, an update takes the entropy of that sum in so many levels. With
+`demo.vote_levels`, components are taken as normally distributed, and a contribution takes the entropy of their levels.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
@@ -22,13 +24,17 @@ CALL_BYTES = 200
 ROW_BYTES_A_NODE = 90
 """Size of a contribution's entry in a row: node, hash, weight and samples."""
 NODES_ADDED_MAX = 4096
+Shares = npt.NDArray[np.float64]
 OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
 
 
 def contribution_bytes(facts: ModelFacts, demo: DemoSpec) -> float:
     """Bytes that a node sends for its votes of a round."""
-    bits = sum(tiles * _choice_bits(size, demo.k) for size, tiles in _tiles(facts))
+    if demo.vote_levels:
+        bits = facts.components * _entropy(_vote_shares(demo, 1.0))
+    else:
+        bits = sum(tiles * _choice_bits(size, demo.k) for size, tiles in _tiles(facts))
     scales = facts.tiles if demo.magnitude == "tile" else 0
     return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES
 
@@ -39,7 +45,7 @@ def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
     for size, tiles in _tiles(facts):
         chosen = min(demo.k, size)
         if demo.update_levels:
-            bits += tiles * size * _level_bits(size, nodes, chosen / size, demo.update_levels)
+            bits += tiles * size * _level_bits(size, nodes, _vote_shares(demo, chosen / size), demo.update_levels)
             continue
         mean_votes = nodes * chosen / size
         merged = size * -math.expm1(nodes * math.log1p(-chosen / size)) if chosen < size else size
@@ -67,11 +73,20 @@ def _choice_bits(size: int, chosen: float) -> float:
     return ways / math.log(2) + chosen
 
 
-def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
-    """Bits of a component in 2 · levels + 1 levels: the sum of `nodes` votes, each + or − with `share`, else 0."""
+def _vote_shares(demo: DemoSpec, share: float) -> Shares:
+    """How often a component gets each vote, from the lowest to the highest. share: of the components with one."""
+    if not demo.vote_levels:
+        return np.array([share / 2, 1 - share, share / 2])
+    edges = demo.vote_step * (np.arange(-demo.vote_levels, demo.vote_levels) + 0.5)
+    below = np.array([0.5 * (1 + math.erf(edge / math.sqrt(2))) for edge in edges])
+    return np.diff(below, prepend=0.0, append=1.0)
+
+
+def _level_bits(size: int, nodes: int, votes_of_one: Shares, levels: int) -> float:
+    """Bits of a component in 2 · levels + 1 levels: the sum of the votes of `nodes` nodes."""
     sums = np.ones(1)
     for _ in range(min(nodes, NODES_ADDED_MAX)):  # beyond, the shape of the sum changes no more
-        sums = np.convolve(sums, [share / 2, 1 - share, share / 2])
+        sums = np.convolve(sums, votes_of_one)
     votes = np.arange(len(sums)) - len(sums) // 2
     size_of = np.bincount(np.abs(votes), weights=sums)  # the probability that a sum has the magnitude 0, 1, …
     up_to = np.minimum(np.cumsum(size_of), 1) ** size  # and that the largest of a tile has at most that
@@ -81,8 +96,13 @@ def _level_bits(size: int, nodes: int, share: float, levels: int) -> float:
         inside = np.abs(votes) <= largest
         of_largest = np.bincount(level[inside] + levels, weights=sums[inside], minlength=len(shares))
         shares += probability * of_largest / of_largest.sum()
-    shares = shares[shares > 0] / shares.sum()
-    return float(-(shares * np.log2(shares)).sum())
+    return _entropy(shares / shares.sum())
+
+
+def _entropy(shares: Shares) -> float:
+    """In bits."""
+    some = shares[shares > 0]
+    return float(-(some * np.log2(some)).sum())
 
 
 def _size_bits(mean_votes: float) -> float:

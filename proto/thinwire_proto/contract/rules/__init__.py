@@ -57,6 +57,10 @@ class RuleSpec(KindSpec):
         """Time of a micro-batch of so many tokens beside its forward and backward pass, in such passes."""
         return 0.0
 
+    def step_flops(self, parameters: Sequence[Parameter]) -> float:
+        """Operations in float64 of a step that every replica takes."""
+        return 0.0
+
     def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
         """Keys whose values likely do not suit a model with these parameters, and why."""
         yield from ()

@@ -57,6 +57,12 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
         rows = [Parameter(name=SECOND + one.name, shape=(rows_of(one),)) for one in others]
         return (*momentum, *rows)
 
+    def more_passes(self, parameters: Sequence[Parameter], tokens: int) -> float:
+        return 0.0
+
+    def step_flops(self, parameters: Sequence[Parameter]) -> float:
+        return self._orthogonal_flops(parameters)
+
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         wanted = {"magnitude": "tile", "precondition": "none", "beta": 1.0}
         for key, value in wanted.items():

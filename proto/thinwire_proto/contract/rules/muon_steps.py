@@ -33,10 +33,12 @@ class MuonStepsSpec(RuleSpec):
         return len(parameter.shape) == 2 and not any(part in parameter.name for part in self.adamw_for)
 
     def more_passes(self, parameters: Sequence[Parameter], tokens: int) -> float:
-        """Five iterations of three products take 30·m²·n operations for a matrix whose shorter side is m, and a pass
-        takes 6·m·n a token."""
-        cubes = sum(min(one.shape) ** 2 * max(one.shape) for one in parameters if self.takes(one))
-        return 5 * cubes / (tokens * max(1, sum(prod(one.shape) for one in parameters)))
+        """A pass takes 6·m·n operations a token for a matrix of m × n."""
+        return self._orthogonal_flops(parameters) / (6 * tokens * max(1, sum(prod(one.shape) for one in parameters)))
+
+    def _orthogonal_flops(self, parameters: Sequence[Parameter]) -> float:
+        """Five iterations of three products take 30·m²·n operations for a matrix whose shorter side is m."""
+        return 30.0 * sum(min(one.shape) ** 2 * max(one.shape) for one in parameters if self.takes(one))
 
     def doubts(self, parameters: Sequence[Parameter], vocabulary: int) -> Iterator[tuple[str, str]]:
         if not any(self.takes(one) for one in parameters):
