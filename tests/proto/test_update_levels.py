@@ -120,7 +120,7 @@ def test_malformed_digits_are_refused() -> None:
 
     refuses(bytes(size - 1), f"{size} bytes of levels need {size} bytes; there are {size - 1}")
     refuses(bytes([49]) + bytes(size - 1), "2 digits of 7 levels are below 49; one byte is 49")
-    refuses(bytes([zeros]) * size, "a tile steps and has no values")
+    refuses(bytes([zeros]) * size, "a tile is named and has no values")
     refuses(bytes(size), "signs need", stepped=fields[3] + b"\0")
     five = in_levels(1, [(votes, 1)])  # five digits a byte, and 4,096 is not a multiple of five
     fields = unpack_array(encode_update(Update(0, RATE, 1.0, five), LAYOUT), "update", 2)

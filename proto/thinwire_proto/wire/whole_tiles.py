@@ -50,7 +50,7 @@ def decode_levels(digits: bytes, tiles: Tiles, layout: TileLayout, levels: int) 
     """The values of these tiles, int8 [components], from the digits of all their components. Raises PayloadError."""
     values = spread(unpack_levels(digits, components_in(tiles, layout), levels), tiles, layout)
     if not np.array_equal(tiles_in(values, layout), tiles):
-        raise PayloadError("a tile is announced and has no values")
+        raise PayloadError("a tile is named and has no values")
     return values
 
 

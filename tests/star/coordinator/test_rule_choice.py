@@ -27,7 +27,7 @@ LONG = 1e12
 
 def test_many_nodes_take_local_steps_of_muon() -> None:
     """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015."""
-    few, enough, many = (chosen(BYTE_1M, swarm(nodes)) for nodes in (7, 8, 16))
+    few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=SLOW)) for nodes in (7, 8, 16))
     assert (few.rule.kind, enough.rule.kind, many.rule.kind) == ("demo", "local_muon", "local_muon")
     assert isinstance(many.rule, LocalMuonSpec)
     assert (many.rule.micro_batch, many.schedule.learning_rate) == (4, 0.015)

@@ -28,10 +28,10 @@ ROOM_FOR_STEPS = 1.25
 than a quarter of a round."""
 STEP_PART = 0.25
 """The part of a round that the step of `merged_muon` may take, on a node and on the coordinator."""
-COORDINATOR_FLOPS_S = 26e9
-"""In float64: half of what two cores train with (`facts.MACHINES`)."""
-CARD_FLOPS_S, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
-"""What trains faster than this is taken for a card. Cards for games compute 1/40 as fast in float64 as they train."""
+COORDINATOR_FLOAT64_FLOPS = 26e9
+"""A second: half of what two cores train with (`facts.MACHINES`)."""
+CARD_FLOPS, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
+"""What trains faster than this, a second, is taken for a card. Cards for games compute 1/40 as fast in float64 as they train."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""
@@ -143,7 +143,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     rule = MergedMuonSpec()
     demo = DemoSpec.model_validate(rule.DEMO_DEFAULTS)
     tokens = known_batch(facts.trained) / swarm.nodes
-    slowest = max(step_s(rule, facts, swarm), rule.step_flops(facts.parameters) / COORDINATOR_FLOPS_S)
+    slowest = max(step_s(rule, facts, swarm), rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS)
     needed_s = max(transfer_s(facts, demo, swarm) / TRANSFER_PART, slowest / STEP_PART)
     return RoundChoice(rule, demo, max(_wanted_s(tokens / swarm.tokens_s), needed_s), tokens / facts.context)
 
@@ -151,7 +151,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
 def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
     """Seconds that a node's replica takes for a step, beside applying an update."""
     trains = swarm.tokens_s * facts.flops_a_token
-    part = CARD_FLOAT64_PART if trains >= CARD_FLOPS_S else CPU_FLOAT64_PART
+    part = CARD_FLOAT64_PART if trains >= CARD_FLOPS else CPU_FLOAT64_PART
     return rule.step_flops(facts.parameters) / (trains * part)
 
 
