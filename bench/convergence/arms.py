@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, RuleSpec
+from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 
 Kind = Literal["adamw", "reference", "votes", "diloco", "gossip"]
@@ -79,6 +79,7 @@ GOSSIP_ARMS = (
 )
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
+MERGED_MUON = "merged-muon"
 REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
 """These arms run on every seed."""
 NODES_MATTER = (REFERENCE, DEFAULT, *GOSSIP_ARMS)
@@ -129,6 +130,14 @@ _TABLE = (
         DemoSpec.model_validate(_MUON_RULE.DEMO_DEFAULTS | {"update_levels": 3}),
         _MUON_RULE,
         local_steps=4,
+    ),
+    Arm(
+        MERGED_MUON,
+        "gradients in five levels with error feedback; Muon of the merged gradient, on every replica",
+        "votes",
+        1.5e-2,
+        DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS),
+        MergedMuonSpec(),
     ),
     Arm("diloco-4", "DiLoCo: 4 local AdamW steps a round, then an all-reduce", "diloco", 3e-4, local_steps=4),
     Arm("diloco-16", "the same with 16 steps", "diloco", 3e-3, local_steps=16),

@@ -14,7 +14,7 @@ from thinwire_node.training import device as device_module
 from thinwire_node.training.cards import Card, CardLocks, choose_card
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.precision import choose_dtype
-from thinwire_proto.contract import DemoSpec
+from thinwire_proto.contract import DemoSpec, RuleSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import SelfTest
 
@@ -98,7 +98,7 @@ def test_auto_skips_a_device_that_does_not_work(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_updates_are_applied_on_the_cpu_if_the_device_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_the_cpu(demo: DemoSpec, device: torch.device) -> SelfTest:
+    def only_the_cpu(demo: DemoSpec, device: torch.device, rule: RuleSpec | None) -> SelfTest:
         return SelfTest(device.type == "cpu", True, "synthetic")
 
     monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)

@@ -35,7 +35,8 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     init.add_argument(
         "--rule",
         metavar="RULE",
-        help="what nodes do with gradients: demo, local_muon or merged_muon; with gossip, adamw or muon; default: what suits them",
+        help="what nodes do with gradients: demo, local_muon or merged_muon; with gossip, adamw or muon; default: what "
+        "suits them",
     )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()

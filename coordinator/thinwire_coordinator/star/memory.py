@@ -82,9 +82,7 @@ def audit_activation_bytes(contract: Contract) -> int:
 def _payload_bytes(contract: Contract, layout: TileLayout) -> int:
     """The largest contribution."""
     demo = contract.demo
-    return contribution_bytes_max(
-        layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles, levels=demo.vote_levels
-    )
+    return contribution_bytes_max(layout, demo.k, demo.magnitude, whole=demo.sends_whole_tiles, levels=demo.vote_levels)
 
 
 def _votes_bytes(contract: Contract, layout: TileLayout) -> dict[str, int]:

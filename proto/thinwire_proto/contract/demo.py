@@ -82,8 +82,8 @@ class DemoSpec(Section):
             )
         if self.vote_levels and not self.sends_whole_tiles:
             raise ValueError(
-                f"demo.vote_levels needs demo.update_levels above 0 and demo.k = {TILE_EDGE**2}: levels travel of every "
-                "component"
+                f"demo.vote_levels needs demo.update_levels above 0 and demo.k = {TILE_EDGE**2}, because the levels of "
+                "all components travel"
             )
         return self
 

@@ -54,7 +54,8 @@ class SizedMerger:
     So while nodes with less than a quarter of the weight shout, no size is larger than one that another node sent.
 
     selection: chooses which merged signs the update contains; without it, it contains all. levels: the contract's
-    `demo.update_levels`. largest_vote: `DemoSpec.largest_vote`. Uses 512 bytes of memory a tile, beside what the signs take.
+    `demo.update_levels`. largest_vote: `DemoSpec.largest_vote`. Uses 512 bytes of memory a tile, beside what the signs
+    take.
     """
 
     def __init__(

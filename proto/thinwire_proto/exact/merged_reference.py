@@ -32,7 +32,8 @@ def merged_steps_differ(rule: MergedMuonSpec, device: torch.device | str) -> int
     expected = {one.name: rng.normal(0, 0.02, one.shape).astype(np.float32) for one in parameters}
     expected |= {one.name: np.zeros(one.shape, np.float32) for one in rule.moments(parameters)}
     found = {name: torch.from_numpy(values.copy()).to(device) for name, values in expected.items()}
-    tensors, moments = ({name: one for name, one in found.items() if (":" in name) == is_moment} for is_moment in (0, 1))
+    tensors = {one.name: found[one.name] for one in parameters}
+    moments = {one.name: found[one.name] for one in rule.moments(parameters)}
     for step in range(STEPS):
         gradients = {one.name: rng.normal(0, 10.0 ** -(3 * step), one.shape).astype(np.float32) for one in parameters}
         gradients["m1"][5:] = 0 if step else gradients["m1"][5:]
@@ -72,7 +73,8 @@ def reference_orthogonal(matrix: Float64) -> Float64:
     """`orthogonal_exact` with products of Python's integers."""
     a, b, c = COEFFICIENTS
     if matrix.shape[0] > matrix.shape[1]:
-        return reference_orthogonal(matrix.T).T
+        wide: Float64 = reference_orthogonal(matrix.T).T
+        return wide
     x = _rounded(matrix)
     squares = math.fsum(value * value for value in x.reshape(-1).tolist())
     if squares == 0:

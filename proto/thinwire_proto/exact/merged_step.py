@@ -5,12 +5,12 @@
     v ← β·v + (1 − β)·mean(g²),  θ ← θ·c − η·ρ·(1 − μ)·m̂/√v̂       of each row of an embedding, and of what is no matrix
 
 The second line is Muon's (`thinwire_proto.muon`). The third is Adam with one second moment a row, as Adam-mini has it
-for embeddings (arXiv 2406.16793): it learns more here than Adam with one for each number, whose squares are mostly those
-of what was rounded away (docs/log/convergence.md).
+for embeddings (arXiv 2406.16793). It learns about as much as with one for each number (docs/log/convergence.md), and
+replicas have less to hold alike.
 
-Moments are a part of the replica: they are in its snapshots and its fingerprint. Each operation is one of IEEE 754, never
-fused, and subnormal results become 0; `orthogonal` has how a product of matrices is exact. Square roots are computed in
-float64 and rounded to float32: there a root that is wrong in its last bit rounds to the same float32.
+Moments are a part of the replica: they are in its snapshots and its fingerprint. Each operation is one of IEEE 754,
+never fused, and subnormal results become 0; `orthogonal` has how a product of matrices is exact. Square roots are
+computed in float64 and rounded to float32: there a root that is wrong in its last bit rounds to the same float32.
 """
 
 from __future__ import annotations

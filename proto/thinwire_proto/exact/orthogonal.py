@@ -1,7 +1,7 @@
 """The orthogonal factor of a matrix by Newton–Schulz iterations, with the same bits on every machine.
 
-The problem: Muon's step (`thinwire_proto.muon`) is five iterations of three matrix products. In floating point a product
-depends on the order of its sums, and five iterations carry the difference to every parameter.
+The problem: Muon's step (`thinwire_proto.muon`) is five iterations of three matrix products. In floating point a
+product depends on the order of its sums, and five iterations carry the difference to every parameter.
 
 The sketch: before each product, the operands are rounded to integers of `BITS` bits times a power of two, which is the
 same for the whole matrix. Then every partial sum of a product is an integer below 2⁵³ in that unit, so float64 holds it

@@ -1,9 +1,9 @@
 """The payload codec: votes and updates to bytes and back.
 
 A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
-or levels of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes seldom
-choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses them.
-With `demo.update_levels` an update contains the level of each component (`levels_form`).
+or levels of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes
+seldom choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses
+them. With `demo.update_levels` an update contains the level of each component (`levels_form`).
 
 With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
 kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
@@ -116,8 +116,8 @@ def decode_votes(
         if form != wanted or not more:
             raise PayloadError(f"the votes of this contract are on whole tiles, form {wanted}; these have form {form}")
         all_signs, voted = decode_whole(count, head, body, signs, layout, levels)
-        codes = decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles")
-        return WholeVotes(all_signs, codes, levels)
+        of_tiles = decompress_exactly(more[0], int(np.count_nonzero(voted)), 1, "codes of tiles")
+        return WholeVotes(all_signs, of_tiles, levels)
     components, tile_counts = decode_components(form, count, head, body, layout, k, layout.selected_max(k))
     tiles = int(np.count_nonzero(tile_counts))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None

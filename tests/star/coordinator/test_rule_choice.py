@@ -14,26 +14,55 @@ from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, 
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
-from thinwire_coordinator.planning.star.choice import LOCAL_ROUNDS_MIN, LOCAL_STEPS, Amount, kind_for
+from thinwire_coordinator.planning.star.choice import (
+    COORDINATOR_FLOAT64_FLOPS,
+    LOCAL_ROUNDS_MIN,
+    LOCAL_STEPS,
+    STEP_PART,
+    Amount,
+    kind_for,
+)
 from thinwire_coordinator.planning.star.planner import advise
-from thinwire_proto.contract import LocalMuonSpec, RunSpec
+from thinwire_proto.contract import LocalMuonSpec, MergedMuonSpec, RunSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import orthogonal
 
 BYTE_1M = facts_of_preset("byte-1m")
+BYTE_10M = facts_of_preset("byte-10m")
 LONG = 1e12
 """Tokens enough for any number of rounds."""
+THIN = 0.6e6
+"""Bits a second: too few for all gradients, and enough for the signs of local steps."""
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 64])
+def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> None:
+    run = chosen(BYTE_1M, swarm(nodes))
+    assert run.rule.kind == "merged_muon"
+    assert run.schedule.learning_rate == 0.015
+    assert run.demo == RunSpec(rule=run.rule).demo
+    plan = plan_of(run, BYTE_1M, DATA, swarm(nodes), 8e9)
+    assert plan.step.exchange_s < plan.step.seconds / 2
+    assert chosen(BYTE_1M, swarm(nodes, up=1e5)).rule.kind == "demo"
+    assert chosen(BYTE_10M, swarm(16)).rule.kind == "local_muon"  # two cores take longer for the step than a round
+
+
+def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
+    run = chosen(BYTE_10M, swarm(4), rule="merged_muon")
+    step_s = MergedMuonSpec().step_flops(BYTE_10M.parameters) / COORDINATOR_FLOAT64_FLOPS
+    assert run.round.length_s >= step_s / STEP_PART > 10
+    assert chosen(BYTE_10M, swarm(4), rule="demo").round.length_s < 5
 
 
 def test_many_nodes_take_local_steps_of_muon() -> None:
     """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015."""
-    few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=SLOW)) for nodes in (7, 8, 16))
+    few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=THIN)) for nodes in (7, 8, 16))
     assert (few.rule.kind, enough.rule.kind, many.rule.kind) == ("demo", "local_muon", "local_muon")
     assert isinstance(many.rule, LocalMuonSpec)
     assert (many.rule.micro_batch, many.schedule.learning_rate) == (4, 0.015)
     assert many.demo == RunSpec(rule=many.rule).demo
     assert many.schedule.steps == pytest.approx(LOCAL_ROUNDS_MIN, rel=0.1)
-    samples = plan_of(many, BYTE_1M, DATA, swarm(16)).step.tokens / 16 / BYTE_1M.context
+    samples = plan_of(many, BYTE_1M, DATA, swarm(16, up=THIN)).step.tokens / 16 / BYTE_1M.context
     assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
 
 
@@ -43,14 +72,14 @@ def test_many_nodes_take_local_steps_of_muon() -> None:
         (replace(BYTE_1M, begins=True), swarm(64), LONG),
         (replace(BYTE_1M, frozen=10**9), swarm(64), LONG),
         (replace(BYTE_1M, parameters=BYTE_1M.parameters[:1]), swarm(64), LONG),  # an embedding
-        (BYTE_1M, swarm(64), 17e6),  # a sixth of the rounds that local steps need
+        (BYTE_1M, swarm(64, up=THIN), 17e6),  # a sixth of the rounds that local steps need
         (BYTE_1M, swarm(64, up=1e4, down=1e5), LONG),  # a round would be far longer than its steps
         (BYTE_1M, swarm(64, tokens_s=1), LONG),
     ],
     ids=["begins from weights", "adapter", "no matrix", "few rounds", "slow links", "slow nodes"],
 )
 def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, tokens: float) -> None:
-    assert kind_for(BYTE_1M, swarm(64), Amount(LONG), math.inf) == "local_muon"
+    assert kind_for(BYTE_1M, swarm(64, up=THIN), Amount(LONG), math.inf) == "local_muon"
     assert kind_for(facts, of, Amount(tokens), math.inf) == chosen(facts, of, tokens=tokens).rule.kind == "demo"
 
 
@@ -80,7 +109,7 @@ def test_orthogonalizing_takes_what_its_products_take() -> None:
 
 def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
     data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
-    for rule, nodes in (("local_muon", "4"), ("demo", "16")):
+    for rule, nodes in (("local_muon", "4"), ("demo", "16"), ("merged_muon", "2")):
         run_init("--data", str(data), "--nodes", nodes, "--rule", rule, "--out", str(out), "--force")
         text = out.read_text()
         assert f"--rule {rule} --nodes {nodes}" in text
@@ -91,7 +120,7 @@ def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [8, 64, 200])
 def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
-    of = swarm(nodes)
+    of = swarm(nodes, up=THIN)
     told = {}
     for rule in ("demo", "local_muon"):
         plan = plan_of(chosen(BYTE_1M, of, rule=rule, tokens=1e9), BYTE_1M, DATA, of, 8e9)
@@ -100,6 +129,8 @@ def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
     assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
 
 
-def test_four_nodes_that_vote_are_told_nothing() -> None:
-    plan = plan_of(chosen(BYTE_1M, swarm(), tokens=1e9), BYTE_1M, DATA, swarm(), 8e9)
-    assert not [advice for advice in advise(plan) if advice.key == "rule.kind"]
+def test_four_nodes_that_vote_are_told_what_their_links_have_room_for() -> None:
+    for of, said in ((swarm(up=1e5), []), (swarm(), ['these nodes learn more with kind = "merged_muon"'])):
+        plan = plan_of(chosen(BYTE_1M, of, rule="demo", tokens=1e9), BYTE_1M, DATA, of, 8e9)
+        texts = [advice.text for advice in advise(plan) if advice.key == "rule.kind"]
+        assert [text.split(" (")[0] for text in texts] == said

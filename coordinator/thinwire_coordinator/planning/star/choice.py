@@ -31,7 +31,8 @@ STEP_PART = 0.25
 COORDINATOR_FLOAT64_FLOPS = 26e9
 """A second: half of what two cores train with (`facts.MACHINES`)."""
 CARD_FLOPS, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
-"""What trains faster than this, a second, is taken for a card. Cards for games compute 1/40 as fast in float64 as they train."""
+"""What trains faster than this, a second, is taken for a card. Cards for games compute 1/40 as fast in float64 as they
+train."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""

@@ -46,8 +46,8 @@ class StarSpec(ExchangeSpec):
             )
         if rounds.nodes_max * rounds.weight_max * demo.largest_vote > WEIGHT_SUM_MAX:
             raise ValueError(
-                f"round.nodes_max · round.weight_max · demo.vote_levels must be at most {WEIGHT_SUM_MAX}, so that merged "
-                f"votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · {demo.largest_vote}"
+                f"round.nodes_max · round.weight_max · demo.vote_levels must be at most {WEIGHT_SUM_MAX}, so that "
+                f"merged votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · {demo.largest_vote}"
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:

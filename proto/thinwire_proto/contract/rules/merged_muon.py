@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.rules import RULES, VotingRuleSpec
 from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
@@ -46,6 +48,9 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
     """0.015 over 0.002 with 0.9M parameters, at 20 tokens a parameter (docs/convergence/card.md)."""
 
     kind: Literal["merged_muon"] = "merged_muon"
+    adamw_rate: float = Field(
+        0.5, gt=0, le=16, description="factor on the learning rate for tensors that take steps of Adam, row by row"
+    )
 
     def takes(self, parameter: Parameter) -> bool:
         return super().takes(parameter) and max(parameter.shape) <= SIDE_MAX
