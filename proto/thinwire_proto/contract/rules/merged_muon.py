@@ -49,7 +49,7 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
 
     kind: Literal["merged_muon"] = "merged_muon"
     adamw_rate: float = Field(
-        0.5, gt=0, le=16, description="factor on the learning rate for tensors that take steps of Adam, row by row"
+        1.0, gt=0, le=16, description="factor on the learning rate for tensors that take steps of Adam, row by row"
     )
 
     def takes(self, parameter: Parameter) -> bool:
