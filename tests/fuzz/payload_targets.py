@@ -56,6 +56,7 @@ def payload_targets() -> list[Target]:
     sized_updates = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True)) for k in numbers]
     leveled = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True), LEVELS) for k in (0, K, MATRIX_COMPONENTS)]
     whole = [whole_votes(LAYOUT, absent, rng) for absent in (0.0, 0.5, 1.0)]
+    in_levels = [whole_votes(LAYOUT, absent, rng, LEVELS) for absent in (0.0, 0.5, 1.0)]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
     contribution = (
         BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
@@ -70,6 +71,10 @@ def payload_targets() -> list[Target]:
         _target("contribution of whole tiles",
                 lambda data: decode_votes(data, LAYOUT, MATRIX_COMPONENTS, "tile", whole=True),
                 write_votes, check_votes_of(MATRIX_COMPONENTS), [write_votes(one) for one in whole],
+                of_all + BYTES_OVERHEAD),
+        _target("contribution in levels",
+                lambda data: decode_votes(data, LAYOUT, MATRIX_COMPONENTS, "tile", whole=True, levels=LEVELS),
+                write_votes, check_votes_of(MATRIX_COMPONENTS), [write_votes(one) for one in in_levels],
                 of_all + BYTES_OVERHEAD),
         _target("update", lambda data: decode_update(data, UPDATE_LAYOUT), write_update, check_update("sign"),
                 [write_update(one) for one in updates], update),
@@ -122,14 +127,15 @@ def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: boo
     return Votes(components, rng.random(len(components)) < 0.5, codes)
 
 
-def whole_votes(layout: TileLayout, absent: float, rng: np.random.Generator) -> WholeVotes:
+def whole_votes(layout: TileLayout, absent: float, rng: np.random.Generator, levels: int = 0) -> WholeVotes:
     """Votes on all components of each tile, but of about a share of `absent` of the tiles."""
+    each = np.array([-1, 1] if not levels else range(-levels, levels + 1), np.int8)
     signs, voted = np.zeros(layout.components, np.int8), rng.random(layout.tiles) >= absent
     for part, first, size in tile_ranges(layout):
         tiles = signs[part].reshape(-1, size)
         chosen = voted[first : first + len(tiles)]
-        tiles[chosen] = rng.choice(np.array([-1, 1], np.int8), tiles[chosen].shape)
-    return WholeVotes(signs, rng.integers(0, len(TABLE), np.count_nonzero(voted)).astype(np.uint8))
+        tiles[chosen] = rng.choice(each, tiles[chosen].shape)
+    return WholeVotes(signs, rng.integers(0, len(TABLE), np.count_nonzero(voted)).astype(np.uint8), levels)
 
 
 def sized_update(votes: Votes, levels: int = 0) -> Update:
