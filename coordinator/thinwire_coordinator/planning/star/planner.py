@@ -83,7 +83,8 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
     transfer_s = 8 * up / swarm.up_bits_s + 8 * down / swarm.down_bits_s
     step_tokens = run.rule.micro_batch_max(micro_batch) * facts.context
     tokens_s = swarm.tokens_s / (1 + run.rule.more_passes(facts.parameters, step_tokens))
-    node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s + step_s(run.rule, facts, swarm))
+    own_step_s = step_s(run.rule, facts, swarm)
+    node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s, own_step_s)
     of_steps = run.rule.MOMENT_BYTES_A_PARAMETER + run.rule.STEP_BYTES_A_PARAMETER
     return Step(
         seconds=round_s,
@@ -99,13 +100,17 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
     )
 
 
-def _round(rounds: RoundSpec, context: int, tokens_s: float, transfer_s: float) -> tuple[float, float]:
-    """(tokens of a node, seconds) of a round whose upload, download and step take `transfer_s`."""
+def _round(
+    rounds: RoundSpec, context: int, tokens_s: float, transfer_s: float, own_step_s: float
+) -> tuple[float, float]:
+    """(tokens of a node, seconds) of a round whose upload and download take `transfer_s`. own_step_s: in which a node's
+    replica takes its step, and the node trains nothing."""
     if rounds.pace == "clock":
-        computing_s = rounds.length_s if rounds.base_age_max else max(0.0, rounds.length_s - transfer_s)
+        waiting_s = own_step_s if rounds.base_age_max else transfer_s + own_step_s
+        computing_s = max(0.0, rounds.length_s - waiting_s)
         return min(computing_s * tokens_s, rounds.lease_samples * context), rounds.length_s
     share = rounds.samples * context
-    computing_s = share / tokens_s
+    computing_s = share / tokens_s + own_step_s
     needed_s = max(computing_s, transfer_s) if rounds.base_age_max else computing_s + transfer_s
     return min(share, rounds.length_s * tokens_s), min(needed_s, rounds.length_s)
 
