@@ -155,6 +155,7 @@ def test_only_a_first_state_begins_without_moments() -> None:
         ({"demo": {"beta": 0.9}}, "demo.beta must be 1.0"),
         ({"demo": {"magnitude": "clipped", "vote_levels": 0, "update_levels": 0}}, "demo.magnitude must be 'tile'"),
         ({"demo": {"k": 96}}, "demo.vote_levels needs"),
+        ({"round": {"base_age_max": 1}}, "round.base_age_max must be 0"),
         ({"round": {"nodes_max": 2048}}, "demo.vote_levels must be at most 32767"),
         ({"rule": {"kind": "demo"}, "demo": {"beta": 1.0}}, "demo.beta must be below 1"),
     ],

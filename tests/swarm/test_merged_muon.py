@@ -9,7 +9,7 @@ from safetensors import safe_open
 from support.real import RealSwarm, ended, run_text, until
 
 MERGED = """
-base_age_max = 1
+pace = "clock"
 [rule]
 kind = "merged_muon"
 """

@@ -197,7 +197,7 @@ class Work:
 
     @property
     def _looks_ahead(self) -> bool:
-        return self.contract.round.base_age_max > 0 and self.trainer.rule.looks_ahead
+        return self.contract.round.base_age_max > 0
 
     def _stand_on_newest(self) -> None:
         """Train on the replica, or ahead of it if contributions are on the way: those that its updates cannot hold, and

@@ -38,10 +38,13 @@ class RunSpec(Section):
     def _defaults_of_the_rule(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        rule, demo = RULES.kind_of(given.get("rule", {})), given.get("demo", {})
+        rule, demo, rounds = RULES.kind_of(given.get("rule", {})), given.get("demo", {}), given.get("round", {})
+        found = dict(given)
         if rule is not None and rule.spec.DEMO_DEFAULTS and isinstance(demo, dict):
-            return given | {"demo": rule.spec.with_defaults(demo)}
-        return given
+            found["demo"] = rule.spec.with_defaults(demo)
+        if rule is not None and rule.spec.ROUND_DEFAULTS and isinstance(rounds, dict):
+            found["round"] = rule.spec.ROUND_DEFAULTS | rounds
+        return found
 
     @model_validator(mode="after")
     def _relations(self) -> RunSpec:

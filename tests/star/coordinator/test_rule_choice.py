@@ -42,7 +42,7 @@ def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> 
     assert run.schedule.learning_rate == 0.015
     assert run.demo == RunSpec(rule=run.rule).demo
     plan = plan_of(run, BYTE_1M, DATA, swarm(nodes), 8e9)
-    assert plan.step.exchange_s < plan.step.seconds / 2
+    assert plan.step.exchange_s < plan.step.seconds / 4
     assert chosen(BYTE_1M, swarm(nodes, up=1e5)).rule.kind == "demo"
     assert chosen(BYTE_10M, swarm(16)).rule.kind == "local_muon"  # two cores take longer for the step than a round
 
@@ -50,7 +50,7 @@ def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> 
 def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
     run = chosen(BYTE_10M, swarm(4), rule="merged_muon")
     step_s = MergedMuonSpec().step_flops(BYTE_10M.parameters) / COORDINATOR_FLOAT64_FLOPS
-    assert run.round.length_s >= step_s / STEP_PART > 10
+    assert run.round.length_s >= step_s / STEP_PART > 9
     assert chosen(BYTE_10M, swarm(4), rule="demo").round.length_s < 5
 
 

@@ -26,8 +26,11 @@ STRETCH_MAX = 2.0
 ROOM_FOR_STEPS = 1.25
 """A round is so many times as long as its local steps take. A node makes its micro-batches smaller where they take more
 than a quarter of a round."""
-STEP_PART = 0.25
-"""The part of a round that the step of `merged_muon` may take, on a node and on the coordinator."""
+IDLE_PART = 0.25
+"""The part of a round in which nodes with `merged_muon` may wait: for its transfers, and for the step. Others train
+meanwhile."""
+STEP_PART = 0.5
+"""The part of a round that this step may take on the coordinator."""
 COORDINATOR_FLOAT64_FLOPS = 26e9
 """A second: half of what two cores train with (`facts.MACHINES`)."""
 CARD_FLOPS, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
@@ -144,8 +147,8 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     rule = MergedMuonSpec()
     demo = DemoSpec.model_validate(rule.DEMO_DEFAULTS)
     tokens = known_batch(facts.trained) / swarm.nodes
-    slowest = max(step_s(rule, facts, swarm), rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS)
-    needed_s = max(transfer_s(facts, demo, swarm) / TRANSFER_PART, slowest / STEP_PART)
+    idle_s = transfer_s(facts, demo, swarm) + step_s(rule, facts, swarm)
+    needed_s = max(idle_s / IDLE_PART, rule.step_flops(facts.parameters) / (STEP_PART * COORDINATOR_FLOAT64_FLOPS))
     return RoundChoice(rule, demo, max(_wanted_s(tokens / swarm.tokens_s), needed_s), tokens / facts.context)
 
 

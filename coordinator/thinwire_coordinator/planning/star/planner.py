@@ -70,6 +70,7 @@ def choose(wanted: Wanted) -> RunSpec:
             pace="clock",
             length_ms=round(1000 * length_s),
             samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
+            **chosen.rule.ROUND_DEFAULTS,
         ),
     )
     return run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step_of(run, facts, swarm).tokens)})
@@ -177,7 +178,8 @@ def _link(plan: Plan) -> Iterator[Advice]:
             f"a round of {human_seconds(rounds.length_s)} leaves little room for its transfers ({both}). A "
             f"link that is slower for a moment misses the round; give a longer round{fewer}",
         )
-    if not rounds.base_age_max and step.exchange_s > WAITING_PART_MAX * step.seconds:
+    may_be_older = "base_age_max" not in plan.run.rule.ROUND_DEFAULTS
+    if may_be_older and not rounds.base_age_max and step.exchange_s > WAITING_PART_MAX * step.seconds:
         yield Advice(
             "round.base_age_max",
             f"nodes wait for the network for {step.exchange_s / step.seconds:.0%} of each round ({both}). "

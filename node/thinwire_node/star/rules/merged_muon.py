@@ -14,10 +14,8 @@ from thinwire_node.star.rules.demo import DemoRule
 
 @RULES.register("merged_muon")
 class MergedMuon(DemoRule):
-    """Adds the mean gradient to what is not sent yet, at its own size: the rate belongs to the step."""
-
-    looks_ahead = False
-    """A node's own gradient says little about an orthogonalized step of all."""
+    """Adds the mean gradient to what is not sent yet, at its own size: the rate belongs to the step. It never looks
+    ahead, because its bases are the newest step."""
 
     def extract(self, k: int, rate: float) -> Sent:
         return super().extract(k, 1.0)

@@ -25,8 +25,6 @@ class Rule(Protocol):
     """A local rule. momentum: the buffer that extractions take components from. rate: the learning rate η."""
 
     momentum: Momentum
-    looks_ahead: bool
-    """Whether `decode_changes` can tell what an update with one's own contribution would change."""
 
     @property
     def sums(self) -> Tensors | None:
@@ -73,8 +71,6 @@ class Rule(Protocol):
 
 class Compressed:
     """The parts that all rules share: the momentum, `put_back` and `decode_changes`."""
-
-    looks_ahead = True
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         self.momentum = Momentum(layout, contract.demo, device)

@@ -44,6 +44,12 @@ class StarSpec(ExchangeSpec):
             raise ValueError(
                 f'rule.kind = "{rule.kind}" needs exchange.kind = "gossip", where each node steps by itself'
             )
+        for key, value in rule.ROUND_DEFAULTS.items():
+            if getattr(rounds, key) != value:
+                raise ValueError(
+                    f'round.{key} must be {value} for rule.kind = "{rule.kind}"; it is {getattr(rounds, key)}. Its steps '
+                    "go astray on gradients that are older"
+                )
         if rounds.nodes_max * rounds.weight_max * demo.largest_vote > WEIGHT_SUM_MAX:
             raise ValueError(
                 f"round.nodes_max · round.weight_max · demo.vote_levels must be at most {WEIGHT_SUM_MAX}, so that "

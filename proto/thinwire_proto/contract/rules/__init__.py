@@ -25,6 +25,8 @@ class RuleSpec(KindSpec):
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {}
     """Defaults of the section `demo` that this rule changes."""
+    ROUND_DEFAULTS: ClassVar[dict[str, Any]] = {}
+    """Defaults of the section `round` that this rule changes."""
     STEPS_ALONE: ClassVar[bool] = False
     """Whether a node steps by itself with it, and sends no gradients."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0

@@ -44,6 +44,7 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
     """The merged gradient, and the largest matrix several times in float64."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = MOMENT_BYTES_A_PARAMETER + STEP_BYTES_A_PARAMETER - 4
     """A node has no second moment of its own."""
+    ROUND_DEFAULTS: ClassVar[dict[str, Any]] = {"base_age_max": 0}
     RATE_OVER_DEMO: ClassVar[float] = 7.5
     """0.015 over 0.002 with 0.9M parameters, at 20 tokens a parameter (docs/convergence/card.md)."""
 
