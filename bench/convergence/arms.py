@@ -133,7 +133,7 @@ _TABLE = (
     ),
     Arm(
         MERGED_MUON,
-        "gradients in five levels with error feedback; Muon of the merged gradient, on every replica",
+        "gradients in seven levels with error feedback; Muon of the merged gradient, on every replica",
         "votes",
         1.5e-2,
         DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS),

@@ -35,7 +35,7 @@ def test_it_has_the_parameters_the_samples_and_the_rate_of_its_parent(run: Path,
     lineage, contract = aside.contract.lineage, aside.contract
     assert lineage is not None
     assert (lineage.contract, lineage.step) == (parent.contract.hash.hex(), step)
-    assert aside.load_snapshot(0).fingerprint(0) == int(lineage.fingerprint, 16)
+    assert aside.load_snapshot(0).model_fingerprint() == int(lineage.fingerprint, 16)
     assert contract.hash != parent.contract.hash
     assert aside.key.public == parent.key.public
     assert contract.schedule.steps == parent.contract.schedule.steps - step

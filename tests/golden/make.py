@@ -77,7 +77,7 @@ def _facts_of(folder: Path) -> dict[str, Any]:
         "contract": state.contract.hash.hex(),
         "step": replica.step,
         "head": replica.head.hex(),
-        "fingerprint": f"{replica.fingerprint(0):016x}",
+        "fingerprint": f"{replica.model_fingerprint():016x}",
         "state": replica.state_hash().hex(),
         f"state_of_step_{OLDER_STEP}": older.state_hash().hex(),
         "losses": state.ledger.losses(HELD_OUT),

@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from support.small import random_replica, shapes_contract
-from thinwire_proto.contract import Contract, MergedMuonSpec
+from thinwire_proto.contract import Contract, MergedMuonSpec, Parameter
 from thinwire_proto.errors import ContractError, ReplicaError
 from thinwire_proto.exact import merged_step
+from thinwire_proto.exact import orthogonal as orthogonal_module
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.apply import decode_gradients
+from thinwire_proto.exact.magnitudes import rounded
 from thinwire_proto.exact.merged_reference import merged_steps_differ, reference_orthogonal
-from thinwire_proto.exact.merged_step import power
-from thinwire_proto.exact.orthogonal import orthogonal_exact
+from thinwire_proto.exact.merged_step import CLIP_SQUARES, power
+from thinwire_proto.exact.orthogonal import mean_squares, orthogonal_exact
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import WholeVotes
+from thinwire_proto.exact.votes import Levels, WholeVotes
 from thinwire_proto.muon import orthogonal
 
 RATE = 0.0078125
@@ -38,8 +40,8 @@ def update_of(contract: Contract, step: int) -> Update:
     layout, rng = layout_of(contract.parameters), np.random.default_rng(step)
     merger = merger_of(contract, layout, step)
     for weight in (3, 2):
-        levels = rng.integers(-2, 3, layout.components).astype(np.int8)
-        merger.add(WholeVotes(levels, rng.integers(60, 120, layout.tiles).astype(np.uint8), 2), weight)
+        levels = rng.integers(-3, 4, layout.components).astype(np.int8)
+        merger.add(WholeVotes(levels, rng.integers(88, 97, layout.tiles).astype(np.uint8), 3), weight)
     return Update(step, RATE, 1.0, merger.merged())
 
 
@@ -105,12 +107,15 @@ def test_a_step_is_that_of_muon_and_of_adam_by_rows() -> None:
         moved(replica, 1)
         for one in contract.parameters:
             g, m = of_step[one.name].double(), momentum[one.name]
-            m.mul_(0.9).add_(g)
             if rule.takes(one):
+                m.mul_(0.9).add_(g)
                 theta[one.name] -= RATE * 0.2 * max(g.shape) ** 0.5 * orthogonal((g + 0.9 * m).float())
                 continue
-            rows = g.reshape(len(second[one.name]), -1)
-            v = second[one.name].mul_(0.99).add_(rows.square().mean(1), alpha=0.01)
+            rows, v = g.reshape(len(second[one.name]), -1), second[one.name]
+            most = CLIP_SQUARES * v / (1 - 0.99**step) if step else torch.zeros_like(v)
+            rows = torch.where(most > 0, (most / rows.square().mean(1)).clamp(max=1).sqrt(), 1.0)[:, None] * rows
+            m.mul_(0.9).add_(rows.view(g.shape))
+            v.mul_(0.99).add_(rows.square().mean(1), alpha=0.01)
             mean, square = 0.1 * m / (1 - 0.9 ** (step + 1)), v / (1 - 0.99 ** (step + 1))
             change = mean.reshape(rows.shape) / square.sqrt()[:, None]
             theta[one.name] -= RATE * rule.adamw_rate * change.view(g.shape)
@@ -156,13 +161,55 @@ def test_only_a_first_state_begins_without_moments() -> None:
         ({"demo": {"magnitude": "clipped", "vote_levels": 0, "update_levels": 0}}, "demo.magnitude must be 'tile'"),
         ({"demo": {"k": 96}}, "demo.vote_levels needs"),
         ({"round": {"base_age_max": 1}}, "round.base_age_max must be 0"),
-        ({"round": {"nodes_max": 2048}}, "demo.vote_levels must be at most 32767"),
+        ({"round": {"nodes_max": 2048}}, "demo.vote_levels, must be at most 32767"),
         ({"rule": {"kind": "demo"}, "demo": {"beta": 1.0}}, "demo.beta must be below 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sections: dict[str, dict[str, object]], said: str) -> None:
     with pytest.raises((ContractError, ValueError), match=said):
         shapes_contract(**{"rule": {"kind": "merged_muon"}} | sections)
+
+
+def test_a_row_that_shouts_once_learns_on() -> None:
+    """Without the bound, v would remember a gradient that is a thousand times as large for hundreds of rounds."""
+    contract = contract_of()
+    replica, name = random_replica(contract), "t3"
+
+    def change_of(factor: float) -> float:
+        merged = update_of(contract, replica.step).merged
+        assert isinstance(merged, Levels)
+        before = replica.tensors[name].clone()
+        scales = np.where(merged.scales > 0, rounded(merged.scales.astype(np.float64) * factor), np.float32(0))
+        replica.apply(Update(replica.step, RATE, 1.0, Levels(merged.levels, merged.values, scales)), b"\0" * 32)
+        return float((replica.tensors[name] - before).norm())
+
+    usual = [change_of(1.0) for _ in range(30)][-1]
+    shouted = change_of(1000.0)
+    after = [change_of(1.0) for _ in range(40)]
+    assert shouted < 10 * usual
+    assert after[-1] > usual / 2
+
+
+def test_long_rows_have_the_same_mean_of_squares_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = torch.rand(1, 1000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = mean_squares(row)
+    monkeypatch.setattr(orthogonal_module, "SIDE_MAX", 64)
+    assert torch.equal(mean_squares(row), whole)
+
+
+def test_a_model_has_the_same_fingerprint_whatever_its_moments() -> None:
+    replica = moved(random_replica(contract_of()), 2)
+    alone = Replica(replica.contract, replica.tensors, 0, b"")
+    assert alone.model_fingerprint() == replica.model_fingerprint()
+    assert alone.fingerprint(0) != replica.fingerprint(0)
+
+
+def test_names_leave_room_for_those_of_moments() -> None:
+    contract = contract_of()
+    for names in (("x", "momentum:x"), ("n" * 250, "y")):
+        parameters = tuple(Parameter(name=name, shape=(2, 3)) for name in names)
+        with pytest.raises(ValueError, match=r"different names|256"):
+            contract.model_copy(update={"parameters": parameters})
 
 
 def test_powers_are_products() -> None:

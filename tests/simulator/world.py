@@ -409,8 +409,8 @@ class World:
             work = work_of(volunteer.node) if volunteer.node and volunteer.running else None
             replica = work.replica if work else None
             if replica is not None:
-                equal = by_step.setdefault(replica.step, replica.fingerprint(0))
-                if replica.fingerprint(0) != equal:
+                equal = by_step.setdefault(replica.step, replica.model_fingerprint())
+                if replica.model_fingerprint() != equal:
                     raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
 
 

@@ -93,7 +93,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
         contract=contract_at(state.contract, max(0, step - 1)),
         step=step,
         head=replica.head.hex(),
-        fingerprint=f"{replica.fingerprint(0):016x}",
+        fingerprint=f"{replica.model_fingerprint():016x}",
         parameters=replica.layout.parameters,
         data=state.data.describe(),
         contributors=tuple(

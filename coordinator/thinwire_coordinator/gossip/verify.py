@@ -123,4 +123,4 @@ def verify_beats(
         say("the run is not complete: there is no final mean yet")
         return
     nodes = len(state.ledger.row(head.step - 1).counted)
-    say(f"the final mean of {nodes} nodes: head {head.head.hex()}, fingerprint {head.fingerprint(0):016x}")
+    say(f"the final mean of {nodes} nodes: head {head.head.hex()}, fingerprint {head.model_fingerprint():016x}")

@@ -170,7 +170,7 @@ class Run(ABC):
     def _fingerprint(self) -> tuple[int, int]:
         replica, (step, number) = self.hall.replica, self._fingerprinted
         if step != replica.step:
-            self._fingerprinted = step, number = replica.step, replica.fingerprint(0)
+            self._fingerprinted = step, number = replica.step, replica.model_fingerprint()
         return step, number
 
     def stop(self) -> None:

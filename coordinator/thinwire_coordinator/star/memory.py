@@ -67,8 +67,8 @@ def star_memory(contract: Contract, frozen: int = 0, *, audits: bool = True, act
     if audits:
         held_frozen = FROZEN_BYTES_A_PARAMETER * frozen
         named["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + held_frozen + activations
-    of_steps = contract.rule.MOMENT_BYTES_A_PARAMETER + contract.rule.STEP_BYTES_A_PARAMETER
-    model = sums_bytes(contract) + of_steps * layout.parameters
+    moments = contract.rule.MOMENT_BYTES_A_PARAMETER * layout.parameters
+    model = sums_bytes(contract) + moments + contract.rule.step_bytes(contract.parameters)
     return OwnMemory(min(_payload_bytes(contract, layout), PART_BYTES_MAX), model, named)
 
 

@@ -37,7 +37,7 @@ def verify_updates(state: RunState, say: Callable[[str], None], signatures: Sign
         say(line)
     for amendment in state.contract.amendments:
         say(f"amended from step {amendment.step} on: {amendment.in_words}")
-    say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
+    say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.model_fingerprint():016x}")
 
 
 def _oldest_state(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> tuple[Replica, str]:

@@ -145,7 +145,7 @@ class StarPart(Part):
             return
         await work.save()
         if work.replica is not None:
-            step, fingerprint = work.replica.step, f"{work.replica.fingerprint(0):016x}"
+            step, fingerprint = work.replica.step, f"{work.replica.model_fingerprint():016x}"
             text = f"left at step {step}, fingerprint {fingerprint}"
             tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)
 

@@ -44,9 +44,9 @@ class Contract(RunSpec):
                     raise ValueError(f"{section}.{key} is a path, and a contract has no paths")
         self.model.check_complete()
         self.data.check_complete(self.model)
-        names = [parameter.name for parameter in self.parameters]
+        names = [parameter.name for parameter in (*self.parameters, *self.moments)]
         if len(set(names)) != len(names):
-            raise ValueError("parameters must have different names")
+            raise ValueError("parameters, and the moments of the rule, must have different names")
         return self
 
     @property

@@ -45,7 +45,7 @@ class DemoSpec(Section):
     vote_step: float = Field(
         1.5,
         gt=0,
-        le=8,
+        le=3,
         description="with vote_levels: distance of two levels, in standard deviations of the tile's components",
         json_schema_extra=AMENDABLE,
     )

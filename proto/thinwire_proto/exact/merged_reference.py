@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import torch
 from thinwire_proto.contract import ADAM_BETAS, Parameter
 from thinwire_proto.contract.rules.merged_muon import MOMENTUM, SECOND, MergedMuonSpec, rows_of
 from thinwire_proto.exact.apply import SMALLEST_NORMAL
-from thinwire_proto.exact.merged_step import EPSILON, power, take_merged_step
+from thinwire_proto.exact.merged_step import CLIP_SQUARES, EPSILON, power, take_merged_step
 from thinwire_proto.exact.orthogonal import BITS, SMALLEST
 from thinwire_proto.muon import ADAMW_STEP, COEFFICIENTS, ITERATIONS
 
@@ -37,6 +38,8 @@ def merged_steps_differ(rule: MergedMuonSpec, device: torch.device | str) -> int
     for step in range(STEPS):
         gradients = {one.name: rng.normal(0, 10.0 ** -(3 * step), one.shape).astype(np.float32) for one in parameters}
         gradients["m1"][5:] = 0 if step else gradients["m1"][5:]
+        if step == STEPS - 1:
+            gradients[embedding][3] *= 1e6  # a row that shouts
         on_device = {name: torch.from_numpy(values).to(device) for name, values in gradients.items()}
         take_merged_step(tensors, moments, on_device, rule, learning_rate=RATE, decay=DECAY, step=step)
         for one in parameters:
@@ -48,22 +51,28 @@ def merged_steps_differ(rule: MergedMuonSpec, device: torch.device | str) -> int
 
 
 def _step(state: dict[str, Float32], of: Parameter, gradient: Float32, rule: MergedMuonSpec, step: int) -> None:
-    mu, rate = np.float32(rule.momentum), RATE
-    momentum = _flushed(state[MOMENTUM + of.name] * mu + gradient)
+    mu, rate, before = np.float32(rule.momentum), RATE, state[MOMENTUM + of.name]
     if rule.takes(of):
+        momentum = _flushed(before * mu + _flushed(gradient))
         size = rate * (ADAMW_STEP * math.sqrt(max(of.shape)))
-        change = reference_orthogonal((momentum * mu + gradient).astype(np.float64)) * size
+        change = reference_orthogonal((momentum * mu + _flushed(gradient)).astype(np.float64)) * size
     else:
         rows, beta = rows_of(of), ADAM_BETAS[1]
-        whole = np.stack([_rounded(row) for row in gradient.astype(np.float64).reshape(rows, -1)])
-        squares = [math.fsum(value * value for value in row) / len(row) for row in whole.tolist()]
-        added = _flushed((np.array(squares) * (1 - beta)).astype(np.float32))
-        second = _flushed(state[SECOND + of.name] * np.float32(beta) + added)
-        root = np.sqrt(second.astype(np.float64)).astype(np.float32).astype(np.float64)
         unbiased = (1 - rule.momentum) / (1 - power(rule.momentum, step + 1)) * math.sqrt(1 - power(beta, step + 1))
-        each = (1 / (root + EPSILON)) * (rate * rule.adamw_rate * unbiased)
-        change = momentum.astype(np.float64).reshape(rows, -1) * each[:, None]
-        state[SECOND + of.name] = second
+        by_row = [one.reshape(rows, -1).copy() for one in (before, gradient)]
+        second, change = state[SECOND + of.name].copy(), np.zeros(by_row[0].shape)
+        for row, given in enumerate(by_row[1]):
+            values, whole = given, _rounded(given.astype(np.float64)).tolist()
+            squares = math.fsum(value * value for value in whole) / len(whole)
+            most = float(second[row]) * (CLIP_SQUARES / (1 - power(beta, step))) if step else math.inf
+            if 0 < most < squares:
+                values, squares = values * np.sqrt(np.float64(np.float32(most / squares))).astype(np.float32), most
+            second[row] = _flushed(second[row] * np.float32(beta) + _flushed(np.float32(squares * (1 - beta))))
+            root = float(np.float32(math.sqrt(float(second[row]))))
+            by_row[0][row] = _flushed(by_row[0][row] * mu + _flushed(values))
+            each = (1 / (root + EPSILON)) * (rate * rule.adamw_rate * unbiased)
+            change[row] = by_row[0][row].astype(np.float64) * each
+        momentum, state[SECOND + of.name] = by_row[0].reshape(of.shape), second
     theta = _flushed(state[of.name] * np.float32(DECAY))
     state[of.name] = _flushed(theta - change.astype(np.float32).reshape(of.shape))
     state[MOMENTUM + of.name] = momentum
@@ -114,5 +123,5 @@ def _smallest_unit(values: Float64) -> float:
     return _unit(largest) / 2 if largest else 1.0
 
 
-def _flushed(values: Float32) -> Float32:
+def _flushed(values: Any) -> Any:
     return np.where(np.abs(values) < np.float32(SMALLEST_NORMAL), np.float32(0), values)

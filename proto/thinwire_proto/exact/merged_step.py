@@ -1,12 +1,13 @@
 """The step of the rule `merged_muon`: all replicas take the same step of Muon on the merged gradient, to the bit.
 
-    m ← μ·m + g                                                  of each parameter
-    θ ← θ·c − η·0.2·√max(rows, columns)·orthogonal(g + μ·m)      of a matrix
-    v ← β·v + (1 − β)·mean(g²),  θ ← θ·c − η·ρ·(1 − μ)·m̂/√v̂       of each row of an embedding, and of what is no matrix
+    m ← μ·m + g                                                of each parameter
+    θ ← θ·c − η·0.2·√max(rows, columns)·orthogonal(g + μ·m)    of a matrix
+    v ← β·v + (1 − β)·mean(g²),  θ ← θ·c − η·ρ·m̂/√v̂             of each row of an embedding, and of what is no matrix
 
 The second line is Muon's (`thinwire_proto.muon`). The third is Adam with one second moment a row, as Adam-mini has it
 for embeddings (arXiv 2406.16793). It learns about as much as with one for each number (docs/log/convergence.md), and
-replicas have less to hold alike.
+replicas have less to hold alike. A row of g that is more than five times √v̂ is shortened to that, before both:
+otherwise one round in which a node shouts would stop a row for the hundreds of rounds that v remembers.
 
 Moments are a part of the replica: they are in its snapshots and its fingerprint. Each operation is one of IEEE 754,
 never fused, and subnormal results become 0; `orthogonal` has how a product of matrices is exact. Square roots are
@@ -23,16 +24,18 @@ from torch import Tensor
 
 from thinwire_proto.batch_pool import process_batches
 from thinwire_proto.contract import ADAM_BETAS, Parameter
-from thinwire_proto.contract.rules.merged_muon import MOMENTUM, SECOND, MergedMuonSpec
+from thinwire_proto.contract.rules.merged_muon import MOMENTUM, SECOND, SMALL_NUMBERS, MergedMuonSpec
 from thinwire_proto.exact.apply import flush_subnormals, shrink
 from thinwire_proto.exact.orthogonal import mean_squares, orthogonal_exact
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.muon import ADAMW_STEP
 
 EPSILON = 2.0**-60
-"""Added to √v̂. Gradients are at least 3.7e-9, the smallest size of votes, or 0."""
-SMALL = 1 << 20
-"""Numbers of a tensor that one thread takes by itself. Bounds the memory of a step; does not change the result."""
+"""Added to √v̂, for rows of which it is 0."""
+SMALL = SMALL_NUMBERS
+"""Larger tensors are not taken by one thread each. Bounds the memory of a step; does not change the result."""
+CLIP_SQUARES = 25.0
+"""A row of a gradient counts at most this many times the mean of its squares so far."""
 
 
 @torch.no_grad()
@@ -54,17 +57,19 @@ def take_merged_step(
 
     def take(name: str, _slot: int = 0) -> None:
         theta, gradient, momentum = tensors[name], gradients[name], moments[MOMENTUM + name]
-        momentum.mul_(to_float32(rule.momentum)).add_(gradient)
-        flush_subnormals(momentum)
-        shrink(theta, decay)
         if rule.takes(Parameter(name=name, shape=tuple(theta.shape))):
+            _add(momentum, gradient, rule.momentum)
             ahead = torch.mul(momentum, to_float32(rule.momentum)).add_(gradient)
             size = learning_rate * (ADAMW_STEP * math.sqrt(max(theta.shape)))
-            theta.sub_(orthogonal_exact(ahead).mul_(size).to(torch.float32))
+            _move(theta, orthogonal_exact(ahead).mul_(size), decay)
         else:
             factor = learning_rate * rule.adamw_rate * _unbiased(rule.momentum, step + 1)
-            _step_rows(theta, gradient, momentum, moments[SECOND + name], factor)
-        flush_subnormals(theta)
+            rows = moments[SECOND + name]
+            at_once = max(1, SMALL * len(rows) // theta.numel())
+            for start in range(0, len(rows), at_once):
+                part = slice(start, start + at_once)
+                of_rows = [one.view(len(rows), -1)[part] for one in (theta, gradient, momentum)]
+                _step_rows(*of_rows, rows[part], rule.momentum, factor, decay, step)
 
     large, small = ([name for name in tensors if (tensors[name].numel() > SMALL) == is_large] for is_large in (1, 0))
     for name in large:  # all threads share one matrix, which several times in float64 takes enough memory
@@ -72,20 +77,41 @@ def take_merged_step(
     process_batches(take, small, next(iter(tensors.values())).device)
 
 
-def _step_rows(theta: Tensor, gradient: Tensor, momentum: Tensor, second: Tensor, factor: float) -> None:
-    """Add a gradient to the second moment of each row, then θ ← θ − factor·m/√v."""
-    rows, beta = len(second), ADAM_BETAS[1]
-    at_once = max(1, SMALL * rows // theta.numel())
-    for start in range(0, rows, at_once):
-        part = slice(start, start + at_once)
-        wide, mean = (of.view(rows, -1)[part].to(torch.float64) for of in (gradient, momentum))
-        squares = mean_squares(wide).mul_(1 - beta).to(torch.float32)
-        flush_subnormals(squares)
-        of_rows = second[part].mul_(to_float32(beta)).add_(squares)
-        flush_subnormals(of_rows)
-        root = of_rows.to(torch.float64).sqrt_().to(torch.float32).to(torch.float64)
-        each = root.add_(EPSILON).reciprocal_().mul_(factor)
-        theta.view(rows, -1)[part].sub_(mean.mul_(each[:, None]).to(torch.float32))
+def _step_rows(
+    theta: Tensor, gradient: Tensor, momentum: Tensor, second: Tensor, mu: float, factor: float, decay: float, step: int
+) -> None:
+    """The third line of the module, of some rows. theta, gradient, momentum: [rows, columns]. second: [rows]."""
+    beta = ADAM_BETAS[1]
+    squares = mean_squares(gradient.to(torch.float64))
+    if step:
+        most = second.to(torch.float64).mul_(CLIP_SQUARES / (1 - power(beta, step)))
+        is_more = (squares > most) & (most > 0)
+        share = torch.where(is_more, most / squares, 1.0).to(torch.float32)
+        gradient = gradient * _root(share)[:, None].to(torch.float32)
+        squares = torch.where(is_more, most, squares)
+    _add(momentum, gradient, mu)
+    _add(second, squares.mul_(1 - beta).to(torch.float32), beta)
+    each = _root(second).add_(EPSILON).reciprocal_().mul_(factor)
+    _move(theta, momentum.to(torch.float64).mul_(each[:, None]), decay)
+
+
+def _root(values: Tensor) -> Tensor:
+    """The roots of float32 numbers, rounded to float32, in float64."""
+    return values.to(torch.float64).sqrt_().to(torch.float32).to(torch.float64)
+
+
+def _add(total: Tensor, values: Tensor, decay: float) -> None:
+    """total ← decay·total + values, float32."""
+    flush_subnormals(values)
+    total.mul_(to_float32(decay)).add_(values)
+    flush_subnormals(total)
+
+
+def _move(theta: Tensor, change: Tensor, decay: float) -> None:
+    """θ ← θ·c − change. change: float64."""
+    shrink(theta, decay)
+    theta.sub_(change.to(torch.float32))
+    flush_subnormals(theta)
 
 
 def _unbiased(mu: float, steps: int) -> float:

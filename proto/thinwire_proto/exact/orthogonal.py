@@ -66,8 +66,12 @@ def rounded(values: Tensor, largest: Tensor | None = None) -> Tensor:
 
 def mean_squares(rows: Tensor) -> Tensor:
     """The mean square of each row of a float64 matrix, rounded as `rounded` does row by row; float64 [rows]."""
-    whole = rounded(rows, rows.abs().amax(1, keepdim=True))
-    return torch.square(whole).sum(1).div_(rows.shape[1])
+    squares = torch.square(rounded(rows, rows.abs().amax(1, keepdim=True)))
+    if rows.shape[1] > SIDE_MAX:
+        parts = [part.sum(1).tolist() for part in squares.split(SIDE_MAX, 1)]
+        sums = [math.fsum(of_row) for of_row in zip(*parts, strict=True)]
+        return torch.tensor(sums, dtype=torch.float64, device=rows.device).div_(rows.shape[1])
+    return squares.sum(1).div_(rows.shape[1])
 
 
 def power_of_two(exponent: Tensor) -> Tensor:

@@ -91,6 +91,10 @@ class Replica:
         """See `thinwire_proto.exact.fingerprint`."""
         return fingerprint(self.state.values(), nonce)
 
+    def model_fingerprint(self) -> int:
+        """The fingerprint of the parameters alone, under the nonce 0: it names a model, whatever rule trained it."""
+        return fingerprint(self.tensors.values(), 0)
+
     def state_hash(self) -> bytes:
         """SHA-256 of the parameters' little-endian bytes in the manifest's order, and then of the moments'."""
         return hash_of(self.state.values())

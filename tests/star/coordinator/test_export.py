@@ -178,7 +178,7 @@ def test_the_card_has_the_figures_of_the_ledger(facts: RunFacts, run: tuple[RunS
     assert "library_name: transformers" in front
     assert "pipeline_tag: text-generation" in front
     for figure in (
-        *(state.contract.hash.hex(), replica.head.hex(), f"{replica.fingerprint(0):016x}", "verify --state-dir"),
+        *(state.contract.hash.hex(), replica.head.hex(), f"{replica.model_fingerprint():016x}", "verify --state-dir"),
         *("6 contributions", f"{6 * 8 * 32:,} tokens", state.data.describe().split(":")[0]),
         *("| 0 | 5.5000 | 244.69 | 7.9348 |", "| 2 | 4.0000 | 54.60 | 5.7708 |", f"| `Ada` ({ADA[:8]}) | 1 | 8 |"),
     ):

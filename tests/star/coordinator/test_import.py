@@ -60,7 +60,7 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
     assert all(torch.equal(first.tensors[name], tensor) for name, tensor in tensors.items())
     lineage = state.contract.lineage
     assert lineage is not None
-    assert (lineage.step, lineage.fingerprint) == (2, f"{first.fingerprint(0):016x}")
+    assert (lineage.step, lineage.fingerprint) == (2, f"{first.model_fingerprint():016x}")
     assert state.contract.first_seed is None
     told = capsys.readouterr().out
     assert "they are those of step 2 of the run" in told

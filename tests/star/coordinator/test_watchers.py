@@ -98,7 +98,7 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     organizer = Known(ORGANIZER, organizer_proof(bench.state.key, time.time()))
     for known in (Known(SESSION, joined[1]), organizer):
         told = await asyncio.wait_for(ask(request, known), PATIENCE_S)  # type: ignore[arg-type]
-        assert (told.step, told.fingerprint) == (0, bench.replica.fingerprint(0))
+        assert (told.step, told.fingerprint) == (0, bench.replica.model_fingerprint())
     await bench.close()
 
 

@@ -57,7 +57,7 @@ def test_a_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwar
     replica = replica_at_head(state)
     assert state.contract.hash.hex() == facts["contract"]
     assert (replica.step, replica.head.hex()) == (facts["step"], facts["head"])
-    assert (replica.state_hash().hex(), f"{replica.fingerprint(0):016x}") == (facts["state"], facts["fingerprint"])
+    assert (replica.state_hash().hex(), f"{replica.model_fingerprint():016x}") == (facts["state"], facts["fingerprint"])
     assert [list(pair) for pair in state.ledger.losses(HELD_OUT)] == facts["losses"]
     assert state.ledger.rounds_void == facts["rounds_void"]
     assert state.ledger.begin_term().number == facts["terms"] + 1

@@ -80,7 +80,7 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
     lineage = Lineage(
         contract=parent.hash.hex(),
         step=step,
-        fingerprint=f"{replica.fingerprint(0):016x}",
+        fingerprint=f"{replica.model_fingerprint():016x}",
         ancestors=known[:ANCESTORS_MAX],
     )
     try:

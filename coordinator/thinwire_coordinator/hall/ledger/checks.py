@@ -72,7 +72,7 @@ def first_state(state: RunState, say: Callable[[str], None]) -> Replica:
     if replica.head != genesis(state.contract.hash, replica.state_hash()):
         raise Damaged("step 0: the first state does not match the start of the ledger", 0, restore="its snapshot")
     if (lineage := state.contract.lineage) is not None:
-        if f"{replica.fingerprint(0):016x}" != lineage.fingerprint:
+        if f"{replica.model_fingerprint():016x}" != lineage.fingerprint:
             raise Damaged("step 0: the first state is not the one that the contract says it is of another run", 0)
         say(f"goes on from step {lineage.step} of the run with contract {lineage.contract}, and has its parameters")
     say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")

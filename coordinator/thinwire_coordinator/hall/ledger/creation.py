@@ -63,7 +63,7 @@ def create_state(
     go_on()
     tensors = task.initial_state(seed, blobs) if seed is not None else loaded or {}
     first = Replica(contract, tensors, 0, b"")
-    if parent is not None and f"{first.fingerprint(0):016x}" == parent.fingerprint:
+    if parent is not None and f"{first.model_fingerprint():016x}" == parent.fingerprint:
         contract = first.contract = contract.model_copy(update={"lineage": parent})
     replace_synced(unfinished, contract.written)
     save_first_state(first, folder, go_on)

@@ -86,7 +86,7 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
     tokens_s = swarm.tokens_s / (1 + run.rule.more_passes(facts.parameters, step_tokens))
     own_step_s = step_s(run.rule, facts, swarm)
     node_tokens, round_s = _round(run.round, facts.context, tokens_s, transfer_s, own_step_s)
-    of_steps = run.rule.MOMENT_BYTES_A_PARAMETER + run.rule.STEP_BYTES_A_PARAMETER
+    of_steps = run.rule.MOMENT_BYTES_A_PARAMETER * facts.trained + run.rule.step_bytes(facts.parameters)
     return Step(
         seconds=round_s,
         computing_s=node_tokens / tokens_s,
@@ -95,7 +95,7 @@ def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int
         received_bytes=down,
         tokens=node_tokens * swarm.nodes,
         uplink_bits_s=8 * down * swarm.nodes / round_s,
-        memory_bytes=SUM_BYTES_A_COMPONENT * facts.components + of_steps * facts.trained,
+        memory_bytes=SUM_BYTES_A_COMPONENT * facts.components + of_steps,
         disk_bytes=update + ROW_BYTES,
         snapshots=SNAPSHOTS,
     )
@@ -232,8 +232,9 @@ def _waits(plan: Plan) -> bool:
 
 
 def _own_s(plan: Plan) -> float:
-    """The seconds of a round in which a node may compute: all, if it need not wait for the update."""
-    return plan.step.seconds - (0 if plan.run.round.base_age_max else plan.step.exchange_s)
+    """The seconds of a round in which a node may compute: all but its own step, if it need not wait for the update."""
+    waiting_s = 0 if plan.run.round.base_age_max else plan.step.exchange_s
+    return plan.step.seconds - waiting_s - step_s(plan.run.rule, plan.model, plan.swarm)
 
 
 def _computing(plan: Plan) -> str:

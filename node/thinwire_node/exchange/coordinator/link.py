@@ -63,6 +63,8 @@ Opened = TypeVar("Opened", bound="Link")
 Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
+MOMENT_HEAD_BYTES_MAX = 512
+"""Of a moment's entry: its name, and its place in the file."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     *heartbeat.CLIENT_OPTIONS,
@@ -267,6 +269,7 @@ class Link:
         fetch only the missing bytes."""
         step, offset = (begun.step, begun.size) if begun else (0, 0)
         size_max = 4 * contract.state_elements + SNAPSHOT_HEAD_BYTES_MAX
+        size_max += MOMENT_HEAD_BYTES_MAX * len(contract.moments)
         request = pb.SnapshotRequest(step=step, offset=offset)
         path: Path | None = None
         with contextlib.ExitStack() as opened:

@@ -47,13 +47,14 @@ class StarSpec(ExchangeSpec):
         for key, value in rule.ROUND_DEFAULTS.items():
             if getattr(rounds, key) != value:
                 raise ValueError(
-                    f'round.{key} must be {value} for rule.kind = "{rule.kind}"; it is {getattr(rounds, key)}. Its steps '
-                    "go astray on gradients that are older"
+                    f'round.{key} must be {value} for rule.kind = "{rule.kind}", whose steps go astray on older '
+                    f"gradients; it is {getattr(rounds, key)}"
                 )
         if rounds.nodes_max * rounds.weight_max * demo.largest_vote > WEIGHT_SUM_MAX:
             raise ValueError(
-                f"round.nodes_max · round.weight_max · demo.vote_levels must be at most {WEIGHT_SUM_MAX}, so that "
-                f"merged votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · {demo.largest_vote}"
+                f"round.nodes_max · round.weight_max · the largest vote, demo.vote_levels, must be at most "
+                f"{WEIGHT_SUM_MAX}, so that merged votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · "
+                f"{demo.largest_vote}"
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:

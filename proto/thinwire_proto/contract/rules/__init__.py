@@ -33,8 +33,6 @@ class RuleSpec(KindSpec):
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
     MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Of `moments`, in memory and in a snapshot."""
-    STEP_BYTES_A_PARAMETER: ClassVar[int] = 0
-    """Memory while a replica takes a step, beside what an update takes."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 
@@ -58,6 +56,10 @@ class RuleSpec(KindSpec):
     def more_passes(self, parameters: Sequence[Parameter], tokens: int) -> float:
         """Time of a micro-batch of so many tokens beside its forward and backward pass, in such passes."""
         return 0.0
+
+    def step_bytes(self, parameters: Sequence[Parameter]) -> int:
+        """Memory while a replica takes a step, beside what an update takes."""
+        return 0
 
     def step_flops(self, parameters: Sequence[Parameter]) -> float:
         """Operations in float64 of a step that every replica takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,6 +18,10 @@ MOMENTUM, SECOND = "momentum:", "second:"
 """Before the name of a parameter: the names of its moments."""
 SIDE_MAX = 1 << 22
 """Longer side of a matrix that takes steps of Muon: sums of so many products are exact (`exact.orthogonal`)."""
+GRADIENT_BYTES, FLOAT64_BYTES = 4, 48
+"""Of a number of the merged gradient, and of a matrix whose step is computed, several times in float64."""
+THREADS, SMALL_NUMBERS = 8, 1 << 17
+"""Threads that compute steps of small tensors at once, and the most numbers of such a tensor."""
 
 
 def rows_of(parameter: Parameter) -> int:
@@ -35,15 +40,13 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
         "magnitude": "tile",
         "precondition": "none",
         "k": TILE_EDGE**2,
-        "vote_levels": 2,
+        "vote_levels": 3,
         "update_levels": 7,
         "beta": 1.0,
     }
     MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 4
-    STEP_BYTES_A_PARAMETER: ClassVar[int] = 8
-    """The merged gradient, and the largest matrix several times in float64."""
-    MORE_BYTES_A_PARAMETER: ClassVar[int] = MOMENT_BYTES_A_PARAMETER + STEP_BYTES_A_PARAMETER - 4
-    """A node has no second moment of its own."""
+    MORE_BYTES_A_PARAMETER: ClassVar[int] = 8
+    """The momentum, and about what `step_bytes` says, less the second moment, which a node has not."""
     ROUND_DEFAULTS: ClassVar[dict[str, Any]] = {"base_age_max": 0}
     RATE_OVER_DEMO: ClassVar[float] = 7.5
     """0.015 over 0.002 with 0.9M parameters, at 20 tokens a parameter (docs/convergence/card.md)."""
@@ -65,6 +68,11 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
 
     def more_passes(self, parameters: Sequence[Parameter], tokens: int) -> float:
         return 0.0
+
+    def step_bytes(self, parameters: Sequence[Parameter]) -> int:
+        sizes = [prod(one.shape) for one in parameters]
+        at_once = max([prod(one.shape) for one in parameters if self.takes(one)], default=0) + THREADS * SMALL_NUMBERS
+        return GRADIENT_BYTES * sum(sizes) + FLOAT64_BYTES * min(at_once, sum(sizes))
 
     def step_flops(self, parameters: Sequence[Parameter]) -> float:
         return self._orthogonal_flops(parameters)
