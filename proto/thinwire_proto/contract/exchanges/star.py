@@ -53,8 +53,8 @@ class StarSpec(ExchangeSpec):
         if rounds.nodes_max * rounds.weight_max * demo.largest_vote > WEIGHT_SUM_MAX:
             raise ValueError(
                 f"round.nodes_max · round.weight_max · the largest vote, demo.vote_levels, must be at most "
-                f"{WEIGHT_SUM_MAX}, so that merged votes fit an int16; it is {rounds.nodes_max} · {rounds.weight_max} · "
-                f"{demo.largest_vote}"
+                f"{WEIGHT_SUM_MAX}, so that merged votes fit an int16; it is "
+                f"{rounds.nodes_max} · {rounds.weight_max} · {demo.largest_vote}"
             )
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:
