@@ -41,12 +41,8 @@ class Upgraded(RealSwarm):
 
     def all_counted(self, *names: str) -> None:
         before = {name: self.counted(name) for name in names}
-        for name in names:
-            until(lambda name=name: self.counted(name) >= before[name] + 3, f"{name} is counted", *self.alive)  # type: ignore[misc]
-
-    @property
-    def alive(self) -> list[object]:
-        return [one for one in self.processes if one.running]
+        alive = [one for one in self.processes if one.running]
+        until(lambda: all(self.counted(name) >= before[name] + 3 for name in names), f"{names} are counted", *alive)
 
 
 @pytest.fixture

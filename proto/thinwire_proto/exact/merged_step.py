@@ -68,8 +68,8 @@ def take_merged_step(
             at_once = max(1, SMALL * len(rows) // theta.numel())
             for start in range(0, len(rows), at_once):
                 part = slice(start, start + at_once)
-                of_rows = [one.view(len(rows), -1)[part] for one in (theta, gradient, momentum)]
-                _step_rows(*of_rows, rows[part], rule.momentum, factor, decay, step)
+                of_theta, of_gradient, mean = (one.view(len(rows), -1)[part] for one in (theta, gradient, momentum))
+                _step_rows(of_theta, of_gradient, mean, rows[part], rule.momentum, factor, decay, step)
 
     large, small = ([name for name in tensors if (tensors[name].numel() > SMALL) == is_large] for is_large in (1, 0))
     for name in large:  # all threads share one matrix, which several times in float64 takes enough memory

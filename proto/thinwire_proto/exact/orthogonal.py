@@ -68,7 +68,7 @@ def mean_squares(rows: Tensor) -> Tensor:
     """The mean square of each row of a float64 matrix, rounded as `rounded` does row by row; float64 [rows]."""
     squares = torch.square(rounded(rows, rows.abs().amax(1, keepdim=True)))
     if rows.shape[1] > SIDE_MAX:
-        parts = [part.sum(1).tolist() for part in squares.split(SIDE_MAX, 1)]
+        parts = [part.sum(1).tolist() for part in torch.split(squares, SIDE_MAX, 1)]
         sums = [math.fsum(of_row) for of_row in zip(*parts, strict=True)]
         return torch.tensor(sums, dtype=torch.float64, device=rows.device).div_(rows.shape[1])
     return squares.sum(1).div_(rows.shape[1])
