@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local_swarm.processes import JSON_LOG
 from support.previous import installed_previous, program_of
-from support.real import JSON_LOG, PATIENCE_S, RealSwarm, ended, run_text, until
+from support.real import PATIENCE_S, RealSwarm, ended, run_text, until
 
 
 @pytest.fixture(scope="module")
