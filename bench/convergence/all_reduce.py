@@ -67,9 +67,7 @@ class GroupedMuon:
         self.others = [one.name for one in others]
         device = next(iter(parameters.values())).device
         self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, device)
-        self._momentum = {
-            shape: torch.zeros(len(names), *shape, device=device) for shape, names in self.groups.items()
-        }
+        self._momentum = {shape: torch.zeros(len(names), *shape, device=device) for shape, names in self.groups.items()}
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor], rate: float) -> None:

@@ -124,7 +124,9 @@ _TABLE = (
         _MUON_RULE,
         local_steps=4,
     ),
-    replace(_GOSSIP, name="gossip-dense-muon", what=_GOSSIP.what.replace("one bit a parameter", "dense"), codec="dense"),
+    replace(
+        _GOSSIP, name="gossip-dense-muon", what=_GOSSIP.what.replace("one bit a parameter", "dense"), codec="dense"
+    ),
     _GOSSIP,
     replace(_GOSSIP, name="gossip-sign-muon-pull", what=f"{_GOSSIP.what}, gradients pulled by {PULL:g}", pull=PULL),
 )

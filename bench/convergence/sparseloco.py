@@ -5,8 +5,8 @@
     θ ← θ − α · mean of all nodes' ĉ
 
 Q is that of the published code: four bins of a tensor's chosen values, by their mean and standard deviation, and the
-mean of each bin. A node sends its own entries once and receives everybody else's once, as in DeMo's published code; each
-entry is charged 12 bits of place and 2 of value, and each tensor its four means. β, k and the chunk are those of public
+mean of each bin. A node sends its own entries once and receives everybody else's once, as in DeMo's published code. An
+entry is charged 12 bits of place and 2 of value, and a tensor its four means. β, k and the chunk are those of public
 implementations, since the paper's own could not be looked up; α is swept.
 """
 
@@ -55,8 +55,8 @@ class SparseLoCo:
 
 
 def compressed(values: Tensor) -> tuple[Tensor, int]:
-    """The largest entries of each chunk of a tensor, quantized, and zeros; and the number of entries. The last chunk may
-    be shorter, and has as large a share of its entries, at least one."""
+    """The largest entries of each chunk of a tensor, quantized, and zeros; and the number of entries. A last chunk that
+    is shorter sends as large a share of its entries, rounded up."""
     flat, sent = values.reshape(-1), torch.zeros(values.numel(), device=values.device)
     whole = len(flat) // CHUNK * CHUNK
     places = [
