@@ -1,7 +1,7 @@
 """The arms of the study: method, settings and where their sweeps begin.
 
-A new arm is an entry of `_TABLE`, and a place in the order of `plan.py`. A new kind is a file with a `Method`, and an
-entry of `run.METHODS`.
+A new arm is an entry of `_TABLE`; the plan gives it all cells, in the order of the table. A new kind is a file with a
+`Method`, an entry of `run.METHODS`, and its name in `Kind`.
 """
 
 from __future__ import annotations
@@ -79,21 +79,15 @@ _GOSSIP = Arm(
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3),
     Arm(MUON, "Muon, momentum 0.9, every gradient exchanged", "muon", 1.5e-2, momentum=_MOMENTUM),
+    Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
-        REFERENCE,
-        "DeMo (arXiv 2411.19870) as published, in float: β 0.999, k 32",
-        "reference",
-        1.5e-3,
-        DemoSpec(k=32, update_topk=0, beta=0.999, precondition="none"),
-    ),
-    Arm(
-        "diloco",
-        f"DiLoCo (arXiv 2311.08105): {_LOCAL} local steps of AdamW, outer Nesterov with momentum 0.9",
-        "diloco",
-        3e-3,
-        local_steps=_LOCAL,
-        outer=0.7,
-        outer_momentum=0.9,
+        LOCAL_MUON,
+        "4 local steps of Muon a round, one bit of their difference a component; an update has 7 levels",
+        "votes",
+        1.5e-2,
+        DemoSpec.model_validate(_MUON_RULE.DEMO_DEFAULTS | {"update_levels": 3}),
+        _MUON_RULE,
+        local_steps=4,
     ),
     Arm(
         "muloco",
@@ -106,6 +100,15 @@ _TABLE = (
         outer_momentum=0.6,
     ),
     Arm(
+        "diloco",
+        f"DiLoCo (arXiv 2311.08105): {_LOCAL} local steps of AdamW, outer Nesterov with momentum 0.9",
+        "diloco",
+        3e-3,
+        local_steps=_LOCAL,
+        outer=0.7,
+        outer_momentum=0.9,
+    ),
+    Arm(
         "sparseloco",
         f"SparseLoCo (arXiv 2508.15706): {_LOCAL} local steps of AdamW, then the largest 64 of 4,096 in 2 bits, error "
         "feedback with β 0.95",
@@ -114,15 +117,12 @@ _TABLE = (
         local_steps=_LOCAL,
         outer=1.0,
     ),
-    Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
-        LOCAL_MUON,
-        "4 local steps of Muon a round, one bit of their difference a component; an update has 7 levels",
-        "votes",
-        1.5e-2,
-        DemoSpec.model_validate(_MUON_RULE.DEMO_DEFAULTS | {"update_levels": 3}),
-        _MUON_RULE,
-        local_steps=4,
+        REFERENCE,
+        "DeMo (arXiv 2411.19870) as published, in float: β 0.999, k 32",
+        "reference",
+        1.5e-3,
+        DemoSpec(k=32, update_topk=0, beta=0.999, precondition="none"),
     ),
     replace(
         _GOSSIP, name="gossip-dense-muon", what=_GOSSIP.what.replace("one bit a parameter", "dense"), codec="dense"

@@ -1,8 +1,8 @@
 """Which runs the study makes, sorted by what matters most.
 
 The next run depends on the results so far. The rates of an arm are swept with few tokens. At each horizon it then runs
-at the rates that were best at the shorter one, and in a second pass at the next lower rate as well, since long runs
-often want a lower one. The best of those counts. All runs of a cell have equally many tokens.
+at the rates that are best at the shorter one so far, and in a second pass at the next lower rate as well, since long
+runs often want a lower one. The best of those counts. All runs of a cell have equally many tokens.
 """
 
 from __future__ import annotations
@@ -223,14 +223,13 @@ SIXTEEN_SHORT, SIXTEEN_LONG = _horizons(MANY, 16)
 SIXTY_FOUR_SHORT, SIXTY_FOUR_LONG = _horizons(MANY, 64)
 LARGER = (_larger(FEW, 4), _larger(MANY, 16))
 
-OTHERS = ("muloco", "diloco", "sparseloco", REFERENCE)
-ALL = (MUON, ADAMW, DEFAULT, LOCAL_MUON, *OTHERS)
-GOSSIP = ("gossip-sign-muon-pull", "gossip-dense-muon", "gossip-sign-muon")
+ALL = tuple(name for name, arm in ARMS.items() if arm.kind != "gossip")
+GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (2, 3)
 CLAIMS = (
     *((FOUR_SHORT, arm) for arm in (*DENSE, DEFAULT, REFERENCE)),
     *((SIXTEEN_LONG, arm) for arm in (MUON, ADAMW, LOCAL_MUON)),
-    (SINGLES, GOSSIP[0]),
+    (SINGLES, "gossip-sign-muon-pull"),
 )
 """What README says, on three seeds."""
 
@@ -244,8 +243,7 @@ _ONCE = [
     *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),
     *_items((*DENSE, DEFAULT, LOCAL_MUON), FOUR_LONG),
     *(Item(arm, cell, seed, is_settled=True) for cell, arm in CLAIMS for seed in (1, *SEEDS)),
-    *_items(OTHERS, FOUR_SHORT),
-    *_items(ALL, FOUR_LONG, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
+    *_items(ALL, FOUR_SHORT, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
     *_items((DEFAULT, LOCAL_MUON, *GOSSIP), SINGLES),
     *_items((*DENSE, DEFAULT, LOCAL_MUON, REFERENCE), *LARGER),
 ]

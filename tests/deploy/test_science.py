@@ -240,7 +240,7 @@ def test_sparseloco_sends_the_largest_entries_of_each_chunk_in_four_values() -> 
     sent, entries = compressed(values)
     assert entries == 3 * TOP_K
     assert [int(row.count_nonzero()) for row in sent] == [TOP_K] * 3
-    assert len(sent[sent != 0].unique()) <= 4
+    assert len(set(sent[sent != 0].tolist())) <= 4
     for row, of_row in zip(values, sent, strict=True):
         assert of_row.abs().topk(TOP_K).indices.sort().values.equal(row.abs().topk(TOP_K).indices.sort().values)
 
