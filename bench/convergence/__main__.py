@@ -10,7 +10,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.convergence.plan import ITEMS, QUICK_ITEMS, RESULTS, Item, StudyError, next_runs, results_in
@@ -25,11 +25,12 @@ def main() -> None:
     arguments = _arguments()
     folder: Path = arguments.into
     folder.mkdir(parents=True, exist_ok=True)
+    write = write_quick if arguments.quick else write_report
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not arguments.report:
-            run_all(QUICK_ITEMS if arguments.quick else ITEMS, folder, arguments.jobs)
-        (write_quick if arguments.quick else write_report)(folder)
+            run_all(QUICK_ITEMS if arguments.quick else ITEMS, folder, arguments.jobs, write)
+        write(folder)
         print(f"written to {folder}")
     except StudyError as error:
         sys.exit(f"error: {error}")
@@ -38,10 +39,11 @@ def main() -> None:
         sys.exit(130)
 
 
-def run_all(items: Sequence[Item], folder: Path, jobs: int) -> None:
-    """Carry out the missing runs, `jobs` at a time with one thread each."""
+def run_all(items: Sequence[Item], folder: Path, jobs: int, write: Callable[[Path], None]) -> None:
+    """Carry out the missing runs, `jobs` at a time with one thread each, and write the pages after each."""
     for result in carry_out(train, lambda: next_runs(items, results_in(folder)), jobs):
         append(folder / RESULTS, result)
+        write(folder)
         left = len(next_runs(items, results_in(folder)))
         print(f"{result.run.name}: {result.loss:.4f}, {result.seconds:.0f} s; at least {left} to go", flush=True)
 

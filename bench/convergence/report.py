@@ -171,7 +171,8 @@ def _sections(sections: Sections, results: Sequence[Result]) -> Iterator[str]:
             summaries = summaries_of(cell, results)
             dense = better_dense(summaries)
             rows += [summary.cells(dense) for summary in summaries]
-        yield table(TITLES, rows) if rows else "No run so far.\n"
+        columns = len(TITLES) if any(row[-1] for row in rows) else len(TITLES) - 1  # only gossip has the last one
+        yield table(TITLES[:columns], (row[:columns] for row in rows)) if rows else "No run so far.\n"
         sweeps = list(dict.fromkeys(row for cell in cells for row in _sweeps(cell, results)))
         if sweeps:
             yield "Rates on the first seed:\n"
@@ -242,8 +243,9 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 
 """
 _ARMS = """The arms of others take H = 32 local steps where 30 are published, so that all arms have equally many tokens.
-Published are an outer rate of 0.7 and a momentum of 0.9 for DiLoCo, 0.7 and 0.6 for MuLoCo, and 1 for SparseLoCo;
-sweeps begin there. `sparseloco` has the β and the number of entries of public implementations.
+Published are an outer rate of 0.7 and a momentum of 0.9 for DiLoCo, 0.7 and 0.6 for MuLoCo (in its authors' code, for
+one worker), and 1 for SparseLoCo; sweeps begin there. `sparseloco` has the β and the number of entries of public
+implementations.
 
 **The second version of DeMo (arXiv 2411.19870v2, February 2026) is no arm of its own.** Its text could not be looked up
 in full. Its abstract and the reviews of its conference version name the same three parts (momentum on the nodes, DCT

@@ -35,7 +35,7 @@ from bench.convergence.plan import (
     sweep,
 )
 from bench.convergence.problem import Problem
-from bench.convergence.report import better_dense, few_page, many_page, summaries_of
+from bench.convergence.report import better_dense, few_page, many_page, summaries_of, write_quick
 from bench.convergence.run import METHODS, Result, Run, Size, train
 from bench.convergence.sparseloco import CHUNK, TOP_K, compressed
 from bench.convergence.text import Text, stdlib
@@ -163,7 +163,7 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
     first = next(carry_out(train, lambda: next_runs(items, results_in(tmp_path)), 2))
     assert first.run == TINY.run(DEFAULT, middle_of(DEFAULT))
     append(file, first)
-    run_all(items, tmp_path, 2)
+    run_all(items, tmp_path, 2, write_quick)
     results = results_in(tmp_path)
     assert next_runs(items, results) == []
     assert len(file.read_text().splitlines()) == len(results) == 4  # no run is repeated
