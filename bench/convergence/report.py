@@ -249,8 +249,8 @@ implementations.
 
 **The second version of DeMo (arXiv 2411.19870v2, February 2026) is no arm of its own.** Its text could not be looked up
 in full. Its abstract and the reviews of its conference version name the same three parts (momentum on the nodes, DCT
-with the largest components, what was sent subtracted) and the same β, and the newest copy of the published code is of December 2024.
-So `reference` stands for both until somebody names a difference.
+with the largest components, what was sent subtracted) and the same β, and the newest copy of the published code is of
+December 2024. So `reference` stands for both until somebody names a difference.
 """
 _MANY_HEAD = """# Many nodes
 
