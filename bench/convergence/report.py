@@ -240,6 +240,9 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * Dense arms, DiLoCo and MuLoCo are charged that ring, once a round. Arms of thinwire are charged what the codec wrote.
   DeMo is charged its published format, and SparseLoCo 14 bits an entry; in both, a node receives what all others sent.
 * The schedule is a warm-up, then a cosine to a tenth.
+* Runs from before 2026-11-28 drew their samples in another order
+  ([log](../log/convergence.md#2026-11-28--keys-that-have-one-value)): with them, an equal seed does not mean equal
+  samples.
 
 """
 _ARMS = """The arms of others take H = 32 local steps where 30 are published, so that all arms have equally many tokens.
