@@ -58,7 +58,7 @@ bench: $(VENV)/.run  ## bytes, speeds, rounds, memory, training beside baselines
 bench-wan: $(VENV)/.run  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
 	$(BIN)/python -m bench.wide_area $(WAN)
 
-science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
+science: $(VENV)/.run  ## loss and bytes of all arms, side by side; days, resumed (SCIENCE=--quick: under 10 minutes)
 	@$(BIN)/python -m bench.convergence $(SCIENCE)
 
 simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED; EXCHANGE=gossip: a short gossip run)
@@ -111,11 +111,6 @@ $(VENV)/.run: $(VENV)/.venv pyproject.toml
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing the dependencies of the tests: 1 to 5 minutes"
 	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
-
-$(VENV)/.bench: $(VENV)/.run
-	@echo "installing the dependencies of the plots: 1 to 5 minutes"
-	@$(TELL_TIME) $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
 $(VENV)/.examples: $(VENV)/.run

@@ -10,7 +10,6 @@ at 0.2 times the rate in all arms of Muon; there they are all-reduced, in the sk
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +19,13 @@ import torch
 from torch import Tensor
 
 from bench.card.model import CardProblem
-from bench.convergence.all_reduce import AdamW
+from bench.convergence.all_reduce import AdamW, GroupedMuon
 from bench.convergence.arms import ARMS as STUDY_ARMS
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
-from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import ADAM_BETAS, TILE_EDGE, Parameter, ScheduleSpec
-from thinwire_proto.contract.rules.muon import MuonSpec
+from thinwire_proto.contract import TILE_EDGE, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.muon import ADAMW_STEP, muon_step, orthogonal
 
 MEASURED_EVERY = 64
@@ -106,30 +102,18 @@ class DenseAdamW:
 
 
 class MergedMuon:
-    """Muon on the mean of what the nodes send: their gradients, or with a step their quantized sums.
-
-    Matrices of equal shape are one tensor, [matrices, rows, columns], so that a few launches take all of them.
-    """
+    """Muon on the mean of what the nodes send: their gradients, or with a step their quantized sums."""
 
     def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._arm, self._schedule, self._swarm = problem, arm, schedule, swarm
         self._nodes = swarm.nodes if arm.step else 1
-        self._rule = MuonSpec()
-        of_all = [Parameter(name=name, shape=tuple(one.shape)) for name, one in problem.parameters.items()]
-        self._groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
-        for one in of_all:
-            if self._rule.takes(one):
-                self._groups[one.shape].append(one.name)
-        others = tuple(one for one in of_all if not self._rule.takes(one))
-        self._others = [one.name for one in others]
-        self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, problem.device)
-        zeros = {shape: torch.zeros(len(names), *shape) for shape, names in self._groups.items()}
-        self._momentum = {shape: zero.to(problem.device) for shape, zero in zeros.items()}
+        self._muon = GroupedMuon(problem.parameters, tile_momentum_step if arm.is_tiled else muon_step)
         self._unsent = {
-            shape: torch.zeros(self._nodes, *zero.shape, device=problem.device) for shape, zero in zeros.items()
+            shape: torch.zeros(self._nodes, len(names), *shape, device=problem.device)
+            for shape, names in self._muon.groups.items()
         } if arm.step else {}  # fmt: skip
-        self._in_matrices = sum(zero.numel() for zero in zeros.values())
-        self._in_others = sum(math.prod(one.shape) for one in others)
+        self._in_matrices = sum(len(names) * math.prod(shape) for shape, names in self._muon.groups.items())
+        self._in_others = sum(problem.parameters[name].numel() for name in self._muon.others)
         self.bits = float(FLOAT_BITS)
         self.up = 0.0
 
@@ -139,30 +123,18 @@ class MergedMuon:
         with torch.enable_grad():
             loss, gradients = self._problem.gradients_of_shares(first, self._nodes, swarm.samples // self._nodes)
         is_measured, entropies = step % MEASURED_EVERY == 0 and self._arm.step > 0, []
-        for shape, names in self._groups.items():
+        for shape, names in self._muon.groups.items():
             of_group = torch.stack([gradients.pop(name) for name in names], 1)
             if self._arm.step:
                 of_group, levels = self._quantized(shape, of_group)
                 entropies += [entropy(levels[0]) * levels[0].numel()] if is_measured else []
             with tf32():
-                moved = self._step_of(self._momentum[shape], of_group.mean(0)).mul_(rate)
-            for name, change in zip(names, moved, strict=True):
-                self._problem.parameters[name].sub_(change)
-        self._moments.begin()
-        for name in self._others:
-            of_other = self._moments.step(name, gradients[name].mean(0))
-            self._problem.parameters[name].sub_(of_other, alpha=rate * self._rule.adamw_rate)
+                self._muon.step_group(shape, of_group.mean(0), rate)
+        self._muon.step_others({name: gradient.mean(0) for name, gradient in gradients.items()}, rate)
         if is_measured:
             self.bits = sum(entropies) / self._in_matrices
         self.up = (self._in_matrices * self.bits + self._in_others * FLOAT_BITS) / 8
         return loss
-
-    def _step_of(self, momentum: Tensor, gradient: Tensor) -> Tensor:
-        decay = self._rule.momentum
-        if not self._arm.is_tiled:
-            return muon_step(momentum, gradient, decay)
-        momentum.mul_(decay).add_(gradient)
-        return tile_step(torch.add(gradient, momentum, alpha=decay))
 
     def _quantized(self, shape: tuple[int, ...], gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return what each node sends, and the same in steps: [nodes, matrices, rows, columns]. The rest stays here."""
@@ -173,6 +145,12 @@ class MergedMuon:
         sent = levels * one
         unsent.sub_(sent)
         return sent, levels
+
+
+def tile_momentum_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:
+    """`muon_step`, each tile by itself."""
+    momentum.mul_(decay).add_(gradient)
+    return tile_step(torch.add(gradient, momentum, alpha=decay))
 
 
 def tile_step(matrices: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ rate. So a stay that ends early leaves a file from which the next stay, on any c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.card.arms import ARMS
 from bench.convergence.method import SwarmSize
-from bench.convergence.plan import sweep_rates
+from bench.convergence.plan import Rates, sweep
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models import BYTE_PRESETS, LLAMA_PRESETS
@@ -117,15 +118,15 @@ def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
     nodes = item.swept_with or item.nodes
     tokens = MODELS[item.model].sweep
     swept = {
-        line.run.rate: line.loss
+        Rates(line.run.rate): line.loss if math.isfinite(line.loss) else math.inf
         for line in lines
         if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
     }
-    missing, best = sweep_rates(swept, ARMS[item.arm].rate * MODELS[item.model].scale, FACTOR)
-    for rate in missing:
-        yield CardRun(item.model, item.arm, nodes, rate, tokens)
+    missing, best = sweep(swept, Rates(ARMS[item.arm].rate * MODELS[item.model].scale), FACTOR)
+    for rates in missing:
+        yield CardRun(item.model, item.arm, nodes, rates.rate, tokens)
     if best is not None:
-        yield CardRun(item.model, item.arm, item.nodes, best, item.tokens, item.seed)
+        yield CardRun(item.model, item.arm, item.nodes, best.rate, item.tokens, item.seed)
 
 
 def next_runs(items: Iterable[Item], lines: Sequence[Line]) -> Iterator[CardRun]:

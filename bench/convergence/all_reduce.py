@@ -1,90 +1,108 @@
-"""All-reduce arms, which exchange every number: AdamW on the gradient of the whole batch, and DiLoCo.
+"""The dense arms, which exchange every number: AdamW and Muon on the gradient of the whole batch.
 
-They are charged one ring all-reduce of float32 among the nodes in each round.
+They are charged one ring all-reduce of float32 among the nodes in each step.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bench.convergence.arms import Arm
-from bench.convergence.method import NodeTraffic, SwarmSize, mean
+from bench.convergence.method import NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
+from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.all_reduce import ring_bytes
-from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.contract import ADAM_BETAS, Parameter, ScheduleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.muon import muon_step
 
-OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # of DiLoCo, arXiv 2311.08105
+StepOf = Callable[[Tensor, Tensor, float], Tensor]
+
+
+class Optimizer(Protocol):
+    """Steps on the named tensors that it was made with."""
+
+    def step(self, gradients: Mapping[str, Tensor], rate: float) -> None: ...
 
 
 class AdamW:
     """torch's AdamW on named tensors, with gradients passed as arguments."""
 
-    def __init__(self, parameters: dict[str, Tensor], beta2: float) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], beta2: float) -> None:
         self._parameters = [torch.nn.Parameter(tensor) for tensor in parameters.values()]
         for parameter, tensor in zip(self._parameters, parameters.values(), strict=True):
             parameter.data = tensor.data  # shares memory with the tensor
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, beta2), weight_decay=0.0)
 
-    def step(self, gradients: dict[str, Tensor], rate: float) -> None:
+    def step(self, gradients: Mapping[str, Tensor], rate: float) -> None:
         for parameter, gradient in zip(self._parameters, gradients.values(), strict=True):
             parameter.grad = gradient
         self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step()
 
 
-class AllReduceAdamW:
-    """AdamW on the gradient of the whole batch."""
+class GroupedMuon:
+    """Muon on named tensors, with gradients passed as arguments. Embeddings and vectors take steps of AdamW, as in
+    `MuonSpec`.
+
+    Matrices of equal shape are one tensor, [matrices, rows, columns], so that a few launches take all of them. groups:
+    their names by shape. others: the names of all else. step_of: a step at η = 1 from momentum, gradient and decay.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], step_of: StepOf = muon_step) -> None:
+        self._parameters, self._rule, self._step_of = parameters, MuonSpec(), step_of
+        of_all = [Parameter(name=name, shape=tuple(one.shape)) for name, one in parameters.items()]
+        self.groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for one in of_all:
+            if self._rule.takes(one):
+                self.groups[one.shape].append(one.name)
+        others = tuple(one for one in of_all if not self._rule.takes(one))
+        self.others = [one.name for one in others]
+        device = next(iter(parameters.values())).device
+        self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, device)
+        self._momentum = {shape: torch.zeros(len(names), *shape, device=device) for shape, names in self.groups.items()}
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor], rate: float) -> None:
+        for shape, names in self.groups.items():
+            self.step_group(shape, torch.stack([gradients[name] for name in names]), rate)
+        self.step_others(gradients, rate)
+
+    def step_group(self, shape: tuple[int, ...], gradient: Tensor, rate: float) -> None:
+        """Step on the matrices of a shape. gradient: [matrices, rows, columns]."""
+        moved = self._step_of(self._momentum[shape], gradient, self._rule.momentum).mul_(rate)
+        for name, change in zip(self.groups[shape], moved, strict=True):
+            self._parameters[name].sub_(change)
+
+    def step_others(self, gradients: Mapping[str, Tensor], rate: float) -> None:
+        self._moments.begin()
+        for name in self.others:
+            self._parameters[name].sub_(self._moments.step(name, gradients[name]), alpha=rate * self._rule.adamw_rate)
+
+
+def make_optimizer(arm: Arm, parameters: Mapping[str, Tensor]) -> Optimizer:
+    """The arm's optimizer, of dense gradients or of local steps."""
+    return GroupedMuon(parameters) if arm.momentum else AdamW(parameters, arm.beta)
+
+
+class AllReduce:
+    """The arm's optimizer on the gradient of the whole batch."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
-        self._adamw = AdamW(problem.parameters, arm.beta)
+        self._optimizer = make_optimizer(arm, problem.parameters)
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         loss, gradients = self._problem.gradients(first, self._swarm.samples)
-        self._adamw.step(gradients, learning_rate(self._schedule, step))
+        self._optimizer.step(gradients, learning_rate(self._schedule, step))
         return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
-
-
-class DiLoCo:
-    """DiLoCo (arXiv 2311.08105): H local AdamW steps a round, then an all-reduce of the difference.
-
-    The mean difference is the gradient of an outer SGD with Nesterov momentum.
-    """
-
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
-        self._shared = {name: tensor.detach().clone() for name, tensor in problem.parameters.items()}
-        self._local = [
-            {name: tensor.clone() for name, tensor in self._shared.items()} for _ in range(swarm.nodes)
-        ]  # fmt: skip
-        self._adamw = [AdamW(local, arm.beta) for local in self._local]
-        outer = [torch.nn.Parameter(tensor) for tensor in self._shared.values()]
-        for parameter, tensor in zip(outer, self._shared.values(), strict=True):
-            parameter.data = tensor
-        self._outer = outer
-        momentum = OUTER_MOMENTUM
-        self._sgd = torch.optim.SGD(outer, lr=OUTER_RATE, momentum=momentum, nesterov=True)
-
-    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
-        losses = []
-        for number, (local, adamw) in enumerate(zip(self._local, self._adamw, strict=True)):
-            for name, tensor in local.items():
-                tensor.copy_(self._shared[name])
-            self._problem.put(local)
-            for inner in range(self._steps):
-                position = first + inner * self._swarm.samples + number * self._swarm.share
-                loss, gradients = self._problem.gradients(position, self._swarm.share)
-                adamw.step(gradients, learning_rate(self._schedule, step + inner))
-                losses.append(loss)
-        with torch.no_grad():
-            for name, parameter in zip(self._shared, self._outer, strict=True):
-                averaged = torch.stack([local[name] for local in self._local]).mean(0)
-                parameter.grad = parameter.data - averaged
-        self._sgd.step()
-        self._problem.put(self._shared)
-        return mean(losses), all_reduce_traffic(self._problem, self._swarm.nodes)
 
 
 def all_reduce_traffic(problem: Problem, nodes: int) -> NodeTraffic:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
-from thinwire import Muon, NoiseCorrectedAdamW
+from thinwire import Muon
 from thinwire.steps.param_groups import grouped
 from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -30,8 +30,6 @@ class GossipMethod:
     """x_i ← x_i + Σ w_ij·(h_ji − h_ij) − u_i, with the optimizer's step u at the parameters before mixing."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        if arm.is_noise_corrected and swarm.share < 2:
-            raise ValueError("the correction needs two samples a node")
         self._problem, self._schedule, self._swarm, self._arm = problem, schedule, swarm, arm
         shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
         self._layout, self._shapes = TileLayout(shapes), shapes
@@ -95,8 +93,6 @@ class GossipMethod:
 
     def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         betas = (0.9, self._arm.beta)
-        if self._arm.is_noise_corrected:
-            return NoiseCorrectedAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, nodes=self._swarm.nodes)
         if self._arm.momentum:
             of_muon = map(MuonSpec().takes, self._shapes)
             groups = grouped(zip(parameters, of_muon, strict=True))
@@ -109,21 +105,11 @@ class GossipMethod:
         self._problem.put(self._named(at))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(self._schedule, step)
-        optimizer.zero_grad()
-        parameters = self._leaves[node]
-        halves = (share // 2, share - share // 2) if isinstance(optimizer, NoiseCorrectedAdamW) else (share,)
-        losses, position = [], first
-        for samples in halves:
-            loss, gradients = self._problem.gradients(position, samples)
-            for parameter, gradient in zip(parameters, gradients.values(), strict=True):
-                part = gradient / len(halves)
-                parameter.grad = part if parameter.grad is None else parameter.grad + part
-            if isinstance(optimizer, NoiseCorrectedAdamW):
-                optimizer.keep_half()
-            losses.append(loss)
-            position += samples
+        loss, gradients = self._problem.gradients(first, share)
+        for parameter, gradient in zip(self._leaves[node], gradients.values(), strict=True):
+            parameter.grad = gradient
         optimizer.step()
-        return mean(losses)
+        return loss
 
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._problem.parameters, tensors_of(flat, self._layout), strict=True))

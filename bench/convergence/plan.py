@@ -1,143 +1,253 @@
-"""Plans the runs of a study, given the existing results.
+"""Which runs the study makes, sorted by what matters most.
 
-First each arm's learning rate is swept, on one seed and fewer tokens. If the best rate lies at an edge, the sweep
-extends beyond it. Then every arm runs at full length at its best rate (`best_rate`). Some arms run on several seeds and
-with several numbers of nodes. All runs have equal tokens in total.
+The next run depends on the results so far. The rates of an arm are swept with few tokens. At each horizon it then runs
+at the rates that are best at the shorter one so far, and in a second pass at the next lower rate as well, since long
+runs often want a lower one. The best of those counts. All runs of a cell have equally many tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.convergence.arms import ARMS, NODES_MATTER, RATE_FACTOR, RATES_MAX, REPEATED_ARMS
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, DENSE, LOCAL_MUON, MERGED_MUON, MUON, REFERENCE
 from bench.convergence.run import Result, Run, Size
 from bench.studies import read
 
-SWEEP_TOKENS, TOKENS = 1 << 20, 1 << 22
-"""Of a sweep's run and of a full-length run, in the main study and with its fixed batch."""
 RESULTS = "runs.jsonl"
 """The file of results in a study's folder: one line a run."""
+RATE_FACTOR = 1.5
+RATES_MAX, PAIRS_MAX = 5, 13
+"""Upper bound on the runs of a sweep, of a rate alone and with an outer rate."""
+SAMPLES_A_NODE = 4
+"""Runs of dense arms are entered as if each node had so many, since their losses do not depend on the nodes."""
 
 
 class StudyError(Exception):
-    """The folder holds what is no result, or the results of another study."""
+    """The folder holds what is no result of this study."""
+
+
+class Rates(NamedTuple):
+    """outer: the outer learning rate; 0: the arm has none."""
+
+    rate: float
+    outer: float = 0.0
 
 
 @dataclass(frozen=True)
-class Study:
-    """The design of a study.
+class Cell:
+    """Runs that are compared with each other. tokens: of all nodes. shorter: the cell that says with which rates a run
+    begins; None: this one is a sweep."""
 
-    sweep_tokens, tokens: of a run in the sweep, and of a full-length run. nodes: the number of nodes for all arms.
-    other_nodes: further numbers of nodes for arms whose result depends on it.
-    """
-
-    arms: tuple[str, ...]
     size: Size
-    sweep_tokens: int
+    nodes: int
     tokens: int
-    seeds: tuple[int, ...]
-    nodes: int = 4
-    other_nodes: tuple[int, ...] = ()
+    shorter: Cell | None = None
 
-    def sweep_run(self, arm: str, rate: float) -> Run:
-        return Run(arm, rate, self.seeds[0], self.nodes, self.sweep_tokens, self.size)
+    def run(self, arm: str, rates: Rates, seed: int = 1) -> Run:
+        nodes = self.size.samples // SAMPLES_A_NODE if ARMS[arm].is_dense else self.nodes
+        return Run(arm, rates.rate, seed, nodes, self.tokens, self.size, rates.outer)
 
-    def final_run(self, arm: str, rate: float, seed: int, nodes: int) -> Run:
-        return Run(arm, rate, seed, nodes, self.tokens, self.size)
-
-    def with_nodes(self, nodes: int) -> list[str]:
-        """The arms that also run with this other number of nodes."""
-        return [arm for arm in NODES_MATTER if ARMS[arm].can_have(nodes, self.size.samples)]
-
-    def sweep(self, arm: str, results: Sequence[Result]) -> dict[float, float]:
-        """The losses of an arm's sweep, by rate."""
-        return {one.run.rate: one.loss for one in results if one.run == self.sweep_run(arm, one.run.rate)}
+    def losses(self, arm: str, results: Iterable[Result]) -> dict[Rates, float]:
+        """The losses of an arm on the first seed, by rates; a loss that is no number is infinite."""
+        found = {}
+        for result in results:
+            rates = Rates(result.run.rate, result.run.outer)
+            if result.run.arm == arm and result.run == self.run(arm, rates):
+                found[rates] = result.loss if math.isfinite(result.loss) else math.inf
+        return found
 
 
-def results_in(folder: Path, study: Study) -> list[Result]:
-    """The existing results of this study, by arm; of a run that was repeated, the newest. Raises StudyError for results
-    on other texts, or of arms with other settings."""
+@dataclass(frozen=True)
+class Item:
+    """An arm in a cell, at its best rates, with all that these depend on. is_settled: with the next lower rate as
+    well."""
+
+    arm: str
+    cell: Cell
+    seed: int = 1
+    is_settled: bool = False
+
+
+def sweep(
+    losses: Mapping[Rates, float], middle: Rates, factor: float = RATE_FACTOR
+) -> tuple[list[Rates], Rates | None]:
+    """The rates that a sweep still needs, and the best if it needs none.
+
+    A sweep goes from the middle to the best neighbour until none is better; neighbours differ by the factor in one
+    rate. All arms have the same budget: RATES_MAX runs, or PAIRS_MAX with an outer rate. Rates have three digits.
+    """
+    most = PAIRS_MAX if middle.outer else RATES_MAX
+    sides = ((-1, 0), (1, 0), (0, -1), (0, 1)) if middle.outer else ((-1, 0), (1, 0))
+    known: dict[tuple[int, int], Rates] = {}
+    best = (0, 0)
+    while True:
+        for side in ((0, 0), *sides):
+            at = (best[0] + side[0], best[1] + side[1])
+            if at not in known and len(known) < most:
+                known[at] = Rates(_step(middle.rate, at[0], factor), _step(middle.outer, at[1], factor))
+        missing = [rates for rates in known.values() if rates not in losses]
+        if missing:
+            return missing, None
+        lowest = min(known, key=lambda at: losses[known[at]])
+        if lowest == best or len(known) == most:
+            return [], known[lowest]
+        best = lowest
+
+
+def _step(middle: float, steps: int, factor: float) -> float:
+    return float(f"{middle * factor**steps:.3g}")
+
+
+def middle_of(arm: str) -> Rates:
+    return Rates(ARMS[arm].rate, ARMS[arm].outer)
+
+
+def rates_of(arm: str, cell: Cell, results: Sequence[Result]) -> tuple[list[Run], Rates | None]:
+    """The runs that must come first, and the best rates of an arm in a cell if there are none.
+
+    Without a whole sweep here, the best rates are those of the shorter cell. Where other rates ran here as well, they
+    are the best of all those. Those of the shorter cell need not run here if rates did that lie towards them and are
+    worse than others.
+    """
+    here = cell.losses(arm, results)
+    missing, best = sweep(here, middle_of(arm))
+    if best is not None or cell.shorter is None:
+        return [cell.run(arm, rates) for rates in missing], best
+    first, start = rates_of(arm, cell.shorter, results)
+    if start is None or not here:
+        return first, start
+    best = min(here, key=lambda rates: here[rates])
+    nearest = min(here, key=lambda rates: math.dist(_logs(rates), _logs(start)))
+    return [], best if start in here or best != nearest else start
+
+
+def _logs(rates: Rates) -> tuple[float, float]:
+    return math.log(rates.rate), math.log(rates.outer or 1)
+
+
+def lower(arm: str, rates: Rates) -> Rates:
+    """The next lower rates of an arm's sweep."""
+    middle = ARMS[arm].rate
+    at = round(math.log(rates.rate / middle, RATE_FACTOR))
+    return rates._replace(rate=_step(middle, at - 1, RATE_FACTOR))
+
+
+def runs_of(item: Item, results: Sequence[Result]) -> Iterator[Run]:
+    """The runs that an item needs as far as they are known, those that exist included."""
+    cell = item.cell
+    first, best = rates_of(item.arm, cell, results)
+    yield from first
+    if best is None:
+        return
+    here = cell.losses(item.arm, results)
+    if best not in here:
+        yield cell.run(item.arm, best)
+    elif item.is_settled and lower(item.arm, best) not in here:
+        yield cell.run(item.arm, lower(item.arm, best))
+    else:
+        yield cell.run(item.arm, best, item.seed)
+
+
+def next_runs(items: Iterable[Item], results: Sequence[Result]) -> list[Run]:
+    """The missing runs that are known by now, in the order in which to make them."""
+    done = {result.run for result in results}
+    return list(dict.fromkeys(run for item in items for run in runs_of(item, results) if run not in done))
+
+
+def runs_left(items: Sequence[Item], results: Sequence[Result]) -> list[Run]:
+    """All missing runs, if each sweep is best in its middle and no lower rate is better at its end."""
+    known, left = list(results), []
+    model = results[0]
+    while runs := next_runs(items, known):
+        for run in runs:
+            middle = middle_of(run.arm)
+            away = math.dist(_logs(Rates(run.rate, run.outer)), _logs(middle))
+            known.append(replace(model, run=run, loss=100 + away))
+        left += runs
+    return left
+
+
+def results_in(folder: Path) -> list[Result]:
+    """The existing results; of a run that was repeated, the newest. Raises StudyError for results on other texts, or of
+    arms that are gone or have other settings."""
     try:
-        results = {result.run: result for result in read(folder / RESULTS, Result)}.values()
+        results = list({result.run: result for result in read(folder / RESULTS, Result)}.values())
     except ValueError as error:
         raise StudyError(str(error)) from None
-    mine = [result for result in results if result.run.size == study.size and result.run.arm in study.arms]
-    if len({result.corpus for result in mine}) > 1:
+    if len({result.corpus for result in results}) > 1:
         raise StudyError(
             f"{folder} has results on different texts (other versions of Python's library); use another --into"
         )
-    for result in mine:
+    for result in results:
+        where = f"{folder / RESULTS}: {result.run.name}"
+        if result.run.arm not in ARMS:
+            raise StudyError(f"{where} is of an arm that the study no longer has; remove its line")
         now = ARMS[result.run.arm].settings
         changed = [name for name, value in result.settings.items() if value != now.get(name)]
         if changed:
             raise StudyError(
-                f"{folder / RESULTS}: {result.run.name} was run with another {', '.join(changed)} "
+                f"{where} was run with another {', '.join(changed)} "
                 "than the arm has now; remove its line, or use another --into"
             )
-    return mine
+    return results
 
 
-def sweep_rates(
-    losses: Mapping[float, float], middle: float, factor: float = RATE_FACTOR
-) -> tuple[list[float], float | None]:
-    """The rates that a sweep still needs, and the best if it needs none.
-
-    All arms have the same budget: three rates, and up to RATES_MAX if the best lies at an edge. losses: by rate.
-    Rates have three digits.
-    """
-    low, high = -1, 1
-    while True:
-        rates = [float(f"{middle * factor**offset:.3g}") for offset in range(low, high + 1)]
-        missing = [rate for rate in rates if rate not in losses]
-        if missing:
-            return missing, None
-        best = min(rates, key=lambda rate: _finite(losses[rate]))
-        if best not in (rates[0], rates[-1]) or len(rates) == RATES_MAX:
-            return [], best
-        low, high = (low - 1, high) if best == rates[0] else (low, high + 1)
+SWEEP, SHORT, LONG = 1 << 20, 1 << 22, 1 << 24
+"""Tokens of the smaller model: 4.7 and 18.9 for each of its 886,000 parameters at the two horizons."""
+LARGER_SWEEP, LARGER_SHORT = 1 << 20, 7 << 21
+"""Of the larger model: 5.0 for each of its 2.9M parameters. The sweep's are those of the smaller batch."""
+FEW, MANY = Size(samples=16), Size(samples=64)
+"""The batches of two and four nodes, and of sixteen and 64. A sweep has at least 256 steps of either."""
 
 
-def best_rate(study: Study, arm: str, results: Sequence[Result]) -> float | None:
-    """The rate at which an arm runs on all seeds; None while its sweep lasts.
-
-    It is the sweep's best. Where other rates ran to the end on the first seed too, it is the best of all those: what is
-    best of a short run is often too high for a long one. The sweep's best itself need not run to the end if those did
-    that lie towards it and are worse than others, as in the sweep."""
-    _, swept = sweep_rates(study.sweep(arm, results), ARMS[arm].rate)
-    if swept is None:
-        return None
-    at_end = {
-        result.run.rate: _finite(result.loss)
-        for result in results
-        if result.run == study.final_run(arm, result.run.rate, study.seeds[0], study.nodes)
-    }
-    if not at_end:
-        return swept
-    best = min(at_end, key=lambda rate: at_end[rate])
-    nearest = min(at_end, key=lambda rate: abs(math.log(rate / swept)))
-    return best if swept in at_end or best != nearest else swept
+def _horizons(size: Size, nodes: int) -> tuple[Cell, Cell]:
+    """The short and the long cell."""
+    short = Cell(size, nodes, SHORT, Cell(size, nodes, SWEEP) if size == FEW else None)
+    return short, Cell(size, nodes, LONG, short)
 
 
-def _finite(loss: float) -> float:
-    return loss if math.isfinite(loss) else math.inf
+def _larger(size: Size, nodes: int) -> Cell:
+    size = replace(size, preset="byte-3m")
+    return Cell(size, nodes, LARGER_SHORT, Cell(size, nodes, size.samples // FEW.samples * LARGER_SWEEP))
 
 
-def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:
-    """The runs that are known to be missing, in the order in which to run them; empty when the study is complete."""
-    done = {result.run for result in results}
-    runs = []
-    for arm in study.arms:
-        missing, _ = sweep_rates(study.sweep(arm, results), ARMS[arm].rate)
-        runs += [study.sweep_run(arm, rate) for rate in missing]
-    best = {arm: rate for arm in study.arms if (rate := best_rate(study, arm, results)) is not None}
-    for seed in study.seeds:
-        runs += [study.final_run(arm, best[arm], seed, study.nodes) for arm in REPEATED_ARMS if arm in best]
-    for nodes in study.other_nodes:
-        runs += [
-            study.final_run(arm, best[arm], study.seeds[0], nodes) for arm in study.with_nodes(nodes) if arm in best
-        ]
-    runs += [study.final_run(arm, rate, study.seeds[0], study.nodes) for arm, rate in best.items()]
-    return [run for run in dict.fromkeys(runs) if run not in done]
+TWO_SHORT, TWO_LONG = _horizons(FEW, 2)
+FOUR_SHORT, FOUR_LONG = _horizons(FEW, 4)
+SINGLES, _ = _horizons(FEW, 16)
+"""Sixteen nodes of one sample each."""
+SIXTEEN_SHORT, SIXTEEN_LONG = _horizons(MANY, 16)
+SIXTY_FOUR_SHORT, SIXTY_FOUR_LONG = _horizons(MANY, 64)
+LARGER = (_larger(FEW, 4), _larger(MANY, 16))
+
+ALL = tuple(name for name, arm in ARMS.items() if arm.kind != "gossip")
+GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
+SEEDS = (2, 3)
+CLAIMS = (
+    *((FOUR_SHORT, arm) for arm in (*DENSE, MERGED_MUON, DEFAULT, REFERENCE)),
+    *((SIXTEEN_LONG, arm) for arm in (MUON, ADAMW, LOCAL_MUON)),
+    (SINGLES, "gossip-sign-muon-pull"),
+)
+"""What README says, on three seeds."""
+
+
+def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
+    return [Item(arm, cell) for cell in cells for arm in arms]
+
+
+_ONCE = [
+    Item(MUON, FOUR_SHORT),
+    *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),
+    *_items((*DENSE, MERGED_MUON, DEFAULT, LOCAL_MUON), FOUR_LONG),
+    *(Item(arm, cell, seed, is_settled=True) for cell, arm in CLAIMS for seed in (1, *SEEDS)),
+    *_items(ALL, FOUR_SHORT, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
+    *_items((DEFAULT, LOCAL_MUON, MERGED_MUON, *GOSSIP), SINGLES),
+    *_items((*DENSE, DEFAULT, LOCAL_MUON, MERGED_MUON, REFERENCE), *LARGER),
+]
+_SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell.size.preset == "byte-1m"]
+ITEMS = [*_ONCE, *_SETTLED]
+"""The study, the most important first: what README says, then two to four nodes at the long horizon."""
+QUICK_ITEMS = _items((ADAMW, MUON, DEFAULT), Cell(Size(held_out=128), 4, 1 << 19, Cell(Size(held_out=128), 4, 1 << 18)))

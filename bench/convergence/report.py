@@ -1,208 +1,265 @@
-"""Writes the pages of the studies, with tables and plots. Everything is computed from the results."""
+"""Writes the pages of the study. Everything on them is computed from the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, LOCAL_MUON
-from bench.convergence.plan import SWEEP_TOKENS, TOKENS, Study, best_rate, next_runs, results_in
-from bench.convergence.run import Result
-from bench.convergence.scaling import ROUNDS, SAMPLES_A_NODE, SCALINGS, SWEEP_ROUNDS, TITLES, Scaling
+import torch
+
+from bench.convergence.arms import ARMS, DENSE
+from bench.convergence.plan import (
+    FOUR_LONG,
+    FOUR_SHORT,
+    ITEMS,
+    LARGER,
+    QUICK_ITEMS,
+    RATE_FACTOR,
+    SINGLES,
+    SIXTEEN_LONG,
+    SIXTEEN_SHORT,
+    SIXTY_FOUR_LONG,
+    SIXTY_FOUR_SHORT,
+    TWO_LONG,
+    TWO_SHORT,
+    Cell,
+    rates_of,
+    results_in,
+    runs_left,
+)
+from bench.convergence.run import PRESETS, Result
 from bench.markdown import table
 from thinwire_proto.all_reduce import ring_bytes
+from thinwire_proto.models import build_decoder
 
-PAGE, SCALING_PAGE = "README.md", "scaling.md"
-CURVES, FRONT = "loss-tokens.png", "loss-bytes.png"
-LOSS_TARGETS = {("own", 4): 0.005, ("own", 16): 0.005, ("own", 64): 0.005, ("fixed", 4): 0.005, ("fixed", 16): 0.02}
-"""Largest relative loss of the default above AdamW, by the kind of scaling and the number of nodes."""
+Sections = Mapping[str, Sequence[Cell]]
+"""The cells of each table, by its title."""
+PAGE, MANY_PAGE = "README.md", "scaling.md"
+FEW_SECTIONS: Sections = {
+    "Two and four nodes, long horizon": (FOUR_LONG, TWO_LONG),
+    "Two and four nodes, short horizon": (FOUR_SHORT, TWO_SHORT),
+    "Four nodes, larger model, short horizon": LARGER[:1],
+}
+MANY_SECTIONS: Sections = {
+    "Sixteen and 64 nodes, long horizon": (SIXTEEN_LONG, SIXTY_FOUR_LONG),
+    "Sixteen and 64 nodes, short horizon": (SIXTEEN_SHORT, SIXTY_FOUR_SHORT),
+    "Sixteen nodes of one sample, short horizon": (SINGLES,),
+    "Sixteen nodes, larger model, short horizon": LARGER[1:],
+}
+QUICK_SECTIONS: Sections = {"Four nodes": (QUICK_ITEMS[0].cell,)}
 
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """The full-length runs of an arm with a number of nodes, on one or more seeds."""
+    """The runs of an arm in a cell at its best rates, on one or more seeds. is_swept: whether its sweep is complete."""
 
     arm: str
     nodes: int
     results: tuple[Result, ...]
+    is_swept: bool = True
 
     @property
     def loss(self) -> float:
         return mean(result.loss for result in self.results)
 
-    def relative_loss(self, other: ArmSummary) -> float | None:
+    @property
+    def by_seed(self) -> dict[int, float]:
+        return {result.run.seed: result.loss for result in self.results}
+
+    def above(self, other: ArmSummary) -> float | None:
         """How far the mean loss is above another arm's, on the seeds that both have; None if there are none."""
-        ours, theirs = ({result.run.seed: result.loss for result in arm.results} for arm in (self, other))
+        ours, theirs = self.by_seed, other.by_seed
         seeds = ours.keys() & theirs.keys()
         return mean(ours[seed] for seed in seeds) / mean(theirs[seed] for seed in seeds) - 1 if seeds else None
 
     @property
-    def bytes(self) -> float:
-        """Bytes that one node sent and received."""
-        return mean(result.bytes for result in self.results)
-
-    @property
-    def bytes_a_parameter(self) -> float:
-        """Bytes that one node sent and received, a parameter and local step."""
+    def traffic(self) -> tuple[float, float]:
+        """Bytes that one node sends and receives, a parameter and token of all nodes. A ring for a dense arm."""
         run = self.results[0].run
-        steps = run.tokens / (run.size.samples * run.size.spec.context)
-        return self.bytes / (self.results[0].parameters * steps)
+        if ARMS[self.arm].is_dense:
+            each = ring_bytes(self.nodes) / 2 / (run.size.samples * run.size.spec.context)
+            return each, each
+        whole = self.results[0].parameters * run.tokens
+        return mean(one.up for one in self.results) / whole, mean(one.down for one in self.results) / whole
 
     @property
     def times_fewer(self) -> float:
-        """Times fewer bytes than a ring all-reduce of float32 among the same nodes in every local step; 0 for one
-        node, whose all-reduce sends nothing."""
-        return ring_bytes(self.nodes) / self.bytes_a_parameter
+        """Times fewer bytes than a ring all-reduce of float32 among the same nodes in every local step."""
+        size = self.results[0].run.size
+        return ring_bytes(self.nodes) / (sum(self.traffic) * size.samples * size.spec.context)
 
-    def cells(self, adamw: ArmSummary | None) -> list[str]:
-        """The cells of its row, without arm and nodes; see `TITLES_OF_CELLS`."""
-        losses = [result.loss for result in self.results]
-        above = self.relative_loss(adamw) if adamw else None
+    def cells(self, dense: ArmSummary | None) -> list[str]:
+        """The cells of its row; see `TITLES`. dense: the better of the dense arms."""
+        run, losses, up_and_down = self.results[0].run, [result.loss for result in self.results], self.traffic
+        above = self.above(dense) if dense else None
         own = [result.single_node_loss for result in self.results if result.single_node_loss is not None]
         return [
-            f"{self.results[0].run.rate:g}",
+            str(self.nodes),
+            self.arm,
+            (f"{run.rate:g}, {run.outer:g}" if run.outer else f"{run.rate:g}") + ("" if self.is_swept else " *"),
             str(len(losses)),
             f"{self.loss:.4f}",
             f"{max(losses) - min(losses):.4f}" if len(losses) > 1 else "",
             "" if above is None else f"{above:+.2%}",
-            f"{self.bytes_a_parameter:.3g}",
-            f"{self.times_fewer:.0f}" if self.nodes > 1 else "",
+            *(f"{each:.2g}" for each in up_and_down),
+            f"{self.times_fewer:.3g}",
             f"{mean(own):.4f}" if own else "",
         ]
 
 
-TITLES_OF_CELLS = (
-    *("rate", "seeds", "loss", "spread", "relative to AdamW", "B/parameter", "times fewer bytes", "one node"),
-)
+TITLES = ("nodes", "arm", "rate", "seeds", "loss", "spread", "above dense", "up", "down", "times fewer", "one node")
 
 
-def summaries_of(study: Study, results: Sequence[Result]) -> list[ArmSummary]:
-    """The full-length runs at the best rate of each arm, by arm and number of nodes, in the order of the arms."""
+def summaries_of(cell: Cell, results: Sequence[Result]) -> list[ArmSummary]:
+    """The runs in a cell at the best rates of each arm, or the best so far, in the order of the arms."""
     summaries = []
-    for arm in study.arms:
-        best = best_rate(study, arm, results)
-        final = [r for r in results if r.run.arm == arm and r.run.rate == best and r.run.tokens == study.tokens]
-        for nodes in sorted({result.run.nodes for result in final}):
-            of_nodes = sorted((one for one in final if one.run.nodes == nodes), key=lambda one: one.run.seed)
-            summaries.append(ArmSummary(arm, nodes, tuple(of_nodes)))
+    for arm in ARMS:
+        here = cell.losses(arm, results)
+        _, best = rates_of(arm, cell, results)
+        rates = best if best in here else min(here, key=lambda one: here[one], default=None)
+        if rates is not None:
+            found = [one for one in results if one.run == cell.run(arm, rates, one.run.seed)]
+            found.sort(key=lambda one: one.run.seed)
+            summaries.append(ArmSummary(arm, cell.nodes, tuple(found), is_swept=rates == best))
     return summaries
 
 
-def write_report(study: Study, folder: Path) -> None:
-    """Write the page of the main study."""
-    results = results_in(folder, study)
-    (folder / PAGE).write_text(page(study, results))
-    if summaries := summaries_of(study, results):
-        from bench.convergence.plots import write_plots  # noqa: PLC0415 - matplotlib takes a second
-
-        write_plots(summaries, study.nodes, folder / CURVES, folder / FRONT)
+def better_dense(summaries: Iterable[ArmSummary]) -> ArmSummary | None:
+    """The dense arm with the lower loss on the seeds that all of them have; None unless all of them ran."""
+    dense = [one for one in summaries if one.arm in DENSE]
+    seeds = set.intersection(*(set(one.by_seed) for one in dense)) if len(dense) == len(DENSE) else set()
+    return min(dense, key=lambda one: mean(one.by_seed[seed] for seed in seeds)) if seeds else None
 
 
-def page(study: Study, results: Sequence[Result]) -> str:
-    """The page of the main study, in Markdown."""
-    parts = [_head(study, results)]
-    if summaries := summaries_of(study, results):
-        adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
-        rows = ([summary.arm, str(summary.nodes), *summary.cells(adamw)] for summary in summaries)
-        parts += ["## Loss and bytes\n", table(("arm", "nodes", *TITLES_OF_CELLS), rows)]
-        parts += [f"![loss against tokens]({CURVES})\n", f"![loss against bytes]({FRONT})\n"]
-    parts += ["## The sweep of learning rates\n"]
-    parts += [f"{study.sweep_tokens:,} tokens, {study.nodes} nodes, seed {study.seeds[0]}.\n"]
-    parts += [table(("arm", "rate: loss"), _sweeps(study, results)), "## The arms\n"]
-    parts += [table(("arm", "method"), ((name, ARMS[name].what) for name in study.arms))]
+def write_report(folder: Path) -> None:
+    results = results_in(folder)
+    (folder / PAGE).write_text(few_page(results))
+    (folder / MANY_PAGE).write_text(many_page(results))
+
+
+def write_quick(folder: Path) -> None:
+    """The page of the quick study: one table."""
+    (folder / PAGE).write_text("\n".join(["# A quick study\n", *_sections(QUICK_SECTIONS, results_in(folder))]))
+
+
+def few_page(results: Sequence[Result]) -> str:
+    """The page of two and four nodes, in Markdown, with the method and the arms."""
+    parts = [_HEAD + _made_of(results), *_sections(FEW_SECTIONS, results), "## The arms\n"]
+    parts += [table(("arm", "method"), ((name, arm.what) for name, arm in ARMS.items())), _ARMS]
     return "\n".join(parts)
 
 
-def _sweeps(study: Study, results: Sequence[Result]) -> Iterator[tuple[str, str]]:
-    for arm in study.arms:
-        if losses := study.sweep(arm, results):
-            yield arm, ", ".join(f"{rate:g}: {losses[rate]:.4f}" for rate in sorted(losses))
+def many_page(results: Sequence[Result]) -> str:
+    """The page of sixteen and more nodes, in Markdown."""
+    on_cards = sum(result.device != "cpu" for result in results)
+    return "\n".join([f"{_MANY_HEAD}{on_cards} of all runs were made on a card, in float32 like the others; their\n"
+                      "lines of runs.jsonl name it.\n", *_sections(MANY_SECTIONS, results)])  # fmt: skip
 
 
-def _missing(runs: int) -> str:
-    return f"\nAt least {runs} runs are still to be made. The same command continues with them.\n" if runs else ""
+def _sections(sections: Sections, results: Sequence[Result]) -> Iterator[str]:
+    for title, cells in sections.items():
+        size = cells[0].size
+        yield f"## {title}\n"
+        yield (
+            f"`{size.preset}`, steps of {size.samples} samples of {size.spec.context} bytes, "
+            f"{cells[0].tokens:,} tokens.\n"
+        )
+        rows = []
+        for cell in cells:
+            summaries = summaries_of(cell, results)
+            dense = better_dense(summaries)
+            rows += [summary.cells(dense) for summary in summaries]
+        columns = len(TITLES) if any(row[-1] for row in rows) else len(TITLES) - 1  # only gossip has the last one
+        yield table(TITLES[:columns], (row[:columns] for row in rows)) if rows else "No run so far.\n"
+        sweeps = list(dict.fromkeys(row for cell in cells for row in _sweeps(cell, results)))
+        if sweeps:
+            yield "Rates on the first seed:\n"
+            yield table(("tokens", "nodes", "arm", "rate: loss"), sweeps)
 
 
-def _head(study: Study, results: Sequence[Result]) -> str:
-    size, spec = study.size, study.size.spec
-    made = ""
-    if results:
-        one = results[0]
-        made = f"| text | the Python standard library, {one.corpus[:16]}… |\n| torch | {one.torch} |\n"
-        made += f"| parameters | {one.parameters:,} |\n"
-    return f"""# Convergence
-
-`make science` writes this page.
-
-| setting | value |
-|---|---|
-| preset | `{size.preset}` |
-| local step of all nodes together | {size.samples} samples of {spec.context} tokens |
-| tokens of each arm | {study.tokens:,}, one byte each |
-| schedule | warm-up, then cosine to a tenth |
-{made}
-* *Loss* is in nats per byte, on {size.held_out} samples of files that no node trained on.
-* *B/parameter* is what one node sends and receives, a parameter and local step. *Times fewer bytes* compares it with a
-  ring all-reduce of float32 among the same nodes in every step: 16·(n − 1)/n, so 12 for four nodes.
-* All-reduce arms are charged exactly that, once a round. Arms of thinwire are charged what the codec wrote. The
-  reference is charged its published format.
-* In a gossip run (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
-  drift apart show in the second.
-* Relative losses compare the means of the seeds that both arms have.
-* The learning rate of each arm is the best of its sweep, below, or of those that ran to the end.
-{_missing(len(next_runs(study, results)))}"""
+def _sweeps(cell: Cell, results: Sequence[Result]) -> Iterator[tuple[str, str, str, str]]:
+    """The losses of all rates of a cell and of those that it takes its rates from."""
+    for arm in ARMS:
+        losses = cell.losses(arm, results)
+        if losses:
+            of_all = ", ".join(
+                f"{rates.rate:g}{f' and {rates.outer:g}' if rates.outer else ''}: {losses[rates]:.4f}"
+                for rates in sorted(losses)
+            )
+            yield f"{cell.tokens:,}", "all" if ARMS[arm].is_dense else str(cell.nodes), arm, of_all
+    if cell.shorter and cell.shorter not in _SHOWN:
+        yield from _sweeps(cell.shorter, results)
 
 
-def write_scaling(folder: Path) -> None:
-    """Write the page of the study of many nodes."""
-    (folder / SCALING_PAGE).write_text(scaling_page(folder))
+_SHOWN = {cell for sections in (FEW_SECTIONS, MANY_SECTIONS) for cells in sections.values() for cell in cells}
+"""Cells that have a table of their own."""
 
 
-def scaling_page(folder: Path) -> str:
-    """The page of the study of many nodes, in Markdown. folder: that of the results."""
-    found = {one: results_in(folder, one.study) for one in SCALINGS}
-    missing = sum(len(next_runs(one.study, results)) for one, results in found.items())
-    on_cards = len({result.run for results in found.values() for result in results if result.device != "cpu"})
-    head = f"""# Many nodes
-
-`make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
-
-* *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} steps, rates swept in {SWEEP_ROUNDS}.
-* *Fixed batch*: 16 samples of all nodes together; {TOKENS:,} tokens, rates swept in {SWEEP_TOKENS:,}.
-* *Own batch, in a gossip run*: the same batches and sweeps, but {TOKENS:,} tokens of all nodes together.
-* Each arm has its own sweep of rates with each number of nodes. Where several rates ran to the end on the first seed,
-  the best of those counts. *AdamW* is that on the same global batch; arms are compared with it on the seeds that both
-  have.
-* *B/parameter* is what one node sends and receives, a parameter and step. *Times fewer bytes* compares it with a ring
-  all-reduce of float32 among the same nodes: 16·(n − 1)/n.
-* {LOCAL_MUON}: a round has 4 local steps of Muon ([local-rules.md](../local-rules.md#local-steps-of-muon)).
-* *One node* is the loss of one node's own parameters, where each has its own; *loss* is that of their mean.
-* {on_cards} of the runs were made on a card, in float32 like the others; their lines of runs.jsonl name it.
-{_missing(missing)}"""
-    return "\n".join([head, *(_section(kind, folder) for kind in TITLES)])
-
-
-def _section(kind: str, folder: Path) -> str:
-    """The tables of one kind of scaling."""
-    rows, sweeps = [], []
-    for one in sorted((one for one in SCALINGS if one.kind == kind), key=lambda one: one.nodes):
-        of_adamw = replace(one.baseline, arms=(ADAMW,))
-        adamw = next(iter(summaries_of(of_adamw, results_in(folder, of_adamw))), None)
-        results = results_in(folder, one.study)
-        for summary in summaries_of(one.study, results):
-            if summary.nodes == one.nodes:
-                target = _target(one, summary.arm)
-                rows.append([str(one.nodes), summary.arm, *summary.cells(adamw), target])
-        sweeps += [(one.nodes, *of_arm) for of_arm in _sweeps(one.study, results)]
-    head = ("nodes", "arm", *TITLES_OF_CELLS, "target")
-    return "\n".join(
-        [f"## {TITLES[kind]}\n", table(head, rows), table(("nodes", "arm", "rate: loss in the sweep"), sweeps)]
+def _made_of(results: Sequence[Result]) -> str:
+    """What the results stand on, and how much is left."""
+    if not results:
+        return "No run so far.\n"
+    one, left = results[0], runs_left(ITEMS, results)
+    text = f"Text: the Python standard library, {one.corpus[:16]}…; torch {one.torch}.\n"
+    if not left:
+        return text
+    pace = median(r.seconds / (r.run.tokens * r.parameters) for r in results if r.device == "cpu")
+    parameters = {preset: _parameters(preset) for preset in {run.size.preset for run in left}}
+    hours = sum(run.tokens * parameters[run.size.preset] for run in left) * pace / 3600
+    return (
+        f"{text}\n**{len(results)} runs are made, and about {len(left)} are left**: {hours:.0f} hours, one after the "
+        "other, at the median pace of those that are made.\nThe same command goes on with them.\n"
     )
 
 
-def _target(one: Scaling, arm: str) -> str:
-    """The largest loss relative to AdamW that the default may have."""
-    target = LOSS_TARGETS.get((one.kind, one.nodes))
-    return "" if target is None or arm not in (DEFAULT, LOCAL_MUON) else f"at most {target:+.1%}"
+def _parameters(preset: str) -> int:
+    model = build_decoder(PRESETS[preset], torch.device("meta"))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+_HEAD = f"""# Convergence
+
+`make science` makes the runs of this page and of [many nodes](scaling.md), the most important first, and writes both.
+It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes only time that nobody else wants.
+[card.md](card.md) asks the same of larger models, on a card.
+
+* Every arm is compared with the **better of the two dense optimizers**, AdamW and Muon with every gradient exchanged:
+  on equal batches, equally many tokens, and each with its own sweep of rates. *Above dense* compares the means of the
+  seeds that both have.
+* The *short horizon* is about 5 tokens for each parameter, the *long* one about 20. Tokens are those of all nodes.
+* Two and four nodes share a batch of 16 samples, sixteen and 64 one of 64.
+* *Rate* is the best one: a sweep goes from a start to the better neighbour, a factor of {RATE_FACTOR} away, until none
+  is better. If an arm has an outer rate, it is the second number, and the sweep goes in both directions. Rates of a
+  longer run begin with the best of the shorter one; when the study is complete, the next lower rate ran there as well.
+  A star says that the sweep is not complete.
+* *Loss* is in nats per byte, on 512 samples of files that no node trained on. *Spread*: largest less smallest loss.
+* *Up* and *down* are bytes that one node sends and receives, a parameter of the model and a token of all nodes. *Times
+  fewer* compares their sum with a ring all-reduce of float32 among the same nodes in every local step.
+* Dense arms, DiLoCo and MuLoCo are charged that ring, once a round. Arms of thinwire are charged what the codec wrote.
+  DeMo is charged its published format, and SparseLoCo 14 bits an entry; in both, a node receives what all others sent.
+* The schedule is a warm-up, then a cosine to a tenth.
+* Runs from before 2026-11-28 drew their samples in another order
+  ([log](../log/convergence.md#2026-11-28--keys-that-have-one-value)): with them, an equal seed does not mean equal
+  samples.
+
+"""
+_ARMS = """The arms of others take H = 32 local steps where 30 are published, so that all arms have equally many tokens.
+Published are an outer rate of 0.7 and a momentum of 0.9 for DiLoCo, 0.7 and 0.6 for MuLoCo (in its authors' code, for
+one worker), and 1 for SparseLoCo; sweeps begin there. `sparseloco` has the β and the number of entries of public
+implementations.
+
+**The second version of DeMo (arXiv 2411.19870v2, February 2026) is no arm of its own.** Its text could not be looked up
+in full. Its abstract and the reviews of its conference version name the same three parts (momentum on the nodes, DCT
+with the largest components, what was sent subtracted) and the same β, and the newest copy of the published code is of
+December 2024. So `reference` stands for both until somebody names a difference.
+"""
+_MANY_HEAD = """# Many nodes
+
+`make science` writes this page; [convergence](README.md) explains it, and has the arms.
+
+* *One node*, in a gossip run, is the loss of one node's own parameters; *loss* is that of their mean.
+* In sweeps, the second of two rates is the outer one.
+
+"""

@@ -5,27 +5,34 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from bench.convergence.all_reduce import AllReduceAdamW, DiLoCo
+from bench.convergence.all_reduce import AllReduce
 from bench.convergence.arms import ARMS, Arm
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod, can_be_batched
 from bench.convergence.compressed import PublishedMethod, SwarmMethod
 from bench.convergence.decentralized import GossipMethod
+from bench.convergence.local_steps import DiLoCo
 from bench.convergence.method import Method, NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
+from bench.convergence.sparseloco import SparseLoCo
 from bench.convergence.text import stdlib
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
 from thinwire_proto.models import BYTE_PRESETS
 
+PRESETS = BYTE_PRESETS | {"byte-3m": DecoderSpec(width=192, layers=6, heads=6, hidden=576, context=256)}
+"""The product's presets, and one between its two smallest."""
+
 METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = {
-    "adamw": AllReduceAdamW,
-    "diloco": DiLoCo,
+    "adamw": AllReduce,
+    "muon": AllReduce,
     "reference": PublishedMethod,
+    "diloco": DiLoCo,
+    "sparseloco": SparseLoCo,
     "votes": SwarmMethod,
     "gossip": GossipMethod,
 }
@@ -52,12 +59,12 @@ class Size:
     @property
     def spec(self) -> DecoderSpec:
         """The model of the preset."""
-        return BYTE_PRESETS[self.preset]
+        return PRESETS[self.preset]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, fully specified."""
+    """One run, fully specified. outer: the outer learning rate; 0: the arm has none."""
 
     arm: str
     rate: float
@@ -65,6 +72,7 @@ class Run:
     nodes: int
     tokens: int
     size: Size = Size()
+    outer: float = 0.0
 
     @property
     def round_tokens(self) -> int:
@@ -73,7 +81,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.arm} rate {self.rate:g} nodes {self.nodes} seed {self.seed} tokens {self.tokens:,}"
+        outer = f" outer {self.outer:g}" if self.outer else ""
+        return f"{self.arm} rate {self.rate:g}{outer} nodes {self.nodes} seed {self.seed} tokens {self.tokens:,}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class Result:
 def train(run: Run) -> Result:
     """Carry out a run, on a card if there is one; until its end, or until the loss is not finite."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text, arm, rounds = stdlib(), ARMS[run.arm], run.tokens // run.round_tokens
+    text, arm, rounds = stdlib(), replace(ARMS[run.arm], outer=run.outer), run.tokens // run.round_tokens
     problem = Problem(run.size.spec, text, run.seed, device)
     method = make_method(problem, arm, run, rounds)
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}

@@ -3,91 +3,152 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from bench.convergence.__main__ import run_all
-from bench.convergence.arms import (
-    ADAMW,
-    ARMS,
-    DEFAULT,
-    GOSSIP_ARMS,
-    MAIN_ARMS,
-    RATE_FACTOR,
+from bench.convergence.all_reduce import AdamW, GroupedMuon
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, MUON, REFERENCE
+from bench.convergence.local_steps import DiLoCo
+from bench.convergence.method import SwarmSize
+from bench.convergence.plan import (
+    FOUR_SHORT,
+    ITEMS,
+    PAIRS_MAX,
     RATES_MAX,
-    REFERENCE,
+    RESULTS,
+    Cell,
+    Item,
+    Rates,
+    StudyError,
+    lower,
+    middle_of,
+    next_runs,
+    rates_of,
+    results_in,
+    runs_left,
+    sweep,
 )
-from bench.convergence.plan import RESULTS, Study, StudyError, next_runs, results_in, sweep_rates
-from bench.convergence.report import summaries_of, write_report
-from bench.convergence.run import Result, Run, Size, train
-from bench.convergence.text import stdlib
+from bench.convergence.problem import Problem
+from bench.convergence.report import better_dense, few_page, many_page, summaries_of, write_quick
+from bench.convergence.run import METHODS, Result, Run, Size, train
+from bench.convergence.sparseloco import CHUNK, TOP_K, compressed
+from bench.convergence.text import Text, stdlib
 from bench.studies import append, carry_out
+from thinwire import Muon
+from thinwire.steps.param_groups import grouped
+from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
+from thinwire_proto.exact.schedule import learning_rate
 
-STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
-TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 1024, 1024, (1, 2))
+SWEEP = Cell(Size(), 4, 1000)
+SHORT = Cell(Size(), 4, 4000, SWEEP)
+TINY = Cell(Size(samples=4, held_out=8), 4, 1024)
 """One in a hundred is held out, by a hash of its path. With so many, at least one is."""
 
 
-def rate_at(arm: str, offset: int) -> float:
-    return float(f"{ARMS[arm].rate * RATE_FACTOR**offset:.3g}")
-
-
 def result_of(run: Run, loss: float) -> Result:
-    return Result(run, {}, [(run.tokens, loss)], loss, 10.0, 20.0, 1000, 1.0, "c" * 64, "2")
+    return Result(run, ARMS[run.arm].settings, [(run.tokens, loss)], loss, 10.0, 20.0, 1000, 1.0, "c" * 64, "2")
 
 
-def completed(study: Study, best_offset: dict[str, int]) -> list[Result]:
-    """Simulate a study: the loss of a rate is its distance from the arm's best rate."""
+def rates_at(arm: str, offset: int, outer_offset: int = 0) -> Rates:
+    rate, outer = middle_of(arm)
+    return Rates(float(f"{rate * 1.5**offset:.3g}"), float(f"{outer * 1.5**outer_offset:.3g}"))
+
+
+def away(run: Run, best: Rates) -> float:
+    return abs(math.log(run.rate / best.rate)) + abs(math.log((run.outer or 1) / (best.outer or 1)))
+
+
+def completed(items: Sequence[Item], best: dict[str, Rates]) -> list[Result]:
+    """Simulate a study: the loss of rates is their distance from the arm's best."""
     results: list[Result] = []
-    while runs := next_runs(study, results):
-        for run in runs:
-            best = rate_at(run.arm, best_offset[run.arm])
-            results.append(result_of(run, 1 + abs(math.log(run.rate / best))))
+    while runs := next_runs(items, results):
+        results += [result_of(run, 1 + away(run, best[run.arm])) for run in runs]
     return results
 
 
-def test_a_sweep_extends_until_the_best_rate_is_not_at_an_edge() -> None:
-    results = completed(STUDY, {ADAMW: 0, REFERENCE: -2, DEFAULT: 1})
-    for arm, offset in ((ADAMW, 0), (REFERENCE, -2), (DEFAULT, 1)):
-        assert sweep_rates(STUDY.sweep(arm, results), ARMS[arm].rate) == ([], rate_at(arm, offset))
+def test_a_sweep_extends_until_the_best_rates_are_not_at_an_edge() -> None:
+    best = {ADAMW: rates_at(ADAMW, 0), MUON: rates_at(MUON, -2), "diloco": rates_at("diloco", 1, -2)}
+    results = completed([Item(arm, SWEEP) for arm in best], best)
+    for arm, rates in best.items():
+        assert sweep(SWEEP.losses(arm, results), middle_of(arm)) == ([], rates)
 
 
-def test_the_number_of_rates_is_bounded() -> None:
-    results = completed(STUDY, {ADAMW: 9, REFERENCE: 0, DEFAULT: 0})
-    rates = {result.run.rate for result in results if result.run.arm == ADAMW and result.run.tokens == 1000}
-    assert len(rates) == RATES_MAX
+@pytest.mark.parametrize(("arm", "most"), [(ADAMW, RATES_MAX), ("sparseloco", PAIRS_MAX)])
+def test_the_number_of_rates_is_bounded(arm: str, most: int) -> None:
+    results = completed([Item(arm, SWEEP)], {arm: rates_at(arm, 9, 9 * (arm != ADAMW))})
+    assert len(results) == most
 
 
-def test_arms_without_a_centre_run_on_every_seed_and_only_with_numbers_of_nodes_that_make_sense() -> None:
-    """Of 16 samples, 16 nodes have one each, which has no halves; and one node has nobody to mix with."""
-    study = replace(STUDY, arms=GOSSIP_ARMS, other_nodes=(16, 1))
-    summaries = summaries_of(study, completed(study, dict.fromkeys(GOSSIP_ARMS, 0)))
-    at_four = [(summary.arm, len(summary.results)) for summary in summaries if summary.nodes == 4]
-    assert at_four == [(arm, 2) for arm in GOSSIP_ARMS]
-    others = {(summary.arm, summary.nodes) for summary in summaries if summary.nodes != 4}
-    assert others == {(arm, 16) for arm in GOSSIP_ARMS if not arm.endswith("noise")}
+def test_a_longer_run_takes_its_rates_from_the_shorter_one_and_then_tries_lower_ones() -> None:
+    """Simulated: the longer run is best two rates below the sweep's best."""
+    results: list[Result] = []
+    for is_settled, expected in ((False, [0]), (True, [0, -1, -2, -3])):
+        items = [Item(ADAMW, SHORT, is_settled=is_settled)]
+        while runs := next_runs(items, results):
+            for run in runs:
+                best = rates_at(ADAMW, 0 if run.tokens == SWEEP.tokens else -2)
+                results.append(result_of(run, 1 + away(run, best)))
+        ran = [result.run.rate for result in results if result.run.tokens == SHORT.tokens]
+        assert ran == [rates_at(ADAMW, offset).rate for offset in expected]
+    assert rates_of(ADAMW, SHORT, results) == ([], rates_at(ADAMW, -2))
+    assert lower(ADAMW, rates_at(ADAMW, -2)) == rates_at(ADAMW, -3)
 
 
-def test_the_report_contains_the_table_and_the_plots(tmp_path: Path) -> None:
-    results = completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))
-    for result in results:
-        append(tmp_path / RESULTS, replace(result, settings=ARMS[result.run.arm].settings))
-    write_report(STUDY, tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert "| adamw | 4 | 0.003 | 2 | 1.0000 | 0.0000 | +0.00% |" in text
-    for name in ("loss-tokens.png", "loss-bytes.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+def test_a_whole_sweep_of_its_own_needs_no_shorter_one() -> None:
+    results = [result_of(SHORT.run(MUON, rates_at(MUON, offset)), 1 + abs(offset)) for offset in (-1, 0, 1)]
+    assert next_runs([Item(MUON, SHORT, is_settled=True)], results) == []
+
+
+def test_a_run_of_a_dense_arm_serves_all_numbers_of_nodes() -> None:
+    runs = {cell.run(ADAMW, middle_of(ADAMW)) for cell in (SHORT, replace(SHORT, nodes=2), replace(SHORT, nodes=16))}
+    assert len(runs) == 1
+
+
+def test_arms_are_compared_with_the_better_of_the_dense_ones() -> None:
+    best = {arm: rates_at(arm, 0) for arm in (ADAMW, MUON, DEFAULT)}
+    results = [
+        replace(one, loss=one.loss * (0.5 if one.run.arm == MUON else 1.0))
+        for one in completed([Item(arm, SHORT, seed) for arm in best for seed in (1, 2)], best)
+    ]
+    summaries = summaries_of(SHORT, results)
+    dense = better_dense(summaries)
+    assert dense is not None
+    assert dense.arm == MUON
+    rows = {summary.arm: summary.cells(dense) for summary in summaries}
+    assert rows[DEFAULT][:7] == ["4", DEFAULT, "0.002", "2", "1.0000", "0.0000", "+100.00%"]
+    without = [one for one in results if one.run.arm != MUON]
+    assert better_dense(summaries_of(SHORT, without)) is None
 
 
 def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
-    """The simulated runs send and receive 30 bytes for 1,000 parameters, in four steps of 1,024 tokens."""
-    study = replace(STUDY, size=Size(samples=4), tokens=4096)
-    by = {(one.arm, one.nodes): one for one in summaries_of(study, completed(study, dict.fromkeys(MAIN_ARMS, 0)))}
-    four, sixteen = by[DEFAULT, 4], by[DEFAULT, 16]
-    assert four.bytes_a_parameter == sixteen.bytes_a_parameter == 30 / 1000 / 4
-    assert (four.times_fewer, sixteen.times_fewer) == (12 / 0.0075, 15 / 0.0075)
+    """The simulated runs send 10 bytes and receive 20 for 1,000 parameters, in four steps of 1,024 tokens."""
+    for nodes, ring in ((4, 12), (16, 15)):
+        cell = Cell(Size(samples=4), nodes, 4096)
+        results = completed([Item(arm, cell) for arm in (DEFAULT, ADAMW)], {arm: rates_at(arm, 0) for arm in ARMS})
+        of_ring, ours = summaries_of(cell, results)
+        assert ours.traffic == (10 / 1000 / 4096, 20 / 1000 / 4096)
+        assert ours.times_fewer == pytest.approx(ring / (30 / 1000 / 4))
+        assert of_ring.times_fewer == 1
+
+
+def test_the_pages_have_all_results_and_say_what_is_left() -> None:
+    results = completed(ITEMS[:1], {MUON: rates_at(MUON, 0)})
+    text = few_page(results)
+    assert f"| 4 | {MUON} | 0.015 | 1 | 1.0000 |" in text
+    assert f"about {len(runs_left(ITEMS, results))} are left" in text
+    assert "No run so far" in many_page(results)
+
+
+def test_a_rate_of_a_sweep_that_is_not_complete_has_a_star() -> None:
+    results = [result_of(FOUR_SHORT.run(REFERENCE, middle_of(REFERENCE)), 1.4)]
+    assert f"| 4 | {REFERENCE} | 0.0015 * | 1 |" in few_page(results)
 
 
 @pytest.mark.timeout(600)  # trainings in processes that import torch
@@ -96,17 +157,15 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
 
     The rates beside the best one are given, as an earlier study would have left them.
     """
-    arm, corpus, file = ARMS[DEFAULT], stdlib().hash, tmp_path / RESULTS
-    rates = [rate_at(DEFAULT, offset) for offset in (-1, 1)]
-    for rate in rates:
-        given = result_of(TINY.sweep_run(DEFAULT, rate), 100.0)
-        append(file, replace(given, settings=arm.settings, corpus=corpus))
-    first = next(carry_out(train, lambda: next_runs(TINY, results_in(tmp_path, TINY)), 2))
-    assert first.run == TINY.sweep_run(DEFAULT, arm.rate)
+    corpus, file, items = stdlib().hash, tmp_path / RESULTS, [Item(DEFAULT, TINY, 2)]
+    for offset in (-1, 1):
+        append(file, replace(result_of(TINY.run(DEFAULT, rates_at(DEFAULT, offset)), 100.0), corpus=corpus))
+    first = next(carry_out(train, lambda: next_runs(items, results_in(tmp_path)), 2))
+    assert first.run == TINY.run(DEFAULT, middle_of(DEFAULT))
     append(file, first)
-    run_all(TINY, tmp_path, 2)
-    results = results_in(tmp_path, TINY)
-    assert next_runs(TINY, results) == []
+    run_all(items, tmp_path, 2, write_quick)
+    results = results_in(tmp_path)
+    assert next_runs(items, results) == []
     assert len(file.read_text().splitlines()) == len(results) == 4  # no run is repeated
     again = train(first.run)
     assert again.curve == first.curve
@@ -114,31 +173,102 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
 
 
 def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
-    append(tmp_path / RESULTS, result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0))
+    append(tmp_path / RESULTS, result_of(TINY.run(DEFAULT, middle_of(DEFAULT)), 2.0))
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"run": {"arm": "ad')
     with pytest.raises(StudyError, match=r"runs\.jsonl:2: is no result: .*; remove the line"):
-        results_in(tmp_path, TINY)
+        results_in(tmp_path)
 
 
 def test_a_result_with_other_settings_is_refused(tmp_path: Path) -> None:
-    result = result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0)
+    result = result_of(TINY.run(DEFAULT, middle_of(DEFAULT)), 2.0)
     append(tmp_path / RESULTS, replace(result, settings={"kind": "votes"}))
-    assert len(results_in(tmp_path, TINY)) == 1
+    assert len(results_in(tmp_path)) == 1
     append(tmp_path / RESULTS, replace(result, settings={"kind": "votes", "demo": {"k": 1}}))
     with pytest.raises(StudyError, match="another demo than the arm has now"):
-        results_in(tmp_path, TINY)
+        results_in(tmp_path)
+
+
+def test_a_result_of_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+    result = result_of(TINY.run(DEFAULT, middle_of(DEFAULT)), 2.0)
+    append(tmp_path / RESULTS, replace(result, run=replace(result.run, arm="gone")))
+    with pytest.raises(StudyError, match="no longer has; remove its line"):
+        results_in(tmp_path)
+
+
+SCHEDULE = ScheduleSpec(learning_rate=1e-2, warmup_steps=1, steps=64)
+MODEL = DecoderSpec(width=64, layers=1, heads=2, hidden=80, context=16)
+
+
+def a_problem() -> Problem:
+    drawn = np.random.default_rng(1).integers(0, 64, 20_000).astype(np.uint8)
+    return Problem(MODEL, Text(drawn[:16_000], drawn[16_000:], "c" * 64), 1, torch.device("cpu"))
+
+
+def test_dense_muon_takes_the_steps_of_the_optimizer_for_scripts() -> None:
+    ours, theirs = a_problem(), a_problem()
+    of_muon = [MuonSpec().takes(Parameter(name=n, shape=tuple(t.shape))) for n, t in theirs.parameters.items()]
+    assert any(of_muon)
+    groups = grouped(zip(theirs.parameters.values(), of_muon, strict=True))
+    grouped_muon, muon = GroupedMuon(ours.parameters), Muon(groups, lr=0.01, momentum=MuonSpec().momentum)
+    for step in range(3):
+        grouped_muon.step(ours.gradients(8 * step, 8)[1], 0.01)
+        for parameter, gradient in zip(
+            theirs.parameters.values(), theirs.gradients(8 * step, 8)[1].values(), strict=True
+        ):
+            parameter.grad = gradient
+        muon.step()
+    for name, tensor in theirs.parameters.items():
+        torch.testing.assert_close(ours.parameters[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_diloco_of_one_node_without_an_outer_momentum_is_its_local_steps() -> None:
+    arm = replace(ARMS["diloco"], local_steps=4, outer=1.0, outer_momentum=1e-9)
+    ours, alone = a_problem(), a_problem()
+    method, adamw = DiLoCo(ours, arm, SCHEDULE, SwarmSize(1, 4)), AdamW(alone.parameters, arm.beta)
+    for number in range(2):
+        method.round(4 * number, 16 * number)
+    for step in range(8):
+        adamw.step(alone.gradients(4 * step, 4)[1], learning_rate(SCHEDULE, step))
+    for name, tensor in alone.parameters.items():
+        torch.testing.assert_close(ours.parameters[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_sparseloco_sends_the_largest_entries_of_each_chunk_in_four_values() -> None:
+    values = torch.from_numpy(np.random.default_rng(3).standard_normal((3, CHUNK))).float()
+    values[1] *= 100  # the other chunks send as many entries all the same
+    sent, entries = compressed(values)
+    assert entries == 3 * TOP_K
+    assert [int(row.count_nonzero()) for row in sent] == [TOP_K] * 3
+    assert len(set(sent[sent != 0].tolist())) <= 4
+    for row, of_row in zip(values, sent, strict=True):
+        assert of_row.abs().topk(TOP_K).indices.sort().values.equal(row.abs().topk(TOP_K).indices.sort().values)
+
+
+def test_sparseloco_sends_as_large_a_share_of_a_short_tensor() -> None:
+    sent, entries = compressed(torch.arange(1.0, 129.0))
+    assert entries == 2
+    assert sent.nonzero().view(-1).tolist() == [126, 127]
+
+
+@pytest.mark.parametrize("arm", ["diloco", "muloco", "sparseloco"])
+def test_arms_with_local_steps_learn_and_count_their_bytes(arm: str) -> None:
+    shorter = replace(ARMS[arm], local_steps=2)
+    problem = a_problem()
+    before = problem.held_out_loss(64)
+    method = METHODS[shorter.kind](problem, shorter, SCHEDULE, SwarmSize(4, 8))
+    traffic = [method.round(2 * number, 16 * number)[1] for number in range(8)]
+    assert problem.held_out_loss(64) < before
+    parameters = sum(tensor.numel() for tensor in problem.parameters.values())
+    if arm == "sparseloco":
+        assert traffic[0].down == 3 * traffic[0].up
+        assert 8 * traffic[0].up / parameters < 32 * 2 * TOP_K / CHUNK
+    else:
+        assert traffic[0].up == traffic[0].down == 6 * parameters
 
 
 @pytest.mark.parametrize(
-    ("arm", "bits"),
-    [
-        ("gossip-sign", 1),
-        ("gossip-sign-noise", 1),
-        ("gossip-dense", 32),
-        ("gossip-sign-muon", 1),
-        ("gossip-sign-muon-pull", 1),
-    ],
+    ("arm", "bits"), [("gossip-dense-muon", 32), ("gossip-sign-muon", 1), ("gossip-sign-muon-pull", 1)]
 )
 def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str, bits: int) -> None:
     size = Size("byte-1m", 8, 8)

@@ -48,7 +48,7 @@ CODECS = (
         "one bit",
         0.126,
         30e-3 / MEASURED_PARAMETERS,
-        "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/convergence), or "
+        "ends 3.2% above AdamW's loss with four nodes, 14% with sixteen of one sample each (docs/log), or "
         "level with it there with steps of Muon and pulled gradients",
     ),
 )
