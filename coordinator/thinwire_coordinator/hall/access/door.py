@@ -167,6 +167,12 @@ class Door:
         signature = self.key.sign(statements.hello(nonce, challenge))
         return Greeting(self.key.public.data, challenge, signature)
 
+    def is_own_key(self, challenge: bytes, signature: bytes) -> bool:
+        """Whether the caller holds the coordinator's own key, as a standby does, and has answered a challenge with it."""
+        if not self.key.public.verifies(signature, statements.follow(challenge)):
+            return False
+        return self._challenges.take(challenge, self._now())
+
     async def check(self, candidate: Candidate, challenge: bytes, signature: bytes) -> Denied | None:
         """Check the proof of a joining node, and ask whether it may join."""
         statement = statements.join(self.key.public.data, challenge, candidate.token)
