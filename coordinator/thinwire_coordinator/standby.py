@@ -88,7 +88,9 @@ class Standby:
 
     async def _promoted(self) -> None:
         """Wait until `promote` has made this machine the coordinator."""
-        while not read_standing(self._settings.state_dir).promoted:
+        while True:
+            if read_standing(self._settings.state_dir).promoted:
+                return
             await asyncio.sleep(ORDERS_READ_S)
 
     async def _follow(self, followed: FollowedAddress, follower: Follower) -> None:

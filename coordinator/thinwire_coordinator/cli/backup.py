@@ -33,6 +33,4 @@ def promote(folder: Path) -> None:
     term = standing.promote(folder).promoted
     print(f"{folder} is the coordinator of its run from term {term:,} on")
     print("if its standby runs there, it takes over within seconds; otherwise start it as before: `serve`")
-    print(
-        "nodes refuse the coordinator before it; stop that one, if it still runs, because nodes that are not told stay"
-    )
+    print("nodes that hear of it refuse the coordinator before it; stop that one, if you can reach it")

@@ -1,8 +1,8 @@
 """Seals updates: merges and encodes the votes, writes the body to disk and the row to the ledger, and then publishes.
 
 If the process dies before the row is in the ledger, the step does not exist, and its contributions are not counted. If
-it dies later, the step is sealed, and a replay finds it. With `--seal-after-standby`, the row is on the standby's disk too
-before it is published.
+it dies later, the step is sealed, and a replay finds it. With `--seal-after-standby`, the row is on the standby's disk
+too before it is published.
 """
 
 from __future__ import annotations

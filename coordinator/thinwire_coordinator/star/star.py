@@ -78,8 +78,8 @@ class Presence:
 
 class Star(Run):
     """wait_for: nodes to wait for before the first round. trust: see `TrustSettings`. cache_bytes_max: see `Feed`.
-    read: reads an old update on a worker; None: from the state directory. keeper: None: no step waits for a standby. Its `upkeep` does nothing unless `keep_up`
-    is set."""
+    read: reads an old update on a worker; None: from the state directory. keeper: None: no step waits for a standby.
+    Its `upkeep` does nothing unless `keep_up` is set."""
 
     view: StarView
 

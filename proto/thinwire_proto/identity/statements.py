@@ -69,7 +69,7 @@ def organizer(at: int) -> bytes:
 
 
 def follow(challenge: bytes) -> bytes:
-    """By the coordinator's key, on the standby's machine: it answers the challenge of the coordinator that it follows."""
+    """By the coordinator's key, on the machine of a standby: it answers the challenge of the one that it follows."""
     return _statement(b"follow", challenge)
 
 

@@ -168,7 +168,7 @@ class Door:
         return Greeting(self.key.public.data, challenge, signature)
 
     def is_own_key(self, challenge: bytes, signature: bytes) -> bool:
-        """Whether the caller holds the coordinator's own key, as a standby does, and has answered a challenge with it."""
+        """Whether the caller has answered a challenge with the coordinator's own key, which a standby holds."""
         if not self.key.public.verifies(signature, statements.follow(challenge)):
             return False
         return self._challenges.take(challenge, self._now())

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -101,7 +102,7 @@ async def show_term(followed: FollowedAddress, proven: ProvenTerm) -> None:
 class _Progress:
     """Says how many items are on disk, and also says so when nothing happens, so that silence means a lost machine."""
 
-    def __init__(self, call: grpc.aio.StreamStreamCall[pb.FollowRequest, pb.FollowPart]) -> None:
+    def __init__(self, call: Any) -> None:
         self._call = call
         self._count = 0
         self._moved = asyncio.Event()
@@ -112,10 +113,8 @@ class _Progress:
 
     async def say(self) -> None:
         while True:
-            try:
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), limits.HEARTBEAT_S)
-            except asyncio.TimeoutError:
-                pass
             self._moved.clear()
             try:
                 await self._call.write(pb.FollowRequest(synced=self._count))
@@ -124,8 +123,8 @@ class _Progress:
 
 
 @asynccontextmanager
-async def _stub(followed: FollowedAddress) -> AsyncIterator[SwarmStub]:
-    """Raises RemoteError."""
+async def _stub(followed: FollowedAddress) -> AsyncIterator[Any]:
+    """A gRPC stub. Raises RemoteError or CannotFollow."""
     options = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), *heartbeat.CLIENT_OPTIONS)
     address = followed.address
     host, port = split_address(address)
@@ -151,7 +150,7 @@ async def _stub(followed: FollowedAddress) -> AsyncIterator[SwarmStub]:
         await channel.close()
 
 
-async def _answer(stub: SwarmStub, key: SecretKey) -> pb.FollowRequest:
+async def _answer(stub: Any, key: SecretKey) -> pb.FollowRequest:
     """The first message of Follow, which answers the coordinator's challenge. Raises RemoteError if it has another
     key."""
     nonce = secrets.token_bytes(NONCE_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import grpc
@@ -33,7 +33,7 @@ async def give_way_to(run: Run, request: pb.JoinRequest | pb.FollowRequest, cont
 
 async def follow(
     run: Run, door: Door, requests: AsyncIterator[pb.FollowRequest], context: Context[Any, Any]
-) -> AsyncIterator[pb.FollowPart]:
+) -> AsyncGenerator[pb.FollowPart, None]:
     """Send a standby what it lacks, and then what is new, until its stream ends."""
     first = await anext(requests, pb.FollowRequest())
     if not door.is_own_key(first.challenge, first.signature):

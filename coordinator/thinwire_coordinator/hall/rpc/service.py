@@ -285,8 +285,9 @@ class Service(SwarmServicer):
         return lineage is not None and hashlib.sha256(contract).hexdigest() in lineage.contracts
 
     async def _has_lost_rows(self, request: pb.JoinRequest, context: Context[Any, Any]) -> bool:
-        """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage. If this
-        machine was promoted since the node heard of its run, return True instead: the rows were lost then."""
+        """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage.
+
+        If there was a promotion of which the node does not know, the rows were lost then: return True."""
         if request.head_step == 0:
             return False
         sealed = self.run.rows

@@ -63,7 +63,12 @@ def row_item(state: RunState, ledger: Ledger, step: int, *, is_newest: bool) -> 
             raise Damaged(f"step {step}: a contribution has lost its signature", step)
         signed.append([key.data, signature])
     body = state.bodies.get(row.body_hash, row.body_bytes)
-    item = {"row": row.canonical(), "signature": ledger.signatures.of_row(step), "signed": signed, "body": body}
+    item: dict[str, Any] = {
+        "row": row.canonical(),
+        "signature": ledger.signatures.of_row(step),
+        "signed": signed,
+        "body": body,
+    }
     return pack(item | _granted(ledger) if is_newest else item)
 
 
@@ -72,7 +77,7 @@ def leases_item(ledger: Ledger) -> bytes:
     return pack(_granted(ledger))
 
 
-def _granted(ledger: Ledger) -> Item:
+def _granted(ledger: Ledger) -> dict[str, Any]:
     leases, directory = ledger.granted()
     return {"leases": leases, "directory": directory}
 

@@ -1,11 +1,11 @@
 """The coordinator's side of the stream to its standby: what is sent next, and what is on the standby's disk.
 
-Rows go first, then leases, then the small tables, and then parts of a snapshot, so nothing that a round waits for stands
-behind a large file. Without a standby, nothing here reads, writes or sends anything.
+Rows go first, then leases, then the small tables, and then parts of a snapshot, so nothing that a round waits for
+stands behind a large file. Without a standby, nothing here reads, writes or sends anything.
 
-With `needed`, a step is sealed only when the standby has it. Whether it has a row that was on its way when the
-connection broke, nobody knows: the standby may be promoted meanwhile, and count it. So such a round is neither counted
-nor void until a standby follows again, and says where it stands. The newest row at the start of a process is such a row.
+With `needed`, a step is sealed only when the standby has it. Nobody knows whether it has a row that was on its way when
+the connection broke: it may be promoted meanwhile, and count it. So such a round is neither counted nor void until a
+standby follows again, and says where it stands. The newest row at the start of a process is such a row.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.ledger.state_directory import RunState
@@ -87,8 +88,8 @@ class Keeper:
         step, ledger = position.step, self._state.reading_ledger
         if step > ledger.step:
             return (
-                f"the standby has {step} rows, and this coordinator has {ledger.step}: its ledger has lost rows; stop it, "
-                "and promote the standby"
+                f"the standby has {step} rows, and this coordinator has {ledger.step}: its ledger has lost rows; stop "
+                "it, and promote the standby"
             )
         anew = "make a new backup, restore it into an empty --state-dir, and follow with that"
         if step and ledger.row(step - 1).hash != position.head:
@@ -138,8 +139,8 @@ class Keeper:
                         await self._changed.wait()
             except asyncio.TimeoutError:
                 text = (
-                    f"step {self.step - 1} waits for the standby, which may have it and may not; if the standby is gone "
-                    "for good, restart this coordinator without --seal-after-standby"
+                    f"step {self.step - 1} waits for the standby, which may have it and may not; if the standby is "
+                    "gone for good, restart this coordinator without --seal-after-standby"
                 )
                 log.warning("%s", text)
 
@@ -202,11 +203,9 @@ class Following:
                     self._under_way.append((self._sent_step, self._sent_leases))
                     yield item
                 elif not self._ended:
-                    try:
+                    with suppress(asyncio.TimeoutError):
                         async with Within(ORDERS_READ_S):
                             await self.wake.wait()
-                    except asyncio.TimeoutError:
-                        pass
         finally:
             self._tables.close()
 

@@ -26,8 +26,8 @@ class Superseded(LocalError):
 
     def __init__(self, term: int) -> None:
         super().__init__(
-            f"another machine was promoted to be the coordinator of this run (term {term:,}), so this one seals nothing "
-            f"any more, and must not be started again; {TO_RETURN}"
+            f"another machine was promoted to be the coordinator of this run (term {term:,}), so this one seals "
+            f"nothing any more, and must not be started again; {TO_RETURN}"
         )
 
 
@@ -69,8 +69,8 @@ def check_leads(folder: Path) -> Standing:
         raise Superseded(standing.newer)
     if standing.waits:
         raise ConfigError(
-            f"{folder} is a standby of the coordinator at {standing.follows}: start it with --follow {standing.follows}; "
-            "if that coordinator is lost, run `thinwire-coordinator promote` first"
+            f"{folder} is a standby of the coordinator at {standing.follows}: start it with --follow "
+            f"{standing.follows}; if that coordinator is lost, run `thinwire-coordinator promote` first"
         )
     return standing
 
