@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 
 from simulator.sim_coordinator import DISK_S
@@ -47,7 +47,6 @@ class SimStandby:
         self._on_row = on_row
         self.state = open_state(folder)
         self.follower = Follower(self.state, address)
-        self.failed: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._life())
         self._stream: asyncio.Task[None] | None = None
 
@@ -55,14 +54,9 @@ class SimStandby:
         while True:
             if (keeper := self._keeper()) is not None:
                 self._stream = asyncio.get_running_loop().create_task(self._follow(keeper))
-                with suppress(asyncio.CancelledError, ProcessDied):
-                    try:
-                        await self._stream
-                    except ProcessDied:
-                        raise
-                    except Exception as error:
-                        self.failed = error
-                        raise
+                await asyncio.wait({self._stream})
+                if not self._stream.cancelled() and not isinstance(self._stream.exception(), ProcessDied):
+                    self._stream.result()
             await asyncio.sleep(BACKOFF_FIRST_S)
 
     async def _follow(self, keeper: Keeper) -> None:

@@ -239,6 +239,8 @@ class World:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
         if sim_coordinator is not None:
             sim_coordinator.kill()
+            if self.standby is not None:
+                self.standby.cut()
             for connection in list(self.network.connections.values()):
                 connection.die("the coordinator is gone")
 
