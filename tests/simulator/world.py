@@ -170,20 +170,17 @@ class World:
     def lose_machine(self) -> None:
         """The coordinator's machine is lost, with its disk."""
         self.kill_coordinator()
-        self._note_lost_rows()
+        assert self.standby is not None
+        self._note_lost_rows(self.folder, self.standby.state.folder)
         shutil.rmtree(self.folder)
 
-    def _note_lost_rows(self) -> None:
-        with closing(sqlite3.connect(self.folder / LEDGER)) as db:
-            found = db.execute("SELECT hash, step FROM contributions").fetchall()
-        assert self.standby is not None
-        has = self.standby.follower.step
-        self.lost_positions |= {at for name, step in found if step >= has for at in self.sent.get(name, ())}
+    def _note_lost_rows(self, folder: Path, kept_in: Path) -> None:
+        """Note what is in the ledger of one machine alone, which is lost."""
+        found, kept = (_contributions(one) for one in (folder, kept_in))
+        self.lost_positions |= {at for name in found - kept for at in self.sent.get(name, ())}
 
     def promote_standby(self) -> None:
         """Make the standby the coordinator. The one before goes on, if it lives."""
-        if self.folder.exists():
-            self._note_lost_rows()
         self.kill_standby()
         self.replaced, self.sim_coordinator = self.sim_coordinator, None
         self._machine += 1
@@ -200,6 +197,9 @@ class World:
         replaced, self.replaced = self.replaced, None
         if replaced is not None:
             replaced.kill()
+            self._note_lost_rows(replaced.state.folder, self.folder)
+            for connection in list(self.network.connections.values()):
+                connection.die("the coordinator is gone")
 
     def service_at(self, address: str, node: str) -> StarService | None:
         """The service of the coordinator at an address, if a node reaches it."""
@@ -509,6 +509,12 @@ class World:
                 equal = by_step.setdefault(replica.step, replica.fingerprint(0))
                 if replica.fingerprint(0) != equal:
                     raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
+
+
+def _contributions(folder: Path) -> set[bytes]:
+    """The hashes of the contributions in a ledger."""
+    with closing(sqlite3.connect(folder / LEDGER)) as db:
+        return {name for (name,) in db.execute("SELECT hash FROM contributions")}
 
 
 def _with_bodies(sim_coordinator: SimCoordinator) -> Iterator[Row]:

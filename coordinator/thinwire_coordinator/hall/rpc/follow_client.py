@@ -64,10 +64,13 @@ async def follow(
         progress = _Progress(call)
         saying = asyncio.ensure_future(progress.say())
         assembly: Assembly | None = None
+        count = 0
         try:
             async for part in call:
                 if assembly is None:
-                    begun()
+                    if not count:
+                        begun()
+                    count += 1
                     assembly = Assembly(part.size, ITEM_BYTES_MAX, "item")
                 assembly.add(part.data)
                 if assembly.complete:
