@@ -180,10 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     away = sorted(made.away_s)
-    print(
-        f"{len(away)} fail-overs, {made.seen} steps; no step that was seen is missing, {made.rounds_in_doubt} rows were on "
-        "their way and never published; all ledgers verify, and no node gave up its replica"
-    )
+    doubt = f"{made.rounds_in_doubt} rows were on their way and never published"
+    print(f"{len(away)} fail-overs, {made.seen} steps; no step that was seen is missing; {doubt}")
+    print("all ledgers verify, and no node gave up its replica")
     print(f"without a step: median {away[len(away) // 2]:.1f} s, longest {away[-1]:.1f} s")
 
 

@@ -127,13 +127,9 @@ class Bootstrap:
             )
         if admission.rewound:
             if not term.is_newer_than(known.term.number):
-                raise Refused(
-                    "the coordinator lacks rows that this node has seen, and shows no promotion that lost them"
-                )
+                raise Refused("the coordinator lacks rows that this node has seen, and proves no newer promotion")
             head = self._state.head.step if self._state.head else 0
-            reason = (
-                f"step {head} was lost with the coordinator before; the one that was promoted is at {admission.step}"
-            )
+            reason = f"step {head} was lost with the coordinator before; the one that was promoted has {admission.step}"
             tell(log, logging.WARNING, "node.resync", f"{reason}; going on from there", reason=reason)
             self._record.resyncs += 1
             self.drop_replica()

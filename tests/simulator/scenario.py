@@ -128,19 +128,19 @@ class Scenario:
         world = self.world
         acts = {
             "kill coordinator": world.kill_coordinator,
-            "cut off the standby": world.cut_off_standby,
-            "kill standby": world.kill_standby,
+            "cut off the standby": world.second.cut_off,
+            "kill standby": world.second.kill,
         }
-        world.on_row[where] = acts[what]
+        world.second.on_row[where] = acts[what]
 
     async def until_a_row(self, where: str) -> None:
-        await self.world.until(lambda: where not in self.world.on_row, f"a row {where}")
+        await self.world.until(lambda: where not in self.world.second.on_row, f"a row {where}")
 
     def cannot_reach(self, names: str) -> None:
-        self.world.cannot_reach_replaced |= {volunteer.name for volunteer in self.who(names)}
+        self.world.second.cannot_reach_replaced |= {volunteer.name for volunteer in self.who(names)}
 
     async def expect_replaced(self, what: str) -> None:
-        replaced = self.world.replaced
+        replaced = self.world.second.replaced
         if replaced is None:
             raise BadScenario("no coordinator was replaced")
         if what == "ends":
@@ -276,15 +276,15 @@ VERBS: list[tuple[str, Verb]] = [
     (r"(kill coordinator|cut off the standby|kill standby) when a row (is sent|is there)", Scenario.when_a_row),
     (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
     (r"steps are sealed after the standby", Scenario.after_standby),
-    (r"start standby", lambda s: s.world.start_standby()),
-    (r"kill standby", lambda s: s.world.kill_standby()),
-    (r"cut off the standby", lambda s: s.world.cut_off_standby()),
-    (r"reconnect the standby", lambda s: setattr(s.world, "standby_is_cut_off", False)),
-    (r"promote the standby", lambda s: s.world.promote_standby()),
-    (r"lose the coordinator's machine", lambda s: s.world.lose_machine()),
+    (r"start standby", lambda s: s.world.second.start()),
+    (r"kill standby", lambda s: s.world.second.kill()),
+    (r"cut off the standby", lambda s: s.world.second.cut_off()),
+    (r"reconnect the standby", lambda s: setattr(s.world.second, "is_cut_off", False)),
+    (r"promote the standby", lambda s: s.world.second.promote()),
+    (r"lose the coordinator's machine", lambda s: s.world.second.lose_machine()),
     (rf"{NODES} cannot reach the replaced coordinator", Scenario.cannot_reach),
-    (r"kill the replaced coordinator", lambda s: s.world.kill_replaced()),
-    (r"start the replaced coordinator", lambda s: s.world.start_replaced()),
+    (r"kill the replaced coordinator", lambda s: s.world.second.kill_replaced()),
+    (r"start the replaced coordinator", lambda s: s.world.second.start_replaced()),
     (r"expect the replaced coordinator (ends|seals nothing)", Scenario.expect_replaced),
     (r"until a row (is sent|is there)", Scenario.until_a_row),
     (r"pause for (\S+)", lambda s, span: s.world.pause(number(span))),

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,12 @@ import torch
 from simulator.machine import DriftingClock, Hardware, SimulatedMachine
 from simulator.network import Line, Network
 from simulator.replicas import SharedReplica, SharedReplicas
+from simulator.second_machine import SecondMachine
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
-from simulator.sim_standby import SimStandby, restored
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
-from simulator.virtual_time import Killed, ProcessDied
+from simulator.virtual_time import Killed
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.pauses import Pause
-from thinwire_coordinator.hall.ledger.backup import LEDGER
-from thinwire_coordinator.hall.standby.keeper import Keeper
-from thinwire_coordinator.hall.standby.standing import promote
-from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
@@ -92,35 +86,24 @@ class World:
         self.volunteers: dict[str, Volunteer] = {}
         self.sim_coordinator: SimCoordinator | None = None
         """The one whose ledger counts: of the machine that was promoted last."""
-        self.replaced: SimCoordinator | None = None
-        """A coordinator that lives although another machine was promoted."""
-        self.standby: SimStandby | None = None
-        self.standby_is_cut_off = False
+        self.second = SecondMachine(self)
         self.after_standby = False
-        self.on_row: dict[str, Callable[[], None]] = {}
-        """What happens once when a row `is sent` to the standby, or `is there`."""
-        self.lost_positions: set[int] = set()
-        """Sample positions in rows that were lost with a machine."""
-        self.cannot_reach_replaced: set[str] = set()
-        self._machine = 1
         self.sent: dict[bytes, frozenset[int]] = {}
         """The sample positions of each contribution, by its hash."""
         self.extractions: dict[bytes, SyntheticSent] = {}
         """The votes of each contribution, by its hash."""
         self.put_back_in_part = 0
         """The number of times that part of an extraction was put back. `check` updates it."""
-        self._wait_for = wait_for
+        self.wait_for = wait_for
         self._pause: Pause | None = None
         self._orders: list[Order] = []
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
-        self._before: Path | None = None
         make_state(self.folder, spec, seed)
 
     def close(self) -> None:
         self.kill_coordinator()
-        self.kill_replaced()
-        self.kill_standby()
+        self.second.close()
         for volunteer in self.volunteers.values():
             volunteer.state.close()
         self._scratch.cleanup()
@@ -135,81 +118,10 @@ class World:
         """Start the coordinator. keep: the number of snapshots to keep, with the updates since the oldest of them;
         None: keep every update and no snapshot."""
         self.sim_coordinator = SimCoordinator(
-            self.folder, self.shared, self.random, self._wait_for, keep, after_standby=self.after_standby
+            self.folder, self.shared, self.random, self.wait_for, keep, after_standby=self.after_standby
         )
         self._tell_pause()
         self._tell_orders()
-
-    # the standby
-
-    def start_standby(self) -> None:
-        folder, address = self.folder.with_name(f"machine-{self._machine + 1}"), f"simulated:{self._machine + 1}"
-        if not folder.exists():
-            restored(self.folder, folder, f"simulated:{self._machine}")
-        self.standby = SimStandby(folder, address, self._followed, self._row_at_standby)
-
-    def _followed(self) -> Keeper | None:
-        alive = self.sim_coordinator is not None and not self.standby_is_cut_off
-        return self.sim_coordinator.swarm.keeper if alive and self.sim_coordinator else None
-
-    def _row_at_standby(self, where: str) -> None:
-        if (act := self.on_row.pop(where, None)) is not None:
-            act()
-            raise ProcessDied
-
-    def cut_off_standby(self) -> None:
-        self.standby_is_cut_off = True
-        if self.standby is not None:
-            self.standby.cut()
-
-    def kill_standby(self) -> None:
-        standby, self.standby = self.standby, None
-        if standby is not None:
-            standby.kill()
-
-    def lose_machine(self) -> None:
-        """The coordinator's machine is lost, with its disk."""
-        self.kill_coordinator()
-        assert self.standby is not None
-        self._note_lost_rows(self.folder, self.standby.state.folder)
-        shutil.rmtree(self.folder)
-
-    def _note_lost_rows(self, folder: Path, kept_in: Path) -> None:
-        """Note what is in the ledger of one machine alone, which is lost."""
-        found, kept = (_contributions(one) for one in (folder, kept_in))
-        self.lost_positions |= {at for name in found - kept for at in self.sent.get(name, ())}
-
-    def promote_standby(self) -> None:
-        """Make the standby the coordinator. The one before goes on, if it lives."""
-        self.kill_standby()
-        self.replaced, self.sim_coordinator = self.sim_coordinator, None
-        self._machine += 1
-        self._before, self.folder = self.folder, self.folder.with_name(f"machine-{self._machine}")
-        promote(self.folder)
-        self.start_coordinator()
-
-    def start_replaced(self) -> None:
-        """Start the coordinator before on its own disk. It may not know of the promotion."""
-        assert self._before is not None
-        self.replaced = SimCoordinator(self._before, self.shared, self.random, self._wait_for)
-
-    def kill_replaced(self) -> None:
-        replaced, self.replaced = self.replaced, None
-        if replaced is not None:
-            replaced.kill()
-            self._note_lost_rows(replaced.state.folder, self.folder)
-            for connection in list(self.network.connections.values()):
-                connection.die("the coordinator is gone")
-
-    def service_at(self, address: str, node: str) -> StarService | None:
-        """The service of the coordinator at an address, if a node reaches it."""
-        is_newest = address == f"simulated:{self._machine}"
-        found = self.sim_coordinator if is_newest else self.replaced
-        if not is_newest and node in self.cannot_reach_replaced:
-            return None
-        if found is not None and found.swarm.superseded:
-            return None  # its process has ended
-        return found.service if found is not None else None
 
     def amend(self, changes: Mapping[str, Any]) -> None:
         """The organizer orders an amendment; a real coordinator reads it from access.sqlite."""
@@ -239,8 +151,7 @@ class World:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
         if sim_coordinator is not None:
             sim_coordinator.kill()
-            if self.standby is not None:
-                self.standby.cut()
+            self.second.cut_line()
             for connection in list(self.network.connections.values()):
                 connection.die("the coordinator is gone")
 
@@ -282,7 +193,7 @@ class World:
             volunteer.clock,
             volunteer.state,
             self.network,
-            lambda address: self.service_at(address, volunteer.name),
+            lambda address: self.second.service_at(address, volunteer.name),
             self.shared,
             random.Random(self.random.getrandbits(64)),
             lambda: self._note_sent(volunteer),
@@ -426,7 +337,14 @@ class World:
                 raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
             work = work_of(volunteer.node) if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
-            if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out - self.lost_positions:
+            if (
+                neither := trainer.trained
+                - trainer.holds()
+                - trainer.lost()
+                - settled
+                - out
+                - self.second.lost_positions
+            ):
                 raise Broken(f"{volunteer.name} has lost positions that it trained on: {sorted(neither)[:5]}")
 
     def nowhere(self, volunteer: Volunteer) -> set[int]:
@@ -509,12 +427,6 @@ class World:
                 equal = by_step.setdefault(replica.step, replica.fingerprint(0))
                 if replica.fingerprint(0) != equal:
                     raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
-
-
-def _contributions(folder: Path) -> set[bytes]:
-    """The hashes of the contributions in a ledger."""
-    with closing(sqlite3.connect(folder / LEDGER)) as db:
-        return {name for (name,) in db.execute("SELECT hash FROM contributions")}
 
 
 def _with_bodies(sim_coordinator: SimCoordinator) -> Iterator[Row]:
