@@ -114,7 +114,7 @@ def test_a_snapshot_goes_on_where_it_stopped(machines: Machines, monkeypatch: py
 
 
 def tables_of(folder: Path) -> dict[str, list[Any]]:
-    found = {}
+    found: dict[str, list[Any]] = {}
     for name, tables in TABLES.items():
         with closing(sqlite3.connect(folder / name)) as db:
             found |= {table: db.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall() for table in tables}

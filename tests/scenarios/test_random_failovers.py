@@ -20,7 +20,7 @@ nodes a b c d
 start all
 until step 3
 """
-FAULTS = 12
+FAULTS = 10
 
 
 async def fault(world: World, chance: random.Random) -> str:
@@ -52,7 +52,11 @@ async def fault(world: World, chance: random.Random) -> str:
     return name
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+async def goes_on(world: World, step: int, name: str) -> None:
+    await world.until(lambda: world.step >= step, f"step {step} after the loss of the {name}")
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_no_sealed_step_is_lost_whatever_fails_in_turn(seed: int) -> None:
     async def scene() -> None:
         chance, scenario = random.Random(seed), Scenario(BEGIN, seed)
@@ -62,7 +66,7 @@ def test_no_sealed_step_is_lost_whatever_fails_in_turn(seed: int) -> None:
                 seen = max(volunteer.state.head.step for volunteer in world.volunteers.values() if volunteer.state.head)
                 name = await fault(world, chance)
                 assert world.step >= seen, name
-                await world.until(lambda: world.step >= seen + 2, f"two steps after the loss of the {name}")
+                await goes_on(world, seen + 2, name)
             await world.check()
             for volunteer in world.volunteers.values():
                 assert volunteer.failures == 0
