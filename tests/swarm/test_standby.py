@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_swarm.processes import SwarmError
-from failovers import OPTIONS, Failovers, rows_of
+from failovers import NODES, OPTIONS, Failovers, rows_of
 from support.real import PATIENCE_S, ended, real_swarm, until
 
 
@@ -29,8 +29,9 @@ def test_the_second_machine_takes_over_with_pause_and_amendments_and_ends_the_fi
                 return len(db.execute("SELECT 1 FROM settings WHERE value LIKE '%smoke%'").fetchall())
 
         until(has_pause, "the standby has the pause", second.process)
-        first.process.tell(signal.SIGKILL)
-        first.process.popen.wait()
+        for process in (first.process, *made.nodes):
+            process.tell(signal.SIGKILL)
+            process.popen.wait()
         lost = rows_of(first.state)
 
         swarm.hang_up()
@@ -43,6 +44,7 @@ def test_the_second_machine_takes_over_with_pause_and_amendments_and_ends_the_fi
         assert "0.001" in swarm.command("amend").stdout
         made.leader, made.standby = second, made.new_standby()
         assert swarm.command("resume").returncode == 0
+        made.nodes = [swarm.node(f"node-{number}") for number in range(NODES)]  # which have the second address on disk
         swarm.reached(len(lost) + 2)
         swarm.verify()
 
