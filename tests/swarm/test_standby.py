@@ -42,7 +42,8 @@ def test_the_second_machine_takes_over_with_pause_and_amendments_and_ends_the_fi
         made.check(lost, rows_of(second.state))
         assert "smoke" in swarm.status().state
         assert "0.001" in swarm.command("amend").stdout
-        made.leader, made.standby = second, made.new_standby()
+        made.leader = second
+        made.standby = made.new_standby()
         assert swarm.command("resume").returncode == 0
         made.nodes = [swarm.node(f"node-{number}") for number in range(NODES)]  # which have the second address on disk
         swarm.reached(len(lost) + 2)
