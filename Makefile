@@ -14,6 +14,7 @@ HOURS  ?= 24
 EXCHANGE ?= star
 SIMULATED ?= 1000
 MINUTES ?= 10
+FAILOVERS ?= 50
 INPUTS ?= 1000000
 EXAMPLE ?= byte_model
 ADVERSARY ?=
@@ -29,7 +30,7 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 TELL_TIME = s=0; while sleep 1 && kill -0 $$$$ 2>/dev/null; do \
 	s=$$((s + 1)); [ $$((s % 30)) -ne 0 ] || echo "still installing, after $$s s"; done &
 
-.PHONY: swarm test test-all test-compose lint bench bench-wan bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
+.PHONY: swarm test test-all test-compose lint bench bench-wan bench-adversary science fuzz abuse simulate chaos failovers proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
@@ -66,6 +67,9 @@ simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, H
 
 chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES)
+
+failovers: $(VENV)/.run  ## the coordinator's machine lost with its disk, again and again (SEED, FAILOVERS)
+	@PYTHONPATH=tests $(BIN)/python -m failovers --seed $(SEED) --count $(FAILOVERS)
 
 fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and over the wire (INPUTS, MINUTES)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --minutes $(MINUTES)

@@ -18,7 +18,7 @@ from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files_for
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
-from thinwire_coordinator.hall.access.store import AccessStore
+from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.hall.events import Event
@@ -31,10 +31,12 @@ from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInte
 from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.orders import watch_orders
+from thinwire_coordinator.hall.rpc.follow_client import FollowedAddress, show_term
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
 from thinwire_coordinator.hall.settings import CoordinatorSettings
+from thinwire_coordinator.hall.standby.standing import Standing, check_leads
 from thinwire_coordinator.hall.workers import Workers, default_threads
 from thinwire_coordinator.kinds import kind_of
 from thinwire_coordinator.monitoring import Monitoring
@@ -77,6 +79,7 @@ class Coordinator:
         self._state: RunState | None = None
         self._run: Run | None = None
         self._server: Server | None = None
+        self._standing = Standing()
 
     @property
     def readiness(self) -> Readiness:
@@ -141,6 +144,7 @@ class Coordinator:
         self._monitoring.check()
         settings.tls.check(settings.listen, settings.http, writes_invite=settings.invite_file is not None)
         self._lock = lock_state(folder)
+        self._standing = check_leads(folder)
         await check_listen(settings.listen)
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
@@ -159,7 +163,7 @@ class Coordinator:
         )
         kind = kind_of(state.contract)
         replayed = await replay_run(kind, state, settings, self._start_worker, self.readiness)
-        hall = open_hall(state, replayed.replica, self._workers)
+        hall = open_hall(state, replayed.replica, self._workers, least_term=self._standing.promoted)
         hall.events.watchers += self._watchers
         self._run = run = kind.open(Opening(hall, settings, access, replayed.retention, held_out))
         run.pause(access.pauses.at(hall.surroundings.wall()))
@@ -207,6 +211,7 @@ class Coordinator:
         access = self._access
         orders = loop.create_task(watch_orders(self._run, access, access.bans.newest_decision))
         rotation = loop.create_task(self._rotate())
+        telling = loop.create_task(self._tell_the_one_before())
         try:
             ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, orders, rotation, self._run.tasks.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -219,6 +224,16 @@ class Coordinator:
             upkeep.cancel()
             orders.cancel()
             rotation.cancel()
+            telling.cancel()
+
+    async def _tell_the_one_before(self) -> None:
+        """Show the proof of the promotion to the coordinator that this machine followed, in case that it lives."""
+        if self._run is None or self._access is None or not (address := self._standing.follows):
+            return
+        key, proven = self._run.state.key, self._run.hall.proven
+        public_tls = bool(self._access.settings.get(PUBLIC_TLS))
+        insecure = self._settings.tls.insecure
+        await show_term(FollowedAddress(address, key, insecure=insecure, public_tls=public_tls), proven)
 
     async def _rotate(self) -> None:
         """Renew the certificate until cancelled."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Entrance, LinkLost, Refused
@@ -28,6 +28,10 @@ log = logging.getLogger("thinwire.node")
 
 class RunBranched(LinkLost):
     """The coordinator now has a branch of the run that this node knows."""
+
+
+class Replaced(LinkLost):
+    """Another machine was promoted to be the coordinator after this one."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ class Bootstrap:
         kept, held = self.contract, self._held()
         replica_step = held.step if held else None
         claim = self.part.claim() if self.part is not None else None
-        admission = await exchange.join(Applicant(self._state.key, name, kept, self._state.head, replica_step, claim))
+        state, known = self._state, self._state.known
+        applicant = Applicant(state.key, name, kept, state.head, replica_step, claim, known.term)
+        admission = await exchange.join(applicant)
         theirs = admission.contract
         if kept is not None and theirs.hash != kept.hash:
             if theirs.lineage is not None and kept.hash.hex() in theirs.lineage.contracts:
@@ -105,10 +111,31 @@ class Bootstrap:
             )
         # a stored contract is checked again, because the node may have been upgraded
         await asyncio.to_thread(self._check, theirs)
+        self._follow_promotion(admission)
         if kept is None:
             self._state.write("contract.json", theirs.written)
         self.contract = theirs
         return admission
+
+    def _follow_promotion(self, admission: Admission) -> None:
+        """Take the coordinator's term. Raises Replaced if it is older than a promotion that this node knows."""
+        known, term = self._state.known, admission.term
+        if known.term.is_newer_than(term.number):
+            raise Replaced(
+                f"this coordinator was replaced by a machine that was promoted (term {known.term.number:,}), and what "
+                "it seals is not taken"
+            )
+        if admission.rewound:
+            if not term.is_newer_than(known.term.number):
+                raise Refused("the coordinator lacks rows that this node has seen, and proves no newer promotion")
+            head = self._state.head.step if self._state.head else 0
+            reason = f"step {head} was lost with the coordinator before; the one that was promoted has {admission.step}"
+            tell(log, logging.WARNING, "node.resync", f"{reason}; going on from there", reason=reason)
+            self._record.resyncs += 1
+            self.drop_replica()
+            self._state.forget_rows()  # before the term is known: without it, the coordinator says so again
+        if term.is_newer_than(known.term.number):
+            self._state.keep_known(replace(known, term=term))
 
     async def take_up(self, exchange: Entrance, admission: Admission) -> Ready:
         """Fetch missing data and parameters, and make the work of a session from them."""

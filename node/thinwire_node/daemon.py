@@ -8,6 +8,7 @@ import logging
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from thinwire_common.logs import tell
 from thinwire_common.os_errors import in_words, limit_in_words
@@ -22,11 +23,13 @@ from thinwire_node.machine import RealMachine
 from thinwire_node.part import ParametersDiffer, Part, Session
 from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage.known_coordinators import KnownCoordinators, Route
 from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.lent_time import LentTime
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
+    ConfigError,
     LocalError,
     PayloadError,
     ReplicaError,
@@ -85,6 +88,7 @@ class Node:
         self._told_lost = self._told_retrying = ""
         self._is_fetching = False
         self._lost_while_fetching = 0
+        self._tries_next = False  # at once: there is another address of the coordinator, which was not tried yet
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
 
@@ -141,6 +145,7 @@ class Node:
         if self.on_opened is not None:
             self.on_opened()
         self._bootstrap = self._make_bootstrap(self._state)
+        self._route = Route(self._state.known, settings.address)
 
     def _make_bootstrap(self, state: NodeState) -> Bootstrap:
         assert self.machine is not None
@@ -157,6 +162,9 @@ class Node:
             if self._progress() != progress:
                 backoff.reset()
                 self._resyncs_in_vain = 0
+            if self._tries_next:
+                self._tries_next = False
+                continue
             await self._pause(backoff, stop)
 
     async def _attempt(self, stop: asyncio.Event) -> bool:
@@ -174,12 +182,14 @@ class Node:
             else:
                 await session
         except (LinkLost, PayloadError) as error:
-            what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
+            what = "the session ended" if self._joined else f"no coordinator at {self._route.address}"
             text = f"{what}: {error}"
             is_news, self._told_lost = text != self._told_lost, text
             level = logging.WARNING if is_news else logging.DEBUG  # not a line for each attempt of a whole night
             tell(log, level, "node.no_session", text, joined=self._joined, reason=str(error))
             self._note_thin_line(text)
+            known = self._state.known if self._state is not None else KnownCoordinators()
+            self._tries_next = not self._joined and self._route.failed(known)
             self._count_replaced(error)
             return False
         except NotGenuine as error:
@@ -271,13 +281,24 @@ class Node:
         assert self.machine is not None
         thin_line = self._lost_while_fetching >= LOST_ON_A_THIN_LINE
         settings, machine = self.settings, self.machine
+        address = self._route.address
         surroundings = Surroundings(
-            settings.address, machine.clocks, self.record.traffic, settings.invite, thin_line=thin_line
+            address,
+            machine.clocks,
+            self.record.traffic,
+            replace(settings.invite, address=address) if settings.invite is not None else None,
+            thin_line=thin_line,
+            heard_of_standby=self._heard_of_standby,
         )
         self._joined = False
         self.doing = "connecting"
         self._is_fetching = True
-        exchange = await machine.kind(name_of(self.contract)).open_exchange(surroundings)
+        try:
+            exchange = await machine.kind(name_of(self.contract)).open_exchange(surroundings)
+        except ConfigError as error:  # about an address that nobody here has given
+            if address == settings.address:
+                raise
+            raise LinkLost(str(error)) from None
         try:
             ready, head_step = await self._join(exchange)
             self._is_fetching = False
@@ -297,6 +318,10 @@ class Node:
                 self.record.sessions_lost += not self.leaving
             await exchange.close()
 
+    def _heard_of_standby(self, address: str) -> None:
+        assert self._state is not None
+        self._state.keep_known(replace(self._state.known, standby=address))
+
     async def _join(self, exchange: Entrance) -> tuple[Ready, int]:
         """Join and fetch missing data and parameters. Returns the number of sealed steps too."""
         assert self._bootstrap is not None
@@ -310,8 +335,11 @@ class Node:
         self._joined = True
         self._told_lost = self._told_retrying = ""
         self.record.sessions += 1
-        text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
-        tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
+        address, given, known = self._route.address, self.settings.address, self._state.known
+        self._route.joined()
+        self._state.keep_known(known.admitted_by(address, given))
+        text, node_id = f"joined at {address} as {name}", self._state.node_id
+        tell(log, logging.INFO, "node.joined", text, address=address, name=name, node_id=node_id)
         self.has_joined.set()
         return await self._bootstrap.take_up(exchange, admission), admission.step
 

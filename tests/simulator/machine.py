@@ -77,7 +77,7 @@ class SimulatedMachine:
         clock: DriftingClock,
         state: MemoryState,
         network: Network,
-        service: Callable[[], Any | None],
+        service: Callable[[str], Any | None],
         shared: SharedReplicas,
         randomness: random.Random,
         on_upload: Callable[[], None],
@@ -105,7 +105,7 @@ class SimulatedMachine:
         class SimulatedStar:
             @staticmethod
             async def open_exchange(surroundings: Surroundings) -> Star:
-                return machine.open_exchange()
+                return machine.open_exchange(surroundings)
 
             @staticmethod
             def make_part(settings: PartSettings) -> StarPart:
@@ -113,7 +113,10 @@ class SimulatedMachine:
 
         return SimulatedStar
 
-    def open_exchange(self) -> Star:
+    def open_exchange(self, surroundings: Surroundings) -> Star:
+        def service() -> Any | None:
+            return self._service(surroundings.address)
+
         connection = self._network.connect(self._name)
 
         async def close() -> None:
@@ -124,7 +127,8 @@ class SimulatedMachine:
             header.round += self._network.rounds_ahead.get(self._name, 0)
             return self._name not in self._network.uploads_fail
 
-        return Star(Calls(connection, self._service, upload), close, self.clocks)
+        calls = Calls(connection, service, upload)
+        return Star(calls, close, self.clocks, heard_of_standby=surroundings.heard_of_standby)
 
     def make_work(self, contract: Contract, replica: Replica, kept: KeptMomentum | None) -> Work:
         self.trainer = SyntheticTrainer(self.place(replica), self._random)

@@ -24,6 +24,7 @@ from simulator.machine import Hardware
 from simulator.network import Line
 from simulator.scenario_numbers import BadScenario, number
 from simulator.world import Broken, Volunteer, World, work_of
+from thinwire_coordinator.hall.standby.standing import Superseded
 
 COMPARE = {"=": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
 
@@ -117,6 +118,41 @@ class Scenario:
         for name in names:
             self.world.add(name, hardware, drift)
             self.world.network.lines[name] = self._line
+
+    # the standby
+
+    def after_standby(self) -> None:
+        self.world.after_standby = True
+
+    def when_a_row(self, what: str, where: str) -> None:
+        world = self.world
+        acts = {
+            "kill coordinator": world.kill_coordinator,
+            "cut off the standby": world.second.cut_off,
+            "kill standby": world.second.kill,
+        }
+        world.second.on_row[where] = acts[what]
+
+    async def until_a_row(self, where: str) -> None:
+        await self.world.until(lambda: where not in self.world.second.on_row, f"a row {where}")
+
+    def cannot_reach(self, names: str) -> None:
+        self.world.second.cannot_reach_replaced |= {volunteer.name for volunteer in self.who(names)}
+
+    async def expect_replaced(self, what: str) -> None:
+        replaced = self.world.second.replaced
+        if replaced is None:
+            raise BadScenario("no coordinator was replaced")
+        if what == "ends":
+            failed = replaced.swarm.tasks.failed
+            await self.world.until(failed.done, "the replaced coordinator ends")
+            if not isinstance(failed.exception(), Superseded):
+                raise Broken(f"it ended by {failed.exception()!r}")
+            return
+        before = replaced.swarm.feed.step
+        await asyncio.sleep(300)
+        if replaced.swarm.feed.step != before:
+            raise Broken(f"it has sealed step {before}")
 
     # commands
 
@@ -237,7 +273,20 @@ VERBS: list[tuple[str, Verb]] = [
     (r"nodes (.+)", Scenario.nodes),
     (r"start coordinator(?: keeping (\d+))?", lambda s, keep: s.world.start_coordinator(int(keep) if keep else None)),
     (r"kill coordinator", lambda s: s.world.kill_coordinator()),
+    (r"(kill coordinator|cut off the standby|kill standby) when a row (is sent|is there)", Scenario.when_a_row),
     (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
+    (r"steps are sealed after the standby", Scenario.after_standby),
+    (r"start standby", lambda s: s.world.second.start()),
+    (r"kill standby", lambda s: s.world.second.kill()),
+    (r"cut off the standby", lambda s: s.world.second.cut_off()),
+    (r"reconnect the standby", lambda s: setattr(s.world.second, "is_cut_off", False)),
+    (r"promote the standby", lambda s: s.world.second.promote()),
+    (r"lose the coordinator's machine", lambda s: s.world.second.lose_machine()),
+    (rf"{NODES} cannot reach the replaced coordinator", Scenario.cannot_reach),
+    (r"kill the replaced coordinator", lambda s: s.world.second.kill_replaced()),
+    (r"start the replaced coordinator", lambda s: s.world.second.start_replaced()),
+    (r"expect the replaced coordinator (ends|seals nothing)", Scenario.expect_replaced),
+    (r"until a row (is sent|is there)", Scenario.until_a_row),
     (r"pause for (\S+)", lambda s, span: s.world.pause(number(span))),
     (r"resume", lambda s: s.world.resume()),
     (r"amend (.+)", lambda s, words: s.world.amend(numbers(words))),

@@ -20,6 +20,8 @@ from thinwire_coordinator.hall.hall import Surroundings, open_hall
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.measuring import HeldOut, Measuring
+from thinwire_coordinator.hall.standby.keeper import Keeper
+from thinwire_coordinator.hall.standby.standing import check_leads
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
@@ -123,23 +125,34 @@ REFUSED = Denied(DoorReason.BANNED, "banned by the scenario")
 
 
 class SimCoordinator:
-    """One life of the coordinator's process. keep: see `retention`; None: deletes nothing and makes no snapshot."""
+    """One life of the coordinator's process. keep: see `retention`; None: deletes nothing and makes no snapshot.
+    after_standby: as `--seal-after-standby`."""
 
     def __init__(
-        self, folder: Path, shared: SharedReplicas, randomness: random.Random, wait_for: int, keep: int | None = None
+        self,
+        folder: Path,
+        shared: SharedReplicas,
+        randomness: random.Random,
+        wait_for: int,
+        keep: int | None = None,
+        *,
+        after_standby: bool = False,
     ) -> None:
+        standing = check_leads(folder)
         self.workers = VirtualWorkers()
         self.state: RunState = open_state(folder)
         replica = SharedReplica(shared, replica_at_head(self.state))
         time = asyncio.get_running_loop().time
         born = time()  # its machine has just booted, so its monotonic clock starts now
         cache_bytes_max = CACHE_BYTES_MAX if keep is None else 0  # without a cache, nodes also ask for deleted updates
-        hall = open_hall(self.state, replica, self.workers, Surroundings(lambda: time() - born, time, randomness))
+        surroundings = Surroundings(lambda: time() - born, time, randomness)
+        hall = open_hall(self.state, replica, self.workers, surroundings, standing.promoted)
         self.swarm = Star(
             hall,
             wait_for,
             cache_bytes_max=cache_bytes_max,
             trust=TrustSettings(randomness=random.Random(2)),
+            keeper=Keeper(self.state, self.workers, hall.now, needed=after_standby),
         )
         self.gate = Gate()
         door = hall.door(self.gate, random.Random(1))

@@ -25,6 +25,7 @@ from simulator.virtual_time import Killed
 from thinwire.compression.sent import Sent
 from thinwire_node.star.rules import Rule
 from thinwire_node.storage.blob_cache import BlobCache
+from thinwire_node.storage.known_coordinators import KnownCoordinators
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot, Written
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
@@ -248,6 +249,7 @@ class MemoryState(NodeState):
         self._scratch: Path | None = None
         self.blobs = BlobCache(Path("no blobs"))
         self.head: Head | None = None
+        self.known = KnownCoordinators()
         self.frozen = False
 
     def _write(self) -> None:
@@ -283,6 +285,10 @@ class MemoryState(NodeState):
         self._write()
         if self.head is None or head.step > self.head.step:
             self.head = head
+
+    def forget_rows(self) -> None:
+        self._write()
+        self.head = self._kept_replica = None
 
     def replica(self, contract: Contract) -> Replica | None:
         return self._kept_replica.clone() if self._kept_replica else None

@@ -21,6 +21,7 @@ import torch
 from simulator.machine import DriftingClock, Hardware, SimulatedMachine
 from simulator.network import Line, Network
 from simulator.replicas import SharedReplica, SharedReplicas
+from simulator.second_machine import SecondMachine
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
@@ -84,13 +85,16 @@ class World:
         self.shared = SharedReplicas()
         self.volunteers: dict[str, Volunteer] = {}
         self.sim_coordinator: SimCoordinator | None = None
+        """The one whose ledger counts: of the machine that was promoted last."""
+        self.second = SecondMachine(self)
+        self.after_standby = False
         self.sent: dict[bytes, frozenset[int]] = {}
         """The sample positions of each contribution, by its hash."""
         self.extractions: dict[bytes, SyntheticSent] = {}
         """The votes of each contribution, by its hash."""
         self.put_back_in_part = 0
         """The number of times that part of an extraction was put back. `check` updates it."""
-        self._wait_for = wait_for
+        self.wait_for = wait_for
         self._pause: Pause | None = None
         self._orders: list[Order] = []
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
@@ -99,6 +103,7 @@ class World:
 
     def close(self) -> None:
         self.kill_coordinator()
+        self.second.close()
         for volunteer in self.volunteers.values():
             volunteer.state.close()
         self._scratch.cleanup()
@@ -112,7 +117,9 @@ class World:
     def start_coordinator(self, keep: int | None = None) -> None:
         """Start the coordinator. keep: the number of snapshots to keep, with the updates since the oldest of them;
         None: keep every update and no snapshot."""
-        self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
+        self.sim_coordinator = SimCoordinator(
+            self.folder, self.shared, self.random, self.wait_for, keep, after_standby=self.after_standby
+        )
         self._tell_pause()
         self._tell_orders()
 
@@ -144,6 +151,7 @@ class World:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
         if sim_coordinator is not None:
             sim_coordinator.kill()
+            self.second.cut_line()
             for connection in list(self.network.connections.values()):
                 connection.die("the coordinator is gone")
 
@@ -185,7 +193,7 @@ class World:
             volunteer.clock,
             volunteer.state,
             self.network,
-            lambda: self.sim_coordinator.service if self.sim_coordinator else None,
+            lambda address: self.second.service_at(address, volunteer.name),
             self.shared,
             random.Random(self.random.getrandbits(64)),
             lambda: self._note_sent(volunteer),
@@ -329,7 +337,14 @@ class World:
                 raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
             work = work_of(volunteer.node) if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
-            if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
+            if (
+                neither := trainer.trained
+                - trainer.holds()
+                - trainer.lost()
+                - settled
+                - out
+                - self.second.lost_positions
+            ):
                 raise Broken(f"{volunteer.name} has lost positions that it trained on: {sorted(neither)[:5]}")
 
     def nowhere(self, volunteer: Volunteer) -> set[int]:

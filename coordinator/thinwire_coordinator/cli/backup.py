@@ -1,4 +1,4 @@
-"""The commands `thinwire-coordinator backup` and `restore`."""
+"""The commands `thinwire-coordinator backup`, `restore` and `promote`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.hall.ledger import backup
+from thinwire_coordinator.hall.standby import standing
 
 
 def back_up(folder: Path, url: str) -> None:
@@ -25,3 +26,11 @@ def restore(url: str, folder: Path) -> None:
         f"make sure that no other coordinator of this run lives; a node that knows of a step after {listed.step} "
         "refuses this one, because it has lost that step"
     )
+
+
+def promote(folder: Path) -> None:
+    """Make a standby the coordinator, and print what to do next. Raises ThinwireError, OSError."""
+    term = standing.promote(folder).promoted
+    print(f"{folder} is the coordinator of its run from term {term:,} on")
+    print("if its standby runs there, it takes over within seconds; otherwise start it as before: `serve`")
+    print("nodes that hear of it refuse the coordinator before it; stop that one, if you can reach it")

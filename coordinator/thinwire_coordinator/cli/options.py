@@ -139,6 +139,12 @@ class ServeOptions(RunStateOptions):
         metavar="HOST:PORT",
         shown=f"{DEFAULT_HTTP}, or a free port",
     )
+    follow: Address | None = option(
+        "be the standby of the coordinator at this address, until `promote`; the state directory comes from `restore`",
+        None,
+        metavar="HOST:PORT",
+    )
+    seal_after_standby: bool = option("a step is sealed only when the standby has it, too", False)
     log_format: LogFormat = log_format_option()
     tensorboard: Path | None = option(
         "also write the curves for TensorBoard into a folder of this run; needs thinwire[tensorboard]",

@@ -115,6 +115,10 @@ def _add_backup(commands: Any) -> None:
     add_options(copy, RunStateOptions, "state_dir")
     copy.set_defaults(command=_back_up)
 
+    takeover = commands.add_parser("promote", help="make a standby the coordinator of its run")
+    add_options(takeover, RunStateOptions, "state_dir")
+    takeover.set_defaults(command=_promote)
+
     aside = commands.add_parser("branch", help="create a run that begins with the model of a step of this one")
     aside.add_argument("--from", dest="step", type=whole, metavar="STEP", help="default: the newest")
     aside.add_argument("--to", type=Path, required=True, metavar="DIR", help="the state directory of the new run")
@@ -223,6 +227,14 @@ def _restore(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.backup import restore  # noqa: PLC0415
 
     restore(arguments.backup, options.state_dir)
+
+
+def _promote(arguments: argparse.Namespace) -> None:
+    options = read_options(RunStateOptions, arguments)
+
+    from thinwire_coordinator.cli.backup import promote  # noqa: PLC0415
+
+    promote(options.state_dir)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -12,10 +12,11 @@ from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.planning.problems import read_run
+from thinwire_coordinator.standby import Standby
 
 
 def serve(options: ServeOptions) -> None:
-    """Run a coordinator until SIGINT, SIGTERM or SIGHUP. Raises ThinwireError."""
+    """Run a coordinator, or its standby, until SIGINT, SIGTERM or SIGHUP. Raises ThinwireError."""
     log_to_stderr(options.log_level, options.log_format)
     settings = CoordinatorSettings(
         state_dir=options.state_dir,
@@ -41,13 +42,16 @@ def serve(options: ServeOptions) -> None:
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
         sinks=SinkSettings(options.tensorboard, options.wandb),
+        follow=options.follow,
+        seal_after_standby=options.seal_after_standby,
     )
 
     async def run() -> None:
         stop = asyncio.Event()
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await Coordinator(settings).run(stop)
+        if settings.follow is None or await Standby(settings).run(stop):
+            await Coordinator(settings).run(stop)
 
     import uvloop  # noqa: PLC0415 - not available on Windows, where the other commands work
 

@@ -25,6 +25,7 @@ from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.identity.terms import NO_PROMOTION, ProvenTerm, prove_term
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Hall:
     sealed: asyncio.Event = field(default_factory=asyncio.Event)
     measured_step: int = 0
     pause: Pause | None = None
+    proven: ProvenTerm = NO_PROMOTION
+    """The term, if there was a promotion before it."""
 
     @property
     def contract(self) -> Contract:
@@ -98,13 +101,20 @@ class Hall:
         return Door(self.state.secret_key, admits, self.now, run, randomness or random.SystemRandom())
 
 
-def open_hall(state: RunState, replica: Replica, workers: Workers, surroundings: Surroundings | None = None) -> Hall:
+def open_hall(
+    state: RunState,
+    replica: Replica,
+    workers: Workers,
+    surroundings: Surroundings | None = None,
+    least_term: int = 0,
+) -> Hall:
     """Begin a new term on an open state directory. Needs a running event loop. The state's key signs the rows.
 
     replica: the coordinator's own, at the head of the ledger. surroundings: by default, those of this machine.
+    least_term: the first one after the promotion of this machine.
     """
     surroundings = surroundings or Surroundings()
-    term, leases, counts = state.ledger.begin_term(), state.ledger.leases(), Counts(replica.layout.parameters)
+    term, leases, counts = state.ledger.begin_term(least_term), state.ledger.leases(), Counts(replica.layout.parameters)
     leases.block = state.data.block
     began = surroundings.now()
     return Hall(
@@ -121,4 +131,5 @@ def open_hall(state: RunState, replica: Replica, workers: Workers, surroundings:
         copies=Copies(state.folder, replica, workers),
         began=began,
         sealed_at=began,
+        proven=prove_term(state.key, state.contract.hash, term.number),
     )

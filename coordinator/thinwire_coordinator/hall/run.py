@@ -15,6 +15,8 @@ from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Places
 from thinwire_coordinator.hall.series import ReadRow
+from thinwire_coordinator.hall.standby.keeper import Keeper
+from thinwire_coordinator.hall.standby.standing import note_newer
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
 
@@ -38,12 +40,13 @@ class JoinDecision:
     """The steps that a node must take before it takes part.
 
     step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
-    keep it.
+    keep it. rewound: its newest rows were lost before the promotion of this coordinator.
     """
 
     step: int
     take_snapshot: bool
     drop_momentum: str
+    rewound: bool = False
 
 
 class Run(ABC):
@@ -53,6 +56,8 @@ class Run(ABC):
     """
 
     view: RunView
+    keeper: Keeper | None = None
+    """What it knows of its standby; None: this kind of exchange has none."""
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
@@ -64,6 +69,7 @@ class Run(ABC):
         self.places = Places(hall.members, self.moment)
         hall.events.watchers.append(self.places.watch)
         self._fingerprinted = (-1, 0)
+        self.superseded = False
 
     # what a kind of exchange defines
 
@@ -140,6 +146,15 @@ class Run(ABC):
         until = pause.until if pause is not None else None
         tell(log, logging.INFO, "coordinator.pause", text, paused=pause is not None, until=until)
         self.hold()
+
+    def give_way(self, term: int) -> None:
+        """End, because another machine was promoted: its term is proven. Nothing is sealed from now on."""
+        if self.superseded:
+            return
+        self.superseded = True
+        if self.keeper is not None:
+            self.keeper.superseded = True
+        self.tasks.fail(note_newer(self.state.folder, term))
 
     def make_place(self, node_id: str, group: str, *, has_counted: bool) -> bool:
         """Free a place of the full swarm for a node that wants to join. Returns False if it has to wait."""

@@ -44,6 +44,11 @@ class CoordinatorSettings:
     sinks: SinkSettings = field(default_factory=SinkSettings)
     """Other targets of the curves and the metrics."""
 
+    follow: str | None = None
+    """HOST:PORT of the coordinator whose standby this machine is; None: it is no standby."""
+    seal_after_standby: bool = False
+    """Whether a step is sealed only when the standby has it."""
+
     @property
     def ready(self) -> Path:
         return self.state_dir / READY_FILE

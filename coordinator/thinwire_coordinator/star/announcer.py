@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.evaluations import Evaluations
@@ -29,7 +30,9 @@ class Announcer:
         view: StarView,
         intake: Intake,
         evaluations: Evaluations,
+        keeper: Keeper,
     ) -> None:
+        self._keeper = keeper
         self._view = view
         self._intake = intake
         self._evaluations = evaluations
@@ -103,6 +106,8 @@ class Announcer:
             announced = list(self._granted)
             self._granted.clear()
             await self._hall.workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
+            self._keeper.granted()
+            await self._keeper.has_leases()
             # who has been granted more meanwhile gets it all with the next write
             self._announce([node for node in announced if node not in self._granted])
         self._writing = False

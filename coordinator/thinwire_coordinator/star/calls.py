@@ -36,11 +36,14 @@ class StarService(Service):
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self.member(context)
         async with one_at_a_time(member, "Attend", context), aclosing(self.run.attend(member)) as announcements:
-            told = 0
+            told, standby = 0, ""
             async for announcement in announcements:
                 amendments = self.run.view.contract.amendments
-                yield messages.announcement(announcement, amendments[told:])
+                message = messages.announcement(announcement, amendments[told:])
                 told = len(amendments)
+                if standby != (standby := self.run.keeper.address):
+                    message.standby = standby
+                yield message
         check_expelled(member)
 
     async def Contribute(

@@ -11,6 +11,7 @@ from thinwire_coordinator.hall.kind import Kind, Opening
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_coordinator.hall.measuring import Measuring, nodes_evaluate
+from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.memory import audit_activation_bytes, star_memory
@@ -38,7 +39,8 @@ class StarKind(Kind):
         hall, settings, state = opening.hall, opening.settings, opening.hall.state
         auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
         trust = TrustSettings(AccessTrustStore(opening.access, hall.workers), auditor, max(1, settings.audit_every))
-        run = Star(hall, settings.wait_for, trust=trust)
+        keeper = Keeper(state, hall.workers, hall.now, needed=settings.seal_after_standby)
+        run = Star(hall, settings.wait_for, trust=trust, keeper=keeper)
         sets, samples = state.held_out_sets, settings.evaluate_samples
         by_nodes = nodes_evaluate(state.contract, sets, settings.evaluate, samples)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None)

@@ -12,6 +12,7 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import ContributionRefused, PhaseTook, RoundOpened, RoundSealed, RoundVoid
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import weighted_median
+from thinwire_coordinator.hall.standby.keeper import StandbyAway
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.amending import Amending
 from thinwire_coordinator.star.announcer import Announcer
@@ -112,11 +113,11 @@ class Rounds:
         )
         try:
             out = await self._sealer.seal(row, signatures, current.merger, leases.packed)
-        except Locked as error:
+        except (Locked, StandbyAway) as error:
             log.warning("round %d is not sealed, and its contributions go back: %s", gathered.round, error)
             for node, runs in settled.items():
                 leases.unsettle(node, runs)
-            self._driver.not_sealed(LEDGER_LOCKED)
+            self._driver.not_sealed(LEDGER_LOCKED if isinstance(error, Locked) else str(error))
             return
         self._hall.tasks.keep(self._tell_applied(out.applied))
         self._hall.sealed_at = self._driver.now()

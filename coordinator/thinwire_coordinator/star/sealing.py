@@ -1,7 +1,8 @@
 """Seals updates: merges and encodes the votes, writes the body to disk and the row to the ledger, and then publishes.
 
 If the process dies before the row is in the ledger, the step does not exist, and its contributions are not counted. If
-it dies later, the step is sealed, and a replay finds it.
+it dies later, the step is sealed, and a replay finds it. With `--seal-after-standby`, the row is on the standby's disk
+too before it is published.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.feed import Feed
@@ -48,7 +50,13 @@ class Sealer:
     """Seals rounds one after another, and keeps the coordinator's own replica at the head."""
 
     def __init__(
-        self, state: RunState, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]
+        self,
+        state: RunState,
+        replica: Replica,
+        feed: Feed,
+        workers: Workers,
+        now: Callable[[], float],
+        keeper: Keeper | None = None,
     ) -> None:
         self._state = state
         self._replica = replica
@@ -56,6 +64,7 @@ class Sealer:
         self._workers = workers
         self._now = now
         self._head = replica.head
+        self._keeper = keeper or Keeper(state, workers, now)
 
     async def seal(
         self,
@@ -69,17 +78,21 @@ class Sealer:
         row: without its body and the row before it. signatures: of its contributions, by their nodes. merger: has all
         their votes queued to it, at least. leases: returns the packed leases; it is called when the row is queued, so
         that the row's leases are newer than all those recorded before. Raises OSError or LedgerError if the disk fails,
-        and Locked if another program holds the ledger's lock; nothing is published then, and after Locked nothing is on
-        disk.
+        Locked if another program holds the ledger's lock, and StandbyAway; nothing is published then, and after the
+        last two nothing is on disk.
         """
         began = self._now()
         update, components, encoded = await self._workers.submit(Job.ENCODE_UPDATE, self._body, row.step, merger)
         merged = self._now()
+        if away := self._keeper.why_away():
+            raise StandbyAway(away)
         row, out = await self._workers.submit(
             Job.WRITE_UPDATE, self._write, row, signatures, encoded, leases and leases()
         )
-        on_disk = self._now()
         self._head = row.hash
+        self._keeper.sealed(row.step + 1)
+        await self._keeper.has_row()
+        on_disk = self._now()
         applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
         await self._feed.publish(out)
         return PublishedUpdate(update, components, len(encoded), merged - began, on_disk - merged, applied)

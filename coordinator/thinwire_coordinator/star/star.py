@@ -19,6 +19,7 @@ from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Newest
 from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
+from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.amending import Amending
 from thinwire_coordinator.star.announcer import Announcer
@@ -77,8 +78,8 @@ class Presence:
 
 class Star(Run):
     """wait_for: nodes to wait for before the first round. trust: see `TrustSettings`. cache_bytes_max: see `Feed`.
-    read: reads an old update on a worker; None: from the state directory. Its `upkeep` does nothing unless `keep_up`
-    is set."""
+    read: reads an old update on a worker; None: from the state directory. keeper: None: no step waits for a standby.
+    Its `upkeep` does nothing unless `keep_up` is set."""
 
     view: StarView
 
@@ -90,11 +91,13 @@ class Star(Run):
         trust: TrustSettings = NO_AUDITS,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         read: Callable[[int], UpdateMessages] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         contract, step = hall.contract, hall.replica.step
         machine = RoundMachine(contract.round, contract.schedule.steps, hall.term.first_round, step, wait_for)
         self.driver = driver = RoundDriver(machine, hall.now)
         super().__init__(hall)
+        self.keeper: Keeper = keeper or Keeper(hall.state, hall.workers, hall.now)
         self.feed = feed = Feed(
             partial(hall.workers.submit, Job.READ_UPDATE, read or partial(read_encoded, hall.state)),
             step,
@@ -107,10 +110,10 @@ class Star(Run):
         self.observer = observer = Observer(hall, trust)
         self.intake = intake = Intake(hall, driver, fingerprints, observer)
         self.evaluations = Evaluations(hall, driver, observer, self._announce_again)
-        self._announcer = Announcer(hall, driver, fingerprints, view, intake, self.evaluations)
+        self._announcer = Announcer(hall, driver, fingerprints, view, intake, self.evaluations, self.keeper)
         self._presence = Presence(hall.events)
         self.keep_up: Upkeep | None = None
-        sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now)
+        sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now, self.keeper)
         self._amending = Amending(hall, driver, intake)
         rounds = Rounds(
             hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer, self._amending
@@ -154,8 +157,11 @@ class Star(Run):
         else:
             leases.resume(member.node_id, momentum.trained_through)
             leases.seen(member.node_id, self.driver.machine.step)
-        take_snapshot = replica_step is None or await self.workers.submit(
-            Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, replica_step
+        is_ahead = replica_step is not None and replica_step > self.feed.step  # of rows that were lost
+        take_snapshot = (
+            replica_step is None
+            or is_ahead
+            or await self.workers.submit(Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, replica_step)
         )
         return JoinDecision(self.feed.step, take_snapshot, why)
 

@@ -24,6 +24,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.identity.terms import NO_PROMOTION, ProvenTerm
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Row
 
@@ -57,13 +58,14 @@ class Surroundings:
 
     address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
     that answers there; None: any is taken. thin_line: whether to bound what is on its way to this node, as
-    `coordinator.link` explains."""
+    `coordinator.link` explains. heard_of_standby: is told HOST:PORT of the coordinator's standby."""
 
     address: str
     clocks: Clocks
     traffic: Traffic
     invite: Invite | None = None
     thin_line: bool = False
+    heard_of_standby: Callable[[str], None] = lambda address: None
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Applicant:
     """A node that wants to join, and the state that it kept.
 
     key: the node's identity, and its proof. contract: the run that the state belongs to. head: the newest sealed row
-    that the node has seen. replica_step: the step of the node's parameters."""
+    that the node has seen. replica_step: the step of the node's parameters. term: after the newest promotion that it
+    knows."""
 
     key: SecretKey
     name: str
@@ -90,6 +93,7 @@ class Applicant:
     head: Head | None = None
     replica_step: int | None = None
     momentum: MomentumClaim | None = None
+    term: ProvenTerm = NO_PROMOTION
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,15 @@ class Admission:
     """The run's contract, and what the node must do before it takes part.
 
     step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
-    keep it."""
+    keep it. term: the coordinator's, if there was a promotion before it. rewound: the node's newest rows were lost
+    before that promotion, so it must drop them and its replica."""
 
     contract: Contract
     step: int
     take_snapshot: bool = False
     drop_momentum: str = ""
+    term: ProvenTerm = NO_PROMOTION
+    rewound: bool = False
 
 
 # rounds

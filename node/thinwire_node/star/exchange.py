@@ -32,6 +32,8 @@ class Star(Link):
             is_first = True
             async for message in announcements:
                 self._catching_up = False
+                if address := messages.standby_address(message):
+                    self._heard_of_standby(address)
                 assert self._contract is not None
                 contract = messages.amended(message, self._contract, is_first=is_first)
                 is_first = False

@@ -10,6 +10,7 @@ replica.safetensors       the parameters, saved periodically
 momentum.safetensors      the momentum after an extraction, with the contribution that was extracted
 sent.json                 contributions sent since that save. The saved momentum still contains them, so the node must
                           drop it if one of them was counted
+coordinators.json         where else the coordinator may be, once there was a standby: see `known_coordinators`
 gossip.safetensors        in a gossip run, in place of the last three: see `gossip.journal`
 blobs/                    shards of data and weights of a base: see `blob_cache`
 snapshot-STEP.part        a snapshot that is partly downloaded
@@ -22,7 +23,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
+from thinwire_node.storage.known_coordinators import FILE as KNOWN
+from thinwire_node.storage.known_coordinators import KnownCoordinators, read_known
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError, UsageError
@@ -45,6 +48,7 @@ from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_ten
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.identity.private_files import keeps_permissions
+from thinwire_proto.identity.terms import NO_PROMOTION
 from thinwire_proto.task import DataSource, data_kind_of
 
 log = logging.getLogger("thinwire.node")
@@ -117,6 +121,7 @@ class NodeState:
             self.node_id = self.key.public.node_id
             self.blobs = BlobCache(folder / "blobs", cache_bytes)
             self.head = self._read_head()
+            self.known = read_known(self.path(KNOWN))
         except Timeout:
             raise ConfigError(
                 f"{folder}: another node runs on this state directory; give another --state-dir"
@@ -152,6 +157,12 @@ class NodeState:
         """Keep an invite and a name that the coordinator has accepted; see `enrolment`."""
         enrolment.keep(self._folder, invite, name)
 
+    def keep_known(self, known: KnownCoordinators) -> None:
+        """Keep what the node has learned of its coordinators; on disk when this returns."""
+        if known != self.known:
+            self.write(KNOWN, known.written())
+            self.known = known
+
     def contract(self) -> Contract | None:
         """The contract of the run that this directory belongs to, or None. Raises ConfigError."""
         path = self.path("contract.json")
@@ -168,8 +179,16 @@ class NodeState:
         for path in (*(self.path(name) for name in OF_A_RUN), *self._folder.glob("snapshot-*.part")):
             path.unlink(missing_ok=True)
         self.head = None
+        self.keep_known(replace(self.known, term=NO_PROMOTION))
         sync_folder(self._folder)
         self.path("contract.json").unlink(missing_ok=True)
+        sync_folder(self._folder)
+
+    def forget_rows(self) -> None:
+        """Remove the newest row and the parameters that it led to: they were lost with a coordinator."""
+        for path in (self.path("replica.safetensors"), self.path("head.json"), *self._folder.glob("snapshot-*.part")):
+            path.unlink(missing_ok=True)
+        self.head = None
         sync_folder(self._folder)
 
     def data(self, contract: Contract) -> DataSource | None:

@@ -68,6 +68,16 @@ def organizer(at: int) -> bytes:
     return _statement(b"organizer", _number(at))
 
 
+def follow(challenge: bytes) -> bytes:
+    """By the coordinator's key, on the machine of a standby: it answers the challenge of the one that it follows."""
+    return _statement(b"follow", challenge)
+
+
+def term(contract: bytes, number: int) -> bytes:
+    """By the coordinator's key: a promotion has raised the term of the run with this contract to this number."""
+    return _statement(b"term", contract, _number(number))
+
+
 def row(row_hash: bytes) -> bytes:
     """By the coordinator: a sealed row, and by its chain all rows before it."""
     return _statement(b"row", row_hash)

@@ -88,6 +88,8 @@ class JoinRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     CHALLENGE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    TERM_SIGNATURE_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """The newest version of the protocol that the node speaks."""
     contract: _builtins.bytes
@@ -108,6 +110,9 @@ class JoinRequest(_message.Message):
     challenge: _builtins.bytes
     signature: _builtins.bytes
     """By the public key, over the statement `join`."""
+    term: _builtins.int
+    """The newest term after a promotion that the node knows, as JoinReply had it. 0: none."""
+    term_signature: _builtins.bytes
     @_builtins.property
     def momentum(self) -> Global___KeptMomentum:
         """The node's momentum, if it has one."""
@@ -127,10 +132,12 @@ class JoinRequest(_message.Message):
         token: _builtins.bytes = ...,
         challenge: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
+        term: _builtins.int = ...,
+        term_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "momentum", b"momentum", "replica_step", b"replica_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "challenge", b"challenge", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "public_key", b"public_key", "replica_step", b"replica_step", "signature", b"signature", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "challenge", b"challenge", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "public_key", b"public_key", "replica_step", b"replica_step", "signature", b"signature", "term", b"term", "term_signature", b"term_signature", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_step: _TypeAlias = _typing.Literal["replica_step"]  # noqa: Y015
     _WhichOneofArgType__replica_step: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step"]  # noqa: Y015
@@ -181,6 +188,9 @@ class JoinReply(_message.Message):
     DROP_MOMENTUM_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     AMENDMENTS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    TERM_SIGNATURE_FIELD_NUMBER: _builtins.int
+    REWOUND_FIELD_NUMBER: _builtins.int
     contract: _builtins.bytes
     session: _builtins.str
     """The secret of the session, for the metadata of the other calls, until either side restarts."""
@@ -191,6 +201,15 @@ class JoinReply(_message.Message):
     """Why the node must drop its momentum and forget its lease, in words. Empty: it keeps what it has."""
     protocol: _builtins.int
     """The version of the protocol that the coordinator chose; 0 from a coordinator of protocol 2."""
+    term: _builtins.int
+    """The coordinator's term, if there was a promotion before it, and its signature over the statement `term`. A node
+    refuses an older one than it knows.
+    """
+    term_signature: _builtins.bytes
+    rewound: _builtins.bool
+    """The promoted coordinator lacks rows that the node has, which were lost with the one before it. The node drops its
+    replica, its momentum and its newest row, and goes on from here.
+    """
     @_builtins.property
     def amendments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """All amendments of the contract, oldest first, as `contract.amendment` writes them. `contract` is without them."""
@@ -205,10 +224,13 @@ class JoinReply(_message.Message):
         drop_momentum: _builtins.str = ...,
         protocol: _builtins.int = ...,
         amendments: _abc.Iterable[_builtins.bytes] | None = ...,
+        term: _builtins.int = ...,
+        term_signature: _builtins.bytes = ...,
+        rewound: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments", "contract", b"contract", "drop_momentum", b"drop_momentum", "protocol", b"protocol", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments", "contract", b"contract", "drop_momentum", b"drop_momentum", "protocol", b"protocol", "rewound", b"rewound", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot", "term", b"term", "term_signature", b"term_signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -275,6 +297,7 @@ class Announcement(_message.Message):
     EVALUATING_FIELD_NUMBER: _builtins.int
     RESUMES_IN_S_FIELD_NUMBER: _builtins.int
     AMENDMENTS_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -292,6 +315,10 @@ class Announcement(_message.Message):
     """The node keeps the parameters of this step: it may be given more parts of it. Missing: it need not keep any."""
     resumes_in_s: _builtins.int
     """Of a pause: the seconds until the run goes on; absent if nobody has said when."""
+    standby: _builtins.str
+    """Where a standby of the coordinator is, HOST:PORT. Nodes try it when the coordinator does not answer. In the first
+    announcement of a stream, and again when it has changed.
+    """
     @_builtins.property
     def nonces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """For fingerprints of the parameters at `step`, at step - 1, and so on, as far back as a base may be."""
@@ -334,10 +361,11 @@ class Announcement(_message.Message):
         evaluating: _builtins.int | None = ...,
         resumes_in_s: _builtins.int | None = ...,
         amendments: _abc.Iterable[_builtins.bytes] | None = ...,
+        standby: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "evaluating", b"evaluating", "resumes_in_s", b"resumes_in_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "amendments", b"amendments", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "resumes_in_s", b"resumes_in_s", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "_resumes_in_s", b"_resumes_in_s", "amendments", b"amendments", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "resumes_in_s", b"resumes_in_s", "round", b"round", "standby", b"standby", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluating: _TypeAlias = _typing.Literal["evaluating"]  # noqa: Y015
     _WhichOneofArgType__evaluating: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating"]  # noqa: Y015
@@ -903,6 +931,86 @@ class FilePart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FilePart: _TypeAlias = FilePart  # noqa: Y015
+
+@_typing.final
+class FollowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    TERM_SIGNATURE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    BEGUN_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    BEGUN_BYTES_FIELD_NUMBER: _builtins.int
+    SYNCED_FIELD_NUMBER: _builtins.int
+    challenge: _builtins.bytes
+    """In the first message only: the answer to the challenge of Hello, by the coordinator's key, over the statement `follow`."""
+    signature: _builtins.bytes
+    term: _builtins.int
+    """In the first message only: a newer term that the caller knows, in place of all below: see JoinRequest."""
+    term_signature: _builtins.bytes
+    address: _builtins.str
+    """In the first message only: where nodes find the standby, HOST:PORT."""
+    step: _builtins.int
+    """In the first message only: the rows that it has, and the hash of the newest."""
+    head: _builtins.bytes
+    snapshot: _builtins.int
+    """In the first message only: its newest snapshot; one that it has in part, and how many bytes of it."""
+    begun_snapshot: _builtins.int
+    begun_bytes: _builtins.int
+    synced: _builtins.int
+    """In each later message: how many items of this stream are on its disk."""
+    def __init__(
+        self,
+        *,
+        challenge: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        term: _builtins.int = ...,
+        term_signature: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+        step: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+        snapshot: _builtins.int = ...,
+        begun_snapshot: _builtins.int = ...,
+        begun_bytes: _builtins.int = ...,
+        synced: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "begun_bytes", b"begun_bytes", "begun_snapshot", b"begun_snapshot", "challenge", b"challenge", "head", b"head", "signature", b"signature", "snapshot", b"snapshot", "step", b"step", "synced", b"synced", "term", b"term", "term_signature", b"term_signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class FollowPart(_message.Message):
+    """An item of the stream in parts; docs/wire.md describes items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """In the first part of an item only: its bytes."""
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        size: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowPart: _TypeAlias = FollowPart  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

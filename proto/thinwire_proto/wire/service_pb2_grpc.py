@@ -109,6 +109,11 @@ class SwarmStub:
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.DepositPart.SerializeToString,
                 response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.DepositReply.FromString,
                 _registered_method=True)
+        self.Follow = channel.stream_stream(
+                '/thinwire.v1.Swarm/Follow',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.FollowRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.FollowPart.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/thinwire.v1.Swarm/Status',
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.StatusRequest.SerializeToString,
@@ -228,6 +233,14 @@ class SwarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Follow(self, request_iterator, context):
+        """A standby follows: it is sent what it lacks, and then what is new, and says what is on its disk. Of star runs.
+        FAILED_PRECONDITION: it cannot follow here, and the text says why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
         what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -313,6 +326,11 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.Deposit,
                     request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.DepositPart.FromString,
                     response_serializer=thinwire__proto_dot_wire_dot_service__pb2.DepositReply.SerializeToString,
+            ),
+            'Follow': grpc.stream_stream_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.FollowRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.FollowPart.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -725,6 +743,33 @@ class Swarm:
             '/thinwire.v1.Swarm/Deposit',
             thinwire__proto_dot_wire_dot_service__pb2.DepositPart.SerializeToString,
             thinwire__proto_dot_wire_dot_service__pb2.DepositReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/thinwire.v1.Swarm/Follow',
+            thinwire__proto_dot_wire_dot_service__pb2.FollowRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.FollowPart.FromString,
             options,
             channel_credentials,
             insecure,

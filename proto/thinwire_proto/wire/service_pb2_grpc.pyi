@@ -72,6 +72,10 @@ class SwarmStub:
     """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
     Deposit: _grpc.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]
     """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
+    Follow: _grpc.StreamStreamMultiCallable[_service_pb2.FollowRequest, _service_pb2.FollowPart]
+    """A standby follows: it is sent what it lacks, and then what is new, and says what is on its disk. Of star runs.
+    FAILED_PRECONDITION: it cannot follow here, and the text says why.
+    """
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -116,6 +120,10 @@ class SwarmAsyncStub(SwarmStub):
     """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
     Deposit: _aio.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]  # type: ignore[assignment]
     """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
+    Follow: _aio.StreamStreamMultiCallable[_service_pb2.FollowRequest, _service_pb2.FollowPart]  # type: ignore[assignment]
+    """A standby follows: it is sent what it lacks, and then what is new, and says what is on its disk. Of star runs.
+    FAILED_PRECONDITION: it cannot follow here, and the text says why.
+    """
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -247,6 +255,16 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.DepositReply, _abc.Awaitable[_service_pb2.DepositReply]]:
         """Takes a node's parameters at the end of a gossip run. Their mean is the model."""
+
+    @_abc_1.abstractmethod
+    def Follow(
+        self,
+        request_iterator: _MaybeAsyncIterator[_service_pb2.FollowRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_service_pb2.FollowPart], _abc.AsyncIterator[_service_pb2.FollowPart]]:
+        """A standby follows: it is sent what it lacks, and then what is new, and says what is on its disk. Of star runs.
+        FAILED_PRECONDITION: it cannot follow here, and the text says why.
+        """
 
     @_abc_1.abstractmethod
     def Status(

@@ -167,6 +167,12 @@ class Door:
         signature = self.key.sign(statements.hello(nonce, challenge))
         return Greeting(self.key.public.data, challenge, signature)
 
+    def is_own_key(self, challenge: bytes, signature: bytes) -> bool:
+        """Whether the caller has answered a challenge with the coordinator's own key, which a standby holds."""
+        if not self.key.public.verifies(signature, statements.follow(challenge)):
+            return False
+        return self._challenges.take(challenge, self._now())
+
     async def check(self, candidate: Candidate, challenge: bytes, signature: bytes) -> Denied | None:
         """Check the proof of a joining node, and ask whether it may join."""
         statement = statements.join(self.key.public.data, challenge, candidate.token)

@@ -26,6 +26,7 @@ from thinwire_coordinator.hall.measurement import MeasuredBy
 from thinwire_proto import limits
 from thinwire_proto.errors import ContractError, Damaged, LedgerError, Locked
 from thinwire_proto.exact.amendments import ROW_KEY, amendments_in
+from thinwire_proto.identity.terms import promotions
 from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
 
 COLUMNS = (
@@ -109,12 +110,17 @@ class Ledger:
     def close(self) -> None:
         self._db.close()
 
-    def begin_term(self) -> Term:
-        """Begin a new term. Its rounds continue after the last recorded one; down time creates no rounds."""
+    def begin_term(self, least: int = 0) -> Term:
+        """Begin a new term. Its rounds continue after the last recorded one; down time creates no rounds.
+
+        least: the first term after a promotion."""
         (last,) = self._execute(
             "SELECT max(coalesce((SELECT max(round) FROM rows), -1), coalesce((SELECT max(last_round) FROM voids), -1))"
         ).fetchone()
-        (term,) = self._execute("SELECT coalesce(max(term), 0) + 1 FROM terms").fetchone()
+        (newest,) = self._execute("SELECT coalesce(max(term), 0) FROM terms").fetchone()
+        term = max(newest + 1, least)
+        if promotions(term) > max(promotions(newest), promotions(least)):
+            raise LedgerError("a term has no number left below that of a promotion", mend="promote this machine")
         self._execute("INSERT INTO terms (term, first_round) VALUES (?, ?)", (term, last + 1))
         return Term(term, last + 1)
 
@@ -205,6 +211,11 @@ class Ledger:
         insert = "INSERT OR REPLACE INTO losses (name, step, loss, measured_by) VALUES (?, ?, ?, ?)"
         with self._turn:
             self._execute(insert, (name, step, loss, measured_by))
+
+    def granted(self) -> tuple[bytes | None, dict[str, bytes]]:
+        """What `record_directory` has written: the leases, if there are any, and the parts of the directory by key."""
+        found = self._execute("SELECT packed FROM leases").fetchone()
+        return (found[0] if found else None), dict(self._execute("SELECT key, packed FROM directory").fetchall())
 
     @property
     def step(self) -> int:

@@ -41,7 +41,7 @@ from thinwire_coordinator.hall.rpc.calls import (
     peer_of,
     session_of,
 )
-from thinwire_coordinator.hall.rpc.request_bounds import is_for_strangers, request_bytes_max
+from thinwire_coordinator.hall.rpc.request_bounds import is_for_strangers, may_last, request_bytes_max
 from thinwire_proto import limits
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.metadata import REASON, REPLACED
@@ -187,7 +187,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _guard(self, handler: Handler, method: str) -> Handler:
         terms = _Terms(request_bytes_max(method), self._patience, self._traffic, *kinds_of(method))
-        for_strangers = is_for_strangers(method)
+        for_strangers, lasts = is_for_strangers(method), may_last(method)
 
         async def admitted(requests: AsyncIterator[bytes], context: Context[Any, Any]) -> None:
             await self._check_plain(context)
@@ -199,7 +199,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 self.rules.end(caller)
                 await self._abort_without_session(context)
             call = _GuardedCall(handler, requests, context, terms, self._silent.open(caller))
-            lasts_s = self._patience.call_s if caller.node_id is None else None
+            lasts_s = self._patience.call_s if caller.node_id is None and not lasts else None
             try:
                 async with Within(lasts_s):
                     await call.serve()

@@ -12,6 +12,7 @@ from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import Contract, differences, parse_contract
 from thinwire_proto.errors import ContractError
 from thinwire_proto.identity import statements
+from thinwire_proto.identity.terms import ProvenTerm
 from thinwire_proto.wire import service_pb2 as pb
 
 
@@ -27,7 +28,9 @@ def replica_step(request: pb.JoinRequest) -> int | None:
     return request.replica_step if request.HasField("replica_step") else None
 
 
-def join_reply(decision: JoinDecision, contract: Contract, secret: str, protocol: int) -> pb.JoinReply:
+def join_reply(
+    decision: JoinDecision, contract: Contract, secret: str, protocol: int, proven: ProvenTerm
+) -> pb.JoinReply:
     return pb.JoinReply(
         contract=contract.written,
         amendments=[amendment.written for amendment in contract.amendments],
@@ -36,6 +39,9 @@ def join_reply(decision: JoinDecision, contract: Contract, secret: str, protocol
         take_snapshot=decision.take_snapshot,
         drop_momentum=decision.drop_momentum,
         protocol=protocol,
+        term=proven.number,
+        term_signature=proven.signature,
+        rewound=decision.rewound,
     )
 
 

@@ -23,7 +23,7 @@ REQUEST_BYTES_MAX = PART_BYTES_MAX + KEPT_BYTES_MAX
 NAME_BYTES_MAX = 1 << 10
 """A node's name as it arrives; `members.readable` shortens it."""
 
-FOR_STRANGERS = frozenset({"Hello", "Join", "Status"})
+FOR_STRANGERS = frozenset({"Follow", "Hello", "Join", "Status"})
 """Calls of the swarm that need no session. Other services of the port, such as health, need none either."""
 LARGE = {
     "Join": REQUEST_BYTES_MAX,
@@ -32,6 +32,15 @@ LARGE = {
     "Deposit": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Relay": PART_BYTES_MAX + HEADER_BYTES_MAX,
 }
+
+
+LASTING = frozenset({"Follow"})
+"""Those of them that may last: their first message proves the key of the run."""
+
+
+def may_last(method: str) -> bool:
+    service, _, call = method.rpartition("/")
+    return call in LASTING and service == f"/{SERVICE}"
 
 
 def is_for_strangers(method: str) -> bool:

@@ -7,7 +7,8 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,7 @@ from thinwire_coordinator.hall.rpc.calls import (
     session_of,
 )
 from thinwire_coordinator.hall.rpc.files import FILE_PARTS_MAX, PartSizes, ServedBlobs
+from thinwire_coordinator.hall.rpc.following import follow, give_way_to
 from thinwire_coordinator.hall.rpc.messages import other_run
 from thinwire_coordinator.hall.rpc.request_bounds import SERVICE, join_too_large
 from thinwire_coordinator.hall.run import Run
@@ -53,6 +55,7 @@ FULL = (
     "the swarm is full, with {} nodes; a place becomes free when a node leaves, or when nothing of it was counted in "
     f"{IDLE_ROUNDS} rounds"
 )
+ROWS_LOST = "the rows that it was computed on were lost with the coordinator before the promotion of this one"
 log = logging.getLogger("thinwire.coordinator")
 
 
@@ -131,6 +134,7 @@ class Service(SwarmServicer):
             await refuse(context, str(error))
         if too_large := join_too_large(request):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
+        await give_way_to(self.run, request, context)
         key, name, peer = PublicKey(request.public_key), clean_name(request.name), self.peer(context)
         caller = Caller(network_of_peer(peer))
         known = key.node_id in self.run.members.by_id
@@ -145,7 +149,11 @@ class Service(SwarmServicer):
         if self._goes_on_from(request.contract):  # the node knows a run that this one is a branch of
             request = pb.JoinRequest(protocol=request.protocol, name=request.name)
         await self._compare_contracts(request, context)
-        await self._compare_heads(request, context)
+        if self.run.keeper is not None and (withheld := self.run.keeper.withheld):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, withheld)
+        rewound = await self._has_lost_rows(request, context)
+        if rewound:
+            request = pb.JoinRequest(protocol=request.protocol, name=request.name)
         group, has_counted = group_of(candidate.address), await self.run.hall.has_counted(key.node_id)
         joined = self.run.members.join(key, name)
         if joined is None and self.run.make_place(key.node_id, group, has_counted=has_counted):
@@ -159,12 +167,21 @@ class Service(SwarmServicer):
         self.run.known(member, group)
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self.run.join(member, momentum, replica_step)
+        if rewound:
+            decision = replace(decision, take_snapshot=True, drop_momentum=ROWS_LOST, rewound=True)
         self.run.hall.tasks.keep(self._door.joined(candidate))  # no node waits for the disk a second time
-        return messages.join_reply(decision, self.run.view.contract, secret, protocol)
+        return messages.join_reply(decision, self.run.view.contract, secret, protocol, self.run.hall.proven)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:
         self.run.events.tell(Refused("join", denied.reason))
         self._refusals.note(node_id, denied)
+
+    async def Follow(
+        self, request_iterator: AsyncIterator[pb.FollowRequest], context: Context[Any, Any]
+    ) -> AsyncIterator[pb.FollowPart]:
+        async with aclosing(follow(self.run, self._door, request_iterator, context)) as parts:
+            async for part in parts:
+                yield part
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self.member(context)
@@ -267,11 +284,16 @@ class Service(SwarmServicer):
         lineage = self.run.view.contract.lineage
         return lineage is not None and hashlib.sha256(contract).hexdigest() in lineage.contracts
 
-    async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
-        """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage."""
+    async def _has_lost_rows(self, request: pb.JoinRequest, context: Context[Any, Any]) -> bool:
+        """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage.
+
+        If there was a promotion of which the node does not know, the rows were lost then: return True."""
         if request.head_step == 0:
-            return
+            return False
         sealed = self.run.rows
+        was_promoted = self.run.hall.proven.is_newer_than(request.term)
+        if request.head_step > sealed and was_promoted:
+            return True
         if request.head_step > sealed:
             text = (
                 f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
@@ -283,12 +305,15 @@ class Service(SwarmServicer):
         except LedgerError as error:
             log.error("cannot read the row that a joining node names: %s", error)
             await refuse(context, "the coordinator cannot read its own ledger; tell the organizer, whose log says why")
+        if row.hash != request.head_hash and was_promoted:
+            return True
         if row.hash != request.head_hash:
             text = (
                 f"the node's row for step {request.head_step} differs from the one in this ledger: "
                 "they are two lineages; start the node with another --state-dir to take part in this one"
             )
             self._refuse_head(request, text)
+        return False
 
     def _refuse_head(self, request: pb.JoinRequest, text: str) -> NoReturn:
         """Tell the organizer too, because only a newer copy of the ledger helps."""

@@ -96,15 +96,21 @@ class Link:
     failure raises LinkLost or Refused.
 
     stub: the gRPC stub. close: closes the connection. invite: names the coordinator, and the token to enrol with;
-    without one, any coordinator is taken."""
+    without one, any coordinator is taken. heard_of_standby: see `Surroundings`."""
 
     def __init__(
-        self, stub: Any, close: Callable[[], Awaitable[None]], clocks: Clocks, invite: Invite | None = None
+        self,
+        stub: Any,
+        close: Callable[[], Awaitable[None]],
+        clocks: Clocks,
+        invite: Invite | None = None,
+        heard_of_standby: Callable[[str], None] = lambda address: None,
     ) -> None:
         self._stub = stub
         self._close = close
         self._clocks = clocks
         self._invite = invite
+        self._heard_of_standby = heard_of_standby
         self._clock: ProbedClock | None = None
         self._pace = Pace()
         self._metadata: Metadata = ()
@@ -125,7 +131,7 @@ class Link:
             await dialled.channel.close()
 
         counted: Any = CountedChannel(dialled.channel, traffic)  # a stub needs only these methods
-        return cls(SwarmStub(counted), close, around.clocks, around.invite)
+        return cls(SwarmStub(counted), close, around.clocks, around.invite, around.heard_of_standby)
 
     async def close(self) -> None:
         await self._close()
@@ -152,6 +158,8 @@ class Link:
             head_hash=head.hash if head else b"",
             replica_step=applicant.replica_step,
             momentum=messages.momentum_message(applicant.momentum),
+            term=applicant.term.number,
+            term_signature=applicant.term.signature,
         )
         reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
         try:
@@ -162,6 +170,8 @@ class Link:
         self._metadata = ((SESSION, secret),)
         self._signer = key, statements.session_of(secret)
         admission = messages.admission(reply)
+        if admission.term.number and not admission.term.proves(self.coordinator, admission.contract.hash):
+            raise PayloadError("the coordinator claims a promotion that its key has not signed")
         self._clock = ProbedClock(self.probe, self._clocks, probe_every_s(admission.contract.round.length_s))
         return admission
 

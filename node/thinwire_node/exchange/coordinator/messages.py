@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from thinwire_common.options import host_and_port
 from thinwire_node.exchange.port import (
     Admission,
     AnnouncedRound,
@@ -26,6 +27,7 @@ from thinwire_proto.errors import ContractError, PayloadError
 from thinwire_proto.exact.amendments import amended_by
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.identity.terms import ProvenTerm
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import reason_of
 
@@ -43,6 +45,8 @@ PARTS_MAX = 1 << 12
 SESSION_BYTES_MAX = 256
 PROOF_BYTES_MAX = 256
 KEY_BYTES = 32
+ADDRESS_LENGTH_MAX = 300
+"""A host's name has 253 letters at most."""
 
 
 def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
@@ -74,7 +78,24 @@ def admission(reply: pb.JoinReply) -> Admission:
     except ContractError as error:  # it quotes the contract
         raise ContractError(clean_text(str(error))) from None
     check_number("sealed steps", reply.step, contract.schedule.steps)
-    return Admission(contract, reply.step, reply.take_snapshot, clean_text(reply.drop_momentum))
+    check_number("term", reply.term)
+    term = ProvenTerm(reply.term, reply.term_signature)
+    return Admission(
+        contract, reply.step, reply.take_snapshot, clean_text(reply.drop_momentum), term, rewound=reply.rewound
+    )
+
+
+def standby_address(message: pb.Announcement) -> str:
+    """Where the coordinator's standby is, HOST:PORT; empty if it says nothing. Raises PayloadError."""
+    if not (text := message.standby):
+        return ""
+    try:
+        host_and_port(text, port_min=1)
+    except ValueError:
+        raise PayloadError("the coordinator announces a standby at an address that is none") from None
+    if len(text) > ADDRESS_LENGTH_MAX or clean_text(text) != text:
+        raise PayloadError("the coordinator announces a standby at an address that is none")
+    return text
 
 
 def resumes_in(message: pb.Announcement | pb.BeatReply) -> float | None:
