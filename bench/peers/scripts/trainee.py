@@ -1,0 +1,124 @@
+"""What all scripts share: the model, its batches and rate, and the files from which the benchmark reads how it went.
+
+A script computes the gradient of a batch with `Trainee.backward`, steps with its own optimizer, and then calls
+`Trainee.done`, which appends a line to the node's log and saves the parameters from time to time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from bench.convergence.text import stdlib
+from bench.wide_area.line import DEVICE
+from bench.wide_area.loss_module import LossModule
+from bench.wide_area.workload import MICRO_BATCH, PRESET, SAMPLES, SEED, THREADS
+from thinwire_proto.data.corpus import windows
+from thinwire_proto.data.order import sample_at
+from thinwire_proto.models import BYTE_PRESETS
+
+ADAMW_RATE = 3e-3
+"""The best rate of AdamW on this model in docs/convergence."""
+BETAS = (0.9, 0.99)
+WARMUP_BATCHES = 4
+"""Afterwards the rate is constant, so that it is the same for fast and slow systems."""
+SAVE_EVERY_S = 15.0
+AGAIN_FROM = 1 << 20
+"""The first batch of a node that was started again, so that it does not repeat its samples."""
+
+
+class Trainee:
+    """One node. loss: the model with its loss as the output, which a script may wrap."""
+
+    def __init__(self) -> None:
+        options = _options()
+        self.rank, self.ranks = options.rank, len(options.addresses)
+        self.addresses: list[str] = options.addresses
+        self.coordinator: str = options.coordinator
+        self.address = self.addresses[self.rank]
+        self.join: str = options.join
+        self.loss = LossModule()
+        self._folder: Path = options.folder
+        self._log = (self._folder / f"{self.rank}.jsonl").open("a", encoding="utf-8")
+        self._batch = AGAIN_FROM if options.again else 0
+        self._samples = windows(stdlib().train, BYTE_PRESETS[PRESET].context)
+        self._saved_s = -SAVE_EVERY_S
+        torch.set_num_threads(THREADS)
+        os.environ["GLOO_SOCKET_IFNAME"] = DEVICE
+
+    def adamw(self, parameters: list[Tensor] | None = None) -> torch.optim.AdamW:
+        """The optimizer of all scripts that need one."""
+        return torch.optim.AdamW(parameters or self.loss.parameters(), lr=ADAMW_RATE, betas=BETAS)
+
+    @staticmethod
+    def warmup(optimizer: Optimizer) -> LambdaLR:
+        """The schedule of all scripts; call its `step` once a batch."""
+        return LambdaLR(optimizer, lambda batch: min(1.0, (batch + 1) / WARMUP_BATCHES))
+
+    def backward(self, module: nn.Module | None = None) -> None:
+        """Add the mean gradient of a batch to the parameters' `grad`. module: a wrapper whose `no_sync`, if it has one,
+        holds for all micro-batches but the last."""
+        wrapped = module or self.loss
+        first = (self._batch * self.ranks + self.rank) * SAMPLES
+        at = [sample_at(first + number, SEED, len(self._samples)) for number in range(SAMPLES)]
+        for start in range(0, SAMPLES, MICRO_BATCH):
+            tokens = torch.from_numpy(self._samples[at[start : start + MICRO_BATCH]].astype(np.int64))
+            if start + MICRO_BATCH < SAMPLES and hasattr(wrapped, "no_sync"):
+                with wrapped.no_sync():
+                    self._pass(wrapped, tokens)
+            else:
+                self._pass(wrapped, tokens)
+        self._batch += 1
+
+    @staticmethod
+    def _pass(module: nn.Module, tokens: Tensor) -> None:
+        (module(tokens) * (MICRO_BATCH / SAMPLES)).backward()
+
+    def done(self, version: int | None = None) -> None:
+        """Report a finished batch. version: the step whose parameters the system promises to be equal on all nodes, if
+        this node has just reached it."""
+        at_s = time.monotonic()
+        digest = self._digest() if version is not None else ""
+        tokens = SAMPLES * BYTE_PRESETS[PRESET].context
+        line = {"at_s": at_s, "node": self.rank, "tokens": tokens, "version": version, "digest": digest}
+        self._log.write(json.dumps(line) + "\n")
+        self._log.flush()
+        if at_s - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = at_s
+            save(dict(self.loss.decoder.named_parameters()), self._folder, self.rank, at_s)
+
+    def _digest(self) -> str:
+        found = hashlib.sha256()
+        for parameter in self.loss.parameters():
+            found.update(parameter.detach().numpy().tobytes())
+        return found.hexdigest()
+
+
+def save(parameters: dict[str, Tensor], folder: Path, rank: int, at_s: float) -> None:
+    """Hand parameters over to the evaluator. at_s: on the machine's monotonic clock."""
+    path = folder / f"{rank}-{at_s:.3f}.safetensors"
+    part = path.with_suffix(".part")
+    save_file({name: tensor.detach().clone() for name, tensor in parameters.items()}, part)
+    part.rename(path)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--addresses", nargs="+", required=True, help="of all nodes, by rank")
+    parser.add_argument("--coordinator", required=True, help="address of the host that does not train")
+    parser.add_argument("--folder", type=Path, required=True, help="for logs and parameters")
+    parser.add_argument("--join", default="", help="what the helper printed for nodes that join")
+    parser.add_argument("--again", action="store_true", help="this node has been killed before")
+    return parser.parse_args()

@@ -1,0 +1,84 @@
+"""The systems that the benchmark compares, each with its version and with what its user writes and types."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCH = "torch==2.13.0"
+NEEDED = (TORCH, "numpy==2.2.6", "pydantic==2.14.3", "msgpack==1.2.4", "zstandard==0.25.0", "safetensors==0.8.0")
+"""What the common part of all scripts needs: thinwire's model and text, and the file of parameters."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One system.
+
+    package: its requirement; empty: what it needs is in thinwire's own environment. script: its module in
+    `bench.peers.scripts`; empty: thinwire, whose users write none. helper: the command of the host that does not train,
+    in which `{bin}` stands for the environment's programs and `{coordinator}` for the host's address. join: a
+    pattern; what of the helper's log matches it is given to the nodes. commands: that a user types, besides the script. init: of thinwire,
+    the options of `init`. equal: whether the system promises that replicas are equal.
+    """
+
+    name: str
+    what: str
+    package: str = ""
+    script: str = ""
+    helper: tuple[str, ...] = ()
+    join: str = ""
+    commands: int = 1
+    init: tuple[str, ...] = ()
+    equal: bool = True
+
+    @property
+    def lines(self) -> int:
+        """Lines of code that a user writes."""
+        return count_lines((SCRIPTS / f"{self.script}.py").read_text(encoding="utf-8")) if self.script else 0
+
+
+_LIGHTHOUSE = ("{bin}/torchft_lighthouse", "--bind", "0.0.0.0:29510", "--min_replicas", "2", "--join_timeout_ms", "5000")
+SYSTEMS = (
+    System("thinwire", "star run as `init` writes it for these nodes", commands=3),
+    System("thinwire local Muon", "the same with `--rule local_muon`", commands=3, init=("--rule", "local_muon")),
+    System("DDP", "PyTorch DistributedDataParallel, AdamW", script="ddp"),
+    System(
+        "hivemind",
+        "`Optimizer`, gradients of all peers averaged in 8 bits, AdamW",
+        "hivemind==1.1.12",
+        "hivemind_optimizer",
+        ("{bin}/hivemind-dht", "--host_maddrs", "/ip4/{coordinator}/tcp/29520"),
+        r"/ip4/\S+/p2p/\w+",
+        commands=2,
+    ),
+    System("torchft DDP", "fault tolerant DDP, AdamW", "torchft==0.2.0", "torchft_ddp", _LIGHTHOUSE, commands=2),
+    System(
+        "torchft DiLoCo",
+        "Streaming DiLoCo, two fragments, 16 steps of AdamW",
+        "torchft==0.2.0",
+        "torchft_diloco",
+        _LIGHTHOUSE,
+        commands=2,
+    ),
+    System("decent-dp", "gossip with one peer a step, AdamW", "decent-dp==0.2.3", "decent", equal=False),
+    System("detonation", "DeMo as published", "detonation==0.5.2", "detonation_demo"),
+    System(
+        "Flower",
+        "`FedAvg` of 8 steps of AdamW",
+        "flwr==1.42.0",
+        "flower",
+        commands=3,
+    ),
+    System("exogym", "simulates strategies such as DiLoCo in one process", "exogym", "exogym"),
+)
+
+
+def count_lines(source: str) -> int:
+    """Lines of a script that are neither blank, nor comments, nor docstrings."""
+    lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
