@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+import torch
 from rich.console import Console
 
 from bench.peers.figures import Outcome
@@ -46,6 +47,7 @@ def main() -> None:
 
 def _measure(arguments: argparse.Namespace, into: Path, console: Console) -> None:
     """Measure what the file of results does not hold yet."""
+    torch.set_num_threads(1)  # two threads of the evaluator wait for each other on a busy machine
     machine = check_emulation()
     if machine.missing:
         console.print(f"skipped: emulating links needs {machine.missing}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 CurvePoint = tuple[float, int, float]
 """Seconds since the window began, tokens of all nodes since their start, held-out loss in nats a token."""
@@ -82,7 +83,7 @@ def longest_gap_s(batches: Iterable[Batch], start_s: float, end_s: float) -> flo
     """The longest time between `start_s` and `end_s` in which no batch was finished."""
     times = sorted(batch.at_s for batch in batches if start_s < batch.at_s < end_s)
     edges = [start_s, *times, end_s]
-    return max(later - earlier for earlier, later in zip(edges, edges[1:], strict=False))
+    return max(later - earlier for earlier, later in pairwise(edges))
 
 
 def tokens_until(batches: Iterable[Batch], at_s: float) -> int:
@@ -114,7 +115,7 @@ def came_back_equal(batches: Sequence[Batch], node: int, restarted_s: float) -> 
 
 def at_x(curve: Sequence[CurvePoint], x: float, column: int) -> float | None:
     """The loss where `column` of the curve (0: seconds, 1: tokens) is `x`, interpolated; None outside the curve."""
-    for first, second in zip(curve, curve[1:], strict=False):
+    for first, second in pairwise(curve):
         if first[column] <= x <= second[column]:
             width = second[column] - first[column]
             part = (x - first[column]) / width if width else 0.0

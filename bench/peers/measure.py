@@ -52,6 +52,8 @@ def measure(system: System, plan: Plan, machine: EmulationSupport, environments:
     outcome = Outcome(system.name, datetime.now().strftime("%Y-%m-%d %H:%M"), cores, link, plan.quick, nodes=NODES)
     try:
         python = python_of(system, environments)
+        if system.package and not system.script:
+            raise SwarmError(f"error: {system.package} can be installed now, and has no script in bench/peers/scripts")
         outcome = replace(outcome, versions=versions_of(system, python))
         return _train(system, python, plan, machine, folder, outcome)
     except (NotInstalledError, SwarmError) as error:

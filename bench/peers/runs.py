@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,14 @@ NODE_TOKENS_S = 3500
 """Tokens a second of a node on two fifths of a core, from which `init` plans the run."""
 
 HELPER_S = 60.0
+SUBMIT_AFTER_S = 15.0
+FLOWER_CONFIG = """[superlink]
+default = "bench"
+
+[superlink.bench]
+address = "{coordinator}:8000"
+insecure = true
+"""
 
 
 @dataclass(frozen=True)
@@ -66,24 +75,37 @@ class ScriptRun:
     def start(self) -> None:
         place, system = self._place, self._system
         if system.helper:
-            helper = place.programs.start("helper", place.hosts.coordinator.inside(*self._filled(system.helper)))
+            helper = place.programs.start("helper", self._on_coordinator(system.helper))
             self._join = self._printed(helper, system.join)
         for rank in range(len(place.hosts.nodes)):
             self._start(rank)
+        if system.submit:
+            (place.folder / "config.toml").write_text(FLOWER_CONFIG.format(coordinator=place.hosts.coordinator.address))
+            wait(SUBMIT_AFTER_S, place.programs)
+            place.programs.start("submit", self._on_coordinator(system.submit))
 
     def start_again(self, rank: int) -> None:
         self._start(rank, "--again")
 
-    def _start(self, rank: int, *options: str) -> None:
-        place, host = self._place, self._place.hosts.nodes[rank]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    def _start(self, rank: int, *again: str) -> None:
+        place, host, system = self._place, self._place.hosts.nodes[rank], self._system
+        options = ["--rank", str(rank), "--addresses", *(node.address for node in place.hosts.nodes)]
+        options += ["--join", self._join, "--coordinator", place.hosts.coordinator.address]
+        options += ["--folder", str(place.folder), *again]
         # its own hostname, which some systems give to the others as its address
-        command = ["/usr/bin/env", f"PYTHONPATH={path}", f"HOST_ADDRESS={host.address}", "/usr/bin/unshare", "--uts"]
-        command += ["/bin/sh", "-c", 'hostname "$HOST_ADDRESS" && exec "$@"', "sh", str(place.python)]
-        command += ["-m", f"bench.peers.scripts.{self._system.script}", "--rank", str(rank)]
-        command += ["--addresses", *(node.address for node in place.hosts.nodes)]
-        command += ["--join", self._join, "--coordinator", place.hosts.coordinator.address, "--folder", str(place.folder), *options]
-        place.programs.start(f"{host.name}{''.join(options)}", host.inside(*command))
+        named = ["/usr/bin/unshare", "--uts", "/bin/sh", "-c", 'hostname "$0" && exec "$@"', host.address]
+        script = [str(place.python), "-m", f"bench.peers.scripts.{system.script}", *options]
+        node = self._filled(system.node, " ".join(option or "-" for option in options)) if system.node else script
+        place.programs.start(f"{host.name}{''.join(again)}", host.inside(*self._environment(), *named, *node))
+
+    def _on_coordinator(self, command: Sequence[str]) -> list[str]:
+        return self._place.hosts.coordinator.inside(*self._environment(), *self._filled(command))
+
+    def _environment(self) -> list[str]:
+        path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+        programs = os.pathsep.join([str(self._place.python.parent), os.environ["PATH"]])
+        own = [f"PYTHONPATH={path}", f"PATH={programs}", f"FLWR_HOME={self._place.folder}", "FLWR_TELEMETRY_ENABLED=0"]
+        return ["/usr/bin/env", *own]
 
     def _printed(self, helper: Process, pattern: str) -> str:
         """What of the helper's log matches the pattern, when it is there; nothing without a pattern."""
@@ -94,9 +116,9 @@ class ScriptRun:
             wait(POLL_S, self._place.programs)
         return found[0]
 
-    def _filled(self, command: Sequence[str]) -> list[str]:
+    def _filled(self, command: Sequence[str], options: str = "") -> list[str]:
         values = {"bin": str(self._place.python.parent), "coordinator": self._place.hosts.coordinator.address}
-        return [word.format(**values) for word in command]
+        return [word.format(**values, options=options) for word in command]
 
     def batches(self) -> list[Batch]:
         logs = (self._place.folder / f"{rank}.jsonl" for rank in range(len(self._place.hosts.nodes)))
@@ -164,7 +186,7 @@ def batches_of_swarm(lines: Sequence[str]) -> list[Batch]:
     """The batches that a log of `bench.wide_area.watch` tells of. Its last line may not be complete, and is skipped."""
     found: list[Batch] = []
     samples = [parse_sample(line) for line in lines[:-1]]
-    for before, after in zip(samples, samples[1:], strict=False):
+    for before, after in pairwise(samples):
         added = {name: count - before.counted_by.get(name, 0) for name, count in after.counted_by.items()}
         total = sum(count for count in added.values() if count > 0)
         for name, count in added.items():
@@ -189,4 +211,3 @@ def wait(seconds: float, programs: Programs) -> None:
     while time.monotonic() < until_s:
         programs.check()
         time.sleep(POLL_S)
-

@@ -16,17 +16,21 @@ NEEDED = (TORCH, "numpy==2.2.6", "pydantic==2.14.3", "msgpack==1.2.4", "zstandar
 class System:
     """One system.
 
-    package: its requirement; empty: what it needs is in thinwire's own environment. script: its module in
-    `bench.peers.scripts`; empty: thinwire, whose users write none. helper: the command of the host that does not train,
-    in which `{bin}` stands for the environment's programs and `{coordinator}` for the host's address. join: a
-    pattern; what of the helper's log matches it is given to the nodes. commands: that a user types, besides the script. init: of thinwire,
-    the options of `init`. equal: whether the system promises that replicas are equal.
+    package: its requirement; empty: what it needs is in thinwire's own environment. script: its file in `scripts/`;
+    empty: thinwire, whose users write none. project: another file that its user writes. node: the command of a node, if
+    it is not the script; `{options}` stands for the script's options. helper, submit: commands on the host that does
+    not train, before the nodes and after them; `{bin}` stands for the environment's programs, and `{coordinator}` for
+    the host's address. join: a pattern; what matches it in the helper's log is given to the nodes. commands: that a
+    user types. init: options of `thinwire-coordinator init`. equal: whether the system promises equal replicas.
     """
 
     name: str
     what: str
     package: str = ""
     script: str = ""
+    project: str = ""
+    node: tuple[str, ...] = ()
+    submit: tuple[str, ...] = ()
     helper: tuple[str, ...] = ()
     join: str = ""
     commands: int = 1
@@ -36,10 +40,21 @@ class System:
     @property
     def lines(self) -> int:
         """Lines of code that a user writes."""
-        return count_lines((SCRIPTS / f"{self.script}.py").read_text(encoding="utf-8")) if self.script else 0
+        written = count_lines((SCRIPTS / f"{self.script}.py").read_text(encoding="utf-8")) if self.script else 0
+        if self.project:
+            written += sum(bool(line.strip()) for line in (SCRIPTS / self.project).read_text("utf-8").splitlines())
+        return written
 
 
-_LIGHTHOUSE = ("{bin}/torchft_lighthouse", "--bind", "0.0.0.0:29510", "--min_replicas", "2", "--join_timeout_ms", "5000")
+_LIGHTHOUSE = (
+    "{bin}/torchft_lighthouse",
+    "--bind",
+    "0.0.0.0:29510",
+    "--min_replicas",
+    "2",
+    "--join_timeout_ms",
+    "5000",
+)
 SYSTEMS = (
     System("thinwire", "star run as `init` writes it for these nodes", commands=3),
     System("thinwire local Muon", "the same with `--rule local_muon`", commands=3, init=("--rule", "local_muon")),
@@ -49,17 +64,17 @@ SYSTEMS = (
         "`Optimizer`, gradients of all peers averaged in 8 bits, AdamW",
         "hivemind==1.1.12",
         "hivemind_optimizer",
-        ("{bin}/hivemind-dht", "--host_maddrs", "/ip4/{coordinator}/tcp/29520"),
-        r"/ip4/\S+/p2p/\w+",
+        helper=("{bin}/hivemind-dht", "--host_maddrs", "/ip4/{coordinator}/tcp/29520"),
+        join=r"/ip4/\S+/p2p/\w+",
         commands=2,
     ),
-    System("torchft DDP", "fault tolerant DDP, AdamW", "torchft==0.2.0", "torchft_ddp", _LIGHTHOUSE, commands=2),
+    System("torchft DDP", "fault tolerant DDP, AdamW", "torchft==0.2.0", "torchft_ddp", helper=_LIGHTHOUSE, commands=2),
     System(
         "torchft DiLoCo",
         "Streaming DiLoCo, two fragments, 16 steps of AdamW",
         "torchft==0.2.0",
         "torchft_diloco",
-        _LIGHTHOUSE,
+        helper=_LIGHTHOUSE,
         commands=2,
     ),
     System("decent-dp", "gossip with one peer a step, AdamW", "decent-dp==0.2.3", "decent", equal=False),
@@ -68,10 +83,23 @@ SYSTEMS = (
         "Flower",
         "`FedAvg` of 8 steps of AdamW",
         "flwr==1.42.0",
-        "flower",
+        "flower/app",
+        project="flower/pyproject.toml",
+        helper=(
+            "{bin}/flower-superlink",
+            "--insecure",
+            "--host",
+            "0.0.0.0",
+            "--disable-runtime-dependency-installation",
+        ),
+        node=(
+            *("{bin}/flower-supernode", "--insecure", "--superlink", "{coordinator}:8000"),
+            *("--node-config", 'options="{options}"'),
+        ),
+        submit=("{bin}/flwr", "run", str(SCRIPTS / "flower"), "bench"),
         commands=3,
     ),
-    System("exogym", "simulates strategies such as DiLoCo in one process", "exogym", "exogym"),
+    System("exogym", "strategies such as DiLoCo, simulated in one process", "exogym"),
 )
 
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from decent_dp.ddp import DecentralizedDataParallel
-from decent_dp.optim import AccumAdamW
-from torch import Tensor
 
-from bench.peers.scripts.trainee import ADAMW_RATE, BETAS, Trainee
-
-
-def optimizer_of(named: list[tuple[str, Tensor]]) -> torch.optim.Optimizer:
-    return AccumAdamW([tensor for _, tensor in named], lr=ADAMW_RATE, betas=BETAS)
+from bench.peers.scripts.trainee import Trainee
 
 
 def main() -> None:
@@ -20,14 +13,13 @@ def main() -> None:
     dist.init_process_group("gloo", f"tcp://{node.addresses[0]}:29500", rank=node.rank, world_size=node.ranks)
     module = DecentralizedDataParallel(
         node.loss,
-        optim_fn=optimizer_of,
+        optim_fn=lambda named: node.adamw([tensor for _, tensor in named]),
         lr_scheduler_fn=node.warmup,
         topology="one-peer-exp",
         _local_world_size=1,
     )
-    module.set_accumulate_grad(enable=False)
     while True:
-        node.backward(module)
+        node.backward(module, module.set_accumulate_grad)
         node.done()
 
 

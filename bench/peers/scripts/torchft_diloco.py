@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import Manager, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo
 
@@ -21,7 +21,7 @@ def main() -> None:
     node = Trainee()
     inner = node.adamw()
     schedule = node.warmup(inner)
-    layers = [module for module in node.loss.decoder.children()]
+    layers = list(node.loss.decoder.children())
     fragments = [nn.ModuleList(layers[:1]), nn.ModuleList(layers[1:])]
     outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in fragments]
 

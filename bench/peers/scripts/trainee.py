@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +43,9 @@ AGAIN_FROM = 1 << 20
 class Trainee:
     """One node. loss: the model with its loss as the output, which a script may wrap."""
 
-    def __init__(self) -> None:
-        options = _options()
+    def __init__(self, words: Sequence[str] | None = None, batch: int = 0) -> None:
+        """words: the options, if not those of the command. batch: the number of the first one."""
+        options = _options(words)
         self.rank, self.ranks = options.rank, len(options.addresses)
         self.addresses: list[str] = options.addresses
         self.coordinator: str = options.coordinator
@@ -50,8 +53,7 @@ class Trainee:
         self.join: str = options.join
         self.loss = LossModule()
         self._folder: Path = options.folder
-        self._log = (self._folder / f"{self.rank}.jsonl").open("a", encoding="utf-8")
-        self._batch = AGAIN_FROM if options.again else 0
+        self._batch = batch + (AGAIN_FROM if options.again else 0)
         self._samples = windows(stdlib().train, BYTE_PRESETS[PRESET].context)
         self._saved_s = -SAVE_EVERY_S
         torch.set_num_threads(THREADS)
@@ -66,34 +68,36 @@ class Trainee:
         """The schedule of all scripts; call its `step` once a batch."""
         return LambdaLR(optimizer, lambda batch: min(1.0, (batch + 1) / WARMUP_BATCHES))
 
-    def backward(self, module: nn.Module | None = None) -> None:
-        """Add the mean gradient of a batch to the parameters' `grad`. module: a wrapper whose `no_sync`, if it has one,
-        holds for all micro-batches but the last."""
+    def backward(self, module: nn.Module | None = None, accumulate: Callable[[bool], object] | None = None) -> None:
+        """Add the mean gradient of a batch to the parameters' `grad`. module: a wrapper, whose `no_sync`, if it has
+        one, holds for all micro-batches but the last. accumulate: what a wrapper has in place of `no_sync`."""
         wrapped = module or self.loss
         first = (self._batch * self.ranks + self.rank) * SAMPLES
         at = [sample_at(first + number, SEED, len(self._samples)) for number in range(SAMPLES)]
         for start in range(0, SAMPLES, MICRO_BATCH):
-            tokens = torch.from_numpy(self._samples[at[start : start + MICRO_BATCH]].astype(np.int64))
-            if start + MICRO_BATCH < SAMPLES and hasattr(wrapped, "no_sync"):
-                with wrapped.no_sync():
-                    self._pass(wrapped, tokens)
-            else:
-                self._pass(wrapped, tokens)
+            is_last = start + MICRO_BATCH == SAMPLES
+            if accumulate:
+                accumulate(not is_last)
+            with nullcontext() if is_last else getattr(wrapped, "no_sync", nullcontext)():
+                tokens = torch.from_numpy(self._samples[at[start : start + MICRO_BATCH]].astype(np.int64))
+                (wrapped(tokens) * (MICRO_BATCH / SAMPLES)).backward()
         self._batch += 1
-
-    @staticmethod
-    def _pass(module: nn.Module, tokens: Tensor) -> None:
-        (module(tokens) * (MICRO_BATCH / SAMPLES)).backward()
 
     def done(self, version: int | None = None) -> None:
         """Report a finished batch. version: the step whose parameters the system promises to be equal on all nodes, if
         this node has just reached it."""
+        self._report(SAMPLES * BYTE_PRESETS[PRESET].context, version)
+
+    def hold(self, version: int) -> None:
+        """Report the parameters of a version between two batches."""
+        self._report(0, version)
+
+    def _report(self, tokens: int, version: int | None) -> None:
         at_s = time.monotonic()
         digest = self._digest() if version is not None else ""
-        tokens = SAMPLES * BYTE_PRESETS[PRESET].context
         line = {"at_s": at_s, "node": self.rank, "tokens": tokens, "version": version, "digest": digest}
-        self._log.write(json.dumps(line) + "\n")
-        self._log.flush()
+        with (self._folder / f"{self.rank}.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
         if at_s - self._saved_s >= SAVE_EVERY_S:
             self._saved_s = at_s
             save(dict(self.loss.decoder.named_parameters()), self._folder, self.rank, at_s)
@@ -113,7 +117,7 @@ def save(parameters: dict[str, Tensor], folder: Path, rank: int, at_s: float) ->
     part.rename(path)
 
 
-def _options() -> argparse.Namespace:
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--addresses", nargs="+", required=True, help="of all nodes, by rank")
@@ -121,4 +125,4 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="for logs and parameters")
     parser.add_argument("--join", default="", help="what the helper printed for nodes that join")
     parser.add_argument("--again", action="store_true", help="this node has been killed before")
-    return parser.parse_args()
+    return parser.parse_args(words)
