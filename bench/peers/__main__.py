@@ -76,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, metavar="SYSTEM", help=f"of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help="windows of 20 and 40 s, to try the command")
     parser.add_argument("--seconds", type=float, default=120, help="window of training; default %(default)s")
-    parser.add_argument("--after", type=float, default=75, help="seconds watched after the kill; default %(default)s")
+    parser.add_argument("--after", type=float, default=65, help="seconds watched after the kill; default %(default)s")
     parser.add_argument("--into", type=Path, default=Path("runs/peers"), help="results, logs and environments")
     parser.add_argument("--page", action="store_true", help="only write the page, from the results that are there")
     parser.add_argument("--write", type=Path, default=Path("docs/peers.md"), help="the page; default %(default)s")

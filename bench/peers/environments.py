@@ -20,7 +20,7 @@ def python_of(system: System, folder: Path) -> Path:
     """The Python of a system's environment in `folder`, which is made if it is not there. Raises NotInstalledError."""
     if not system.package:
         return Path(sys.executable)
-    environment = folder / system.package.replace("==", "-")
+    environment = folder / system.package.split()[0].replace("==", "-")
     done = environment / DONE
     if not (done.exists() and done.read_text() == _wanted(system)):
         _run([sys.executable, "-m", "venv", "--clear", str(environment)])
@@ -31,7 +31,7 @@ def python_of(system: System, folder: Path) -> Path:
 
 def versions_of(system: System, python: Path) -> dict[str, str]:
     """Versions of the system, of PyTorch, and of numpy in its environment."""
-    names = ["torch", "numpy", *([system.package.partition("==")[0]] if system.package else ["thinwire"])]
+    names = ["torch", "numpy", *([system.package.split()[0].partition("==")[0]] if system.package else ["thinwire"])]
     code = "import sys; from importlib.metadata import version; [print(version(name)) for name in sys.argv[1:]]"
     found = subprocess.run([str(python), "-c", code, *names], capture_output=True, text=True, check=True).stdout.split()
     return dict(zip(names, found, strict=True))

@@ -28,13 +28,6 @@ NODE_TOKENS_S = 3500
 
 HELPER_S = 60.0
 SUBMIT_AFTER_S = 15.0
-FLOWER_CONFIG = """[superlink]
-default = "bench"
-
-[superlink.bench]
-address = "{coordinator}:8000"
-insecure = true
-"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class ScriptRun:
         for rank in range(len(place.hosts.nodes)):
             self._start(rank)
         if system.submit:
-            (place.folder / "config.toml").write_text(FLOWER_CONFIG.format(coordinator=place.hosts.coordinator.address))
+            (place.folder / "config.toml").write_text(system.config.format(coordinator=place.hosts.coordinator.address))
             wait(SUBMIT_AFTER_S, place.programs)
             place.programs.start("submit", self._on_coordinator(system.submit))
 
@@ -95,6 +88,7 @@ class ScriptRun:
         # its own hostname, which some systems give to the others as its address
         named = ["/usr/bin/unshare", "--uts", "/bin/sh", "-c", 'hostname "$0" && exec "$@"', host.address]
         script = [str(place.python), "-m", f"bench.peers.scripts.{system.script}", *options]
+        # Flower takes the options as words of one string, in which an empty one would vanish
         node = self._filled(system.node, " ".join(option or "-" for option in options)) if system.node else script
         place.programs.start(f"{host.name}{''.join(again)}", host.inside(*self._environment(), *named, *node))
 

@@ -14,28 +14,33 @@ NEEDED = (TORCH, "numpy==2.2.6", "pydantic==2.14.3", "msgpack==1.2.4", "zstandar
 
 @dataclass(frozen=True)
 class System:
-    """One system.
-
-    package: its requirement; empty: what it needs is in thinwire's own environment. script: its file in `scripts/`;
-    empty: thinwire, whose users write none. project: another file that its user writes. node: the command of a node, if
-    it is not the script; `{options}` stands for the script's options. helper, submit: commands on the host that does
-    not train, before the nodes and after them; `{bin}` stands for the environment's programs, and `{coordinator}` for
-    the host's address. join: a pattern; what matches it in the helper's log is given to the nodes. commands: that a
-    user types. init: options of `thinwire-coordinator init`. equal: whether the system promises equal replicas.
-    """
+    """One system. In its commands, `{bin}` stands for the environment's programs, and `{coordinator}` for the address of
+    the host that does not train."""
 
     name: str
     what: str
     package: str = ""
+    """Its requirements, its own first; empty: what it needs is in thinwire's own environment."""
     script: str = ""
+    """What its user writes, a file in `scripts/`; empty: thinwire, whose users write none."""
     project: str = ""
+    """Another file that its user writes."""
     node: tuple[str, ...] = ()
-    submit: tuple[str, ...] = ()
+    """The command of a node, if it is not the script; `{options}` stands for the script's options."""
     helper: tuple[str, ...] = ()
+    """A command on the host that does not train, before the nodes start."""
     join: str = ""
+    """A pattern; what matches it in the helper's log is given to the nodes."""
+    submit: tuple[str, ...] = ()
+    """A command on the host that does not train, after the nodes have started."""
+    config: str = ""
+    """The file config.toml that `submit` reads."""
     commands: int = 1
+    """How many commands a user types."""
     init: tuple[str, ...] = ()
+    """Options of `thinwire-coordinator init`."""
     equal: bool = True
+    """Whether the system promises equal replicas."""
 
     @property
     def lines(self) -> int:
@@ -46,6 +51,13 @@ class System:
         return written
 
 
+_FLOWER_CONFIG = """[superlink]
+default = "bench"
+
+[superlink.bench]
+address = "{coordinator}:8000"
+insecure = true
+"""
 _LIGHTHOUSE = (
     "{bin}/torchft_lighthouse",
     "--bind",
@@ -56,7 +68,7 @@ _LIGHTHOUSE = (
     "5000",
 )
 SYSTEMS = (
-    System("thinwire", "star run as `init` writes it for these nodes", commands=3),
+    System("thinwire", "star run as `init` writes it, but for the schedule", commands=3),
     System("thinwire local Muon", "the same with `--rule local_muon`", commands=3, init=("--rule", "local_muon")),
     System("DDP", "PyTorch DistributedDataParallel, AdamW", script="ddp"),
     System(
@@ -78,7 +90,7 @@ SYSTEMS = (
         commands=2,
     ),
     System("decent-dp", "gossip with one peer a step, AdamW", "decent-dp==0.2.3", "decent", equal=False),
-    System("detonation", "DeMo as published", "detonation==0.5.2", "detonation_demo"),
+    System("detonation", "DeMo as published", "detonation==0.5.2 mltiming==0.0.5", "detonation_demo"),
     System(
         "Flower",
         "`FedAvg` of 8 steps of AdamW",
@@ -97,6 +109,7 @@ SYSTEMS = (
             *("--node-config", 'options="{options}"'),
         ),
         submit=("{bin}/flwr", "run", str(SCRIPTS / "flower"), "bench"),
+        config=_FLOWER_CONFIG,
         commands=3,
     ),
     System("exogym", "strategies such as DiLoCo, simulated in one process", "exogym"),

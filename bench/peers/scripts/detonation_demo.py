@@ -1,9 +1,12 @@
-"""detonation: DeMo as published, every node's largest components gathered by all."""
+"""detonation: DeMo as published, every node's largest components gathered by all.
+
+Its package needs mltiming without requiring it, and has no `DeMo` at the place from which its description imports it.
+"""
 
 from __future__ import annotations
 
 import torch.distributed as dist
-from detonation import DeMo
+from detonation.optim.demo import DeMo
 
 from bench.peers.scripts.trainee import Trainee
 
