@@ -14,8 +14,8 @@ NEEDED = (TORCH, "numpy==2.2.6", "pydantic==2.14.3", "msgpack==1.2.4", "zstandar
 
 @dataclass(frozen=True)
 class System:
-    """One system. In its commands, `{bin}` stands for the environment's programs, and `{coordinator}` for the address of
-    the host that does not train."""
+    """One system. In its commands, `{bin}` stands for the environment's programs, and `{coordinator}` for the address
+    of the host that does not train."""
 
     name: str
     what: str
