@@ -34,7 +34,6 @@ LINK = LinkSpec(10, 100, 0)
 START_S = 240.0
 """Limit for the first batch of every node."""
 RESTART_AFTER_S = 10.0
-EVALUATION_NICENESS = -10
 
 
 @dataclass(frozen=True)
@@ -104,27 +103,15 @@ def _train(
         )
     count = int((end_s - start_s) // SAVE_EVERY_S)
     run.hand_over([*(start_s + number * SAVE_EVERY_S for number in range(count + 1)), end_s])
-    with _before_others():
-        evaluator = Evaluator()
-        curve: list[CurvePoint] = [
-            (at_s - start_s, tokens_until(batches, at_s), evaluator.loss(file))
-            for at_s, file in _saved(folder, 0)
-            if at_s <= killed_s
-        ]
-        last = [_saved(folder, rank)[-1:] for rank in range(NODES)]
-        losses = [evaluator.loss(file) for found in last for _, file in found]
+    evaluator = Evaluator()
+    curve: list[CurvePoint] = [
+        (at_s - start_s, tokens_until(batches, at_s), evaluator.loss(file))
+        for at_s, file in _saved(folder, 0)
+        if at_s <= killed_s
+    ]
+    last = [_saved(folder, rank)[-1:] for rank in range(NODES)]
+    losses = [evaluator.loss(file) for found in last for _, file in found]
     return replace(outcome, parameters=evaluator.parameters, curve=curve, last_losses=losses)
-
-
-@contextmanager
-def _before_others() -> Iterator[None]:
-    """Evaluate at a higher priority: on a busy machine, it would take longer than the measurement."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, niceness + EVALUATION_NICENESS)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 def _wait_for_all(run: SystemRun, programs: Programs) -> None:
