@@ -55,16 +55,19 @@ def _head(outcomes: Sequence[Outcome]) -> str:
     return f"""# Beside other systems
 
 `make bench-peers` measures thinwire beside others in their own code, and writes this page. All train preset `{PRESET}`
-on the same text, one system after the other, on the same machine: {first.machine}. {first.nodes} nodes, each with a
-fifth of the machine and a line of {first.link}, as in [wan.md](wan.md). A host without a limit has the coordinator, or
-what a system has in its place. Measured {" to ".join(dict.fromkeys((days[0], days[-1])))}, one window a system.
-**The machine did other work as well**: its load average was {min(loads):.1f} to {max(loads):.1f}. So differences of
-less than a tenth say nothing.
+on the same text, one system after the other, on the same machine: {first.machine}.
+{first.nodes} nodes have a fifth of it each, and a line of {first.link}, as in [wan.md](wan.md). A host
+without a limit has the coordinator, or what a system has in its place. Measured
+{" to ".join(dict.fromkeys((days[0], days[-1])))}, one window a system.
+
+**The machine did other work as well**: its load average was {min(loads):.1f} to {max(loads):.1f}, and nodes did not
+always get their fifth. Differences in speed of less than a quarter say nothing; the last table has the load beside each
+system. Waiting for the line takes as long on a busy machine, so the load slows down most what waits least.
 
 Each system is in an environment of its own from the package index, with `{NEEDED[0]}`. Scripts are in
-`bench/peers/scripts`: a step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}, the optimizer is AdamW
-at {ADAMW_RATE:g} where a system does not bring its own, and every rate is constant after {WARMUP_BATCHES} steps.
-Nobody's settings were swept here, ours included.
+`bench/peers/scripts`. A step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}; thinwire's rounds are
+those of `init`. The optimizer is AdamW at {ADAMW_RATE:g} where a system does not bring its own, the best of four rates.
+Every rate is constant after {WARMUP_BATCHES} steps. Nothing else was swept, ours included.
 """
 
 
@@ -94,9 +97,9 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
             ]
         )
     note = (
-        f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With\n"
-        "gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems.\n"
-        "Bytes: what the kernel counted on a node's interface, by the tokens of that node.\n"
+        f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With gossip, "
+        "and between\ntwo exchanges of local steps, those are its own. One evaluator measures all systems. Bytes: what the "
+        "kernel counted\non a node's interface, by the tokens of that node.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
@@ -118,9 +121,9 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
     ]
     after_s = max(outcome.after_s for _, outcome in measured)
     note = (
-        "One of the nodes is killed with `kill -9` and started again ten seconds later, with the same command. *Stood\n"
-        f"still* is the longest time in the {after_s:.0f} s after the kill in which none of the other nodes finished\n"
-        "a batch, beside the same before the kill. *Back* counts from the new start to the first batch.\n"
+        "One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All stood "
+        f"still*\nis the longest time in the {after_s:.0f} s after the kill in which none of the other nodes finished a "
+        "batch. *Back* counts\nfrom the new start to the first batch.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
@@ -183,9 +186,9 @@ def _run(known: Sequence[tuple[System, Outcome]]) -> str:
         for system, outcome in known
     ]
     note = (
-        "Lines are those of the script without blank lines, comments and docstrings. The model, the text and the\n"
-        "batches are in a file that all scripts share, and do not count. Commands are what a user types: on the host\n"
-        "that does not train, and on a node.\n"
+        "Lines are those of the script without blank lines, comments and docstrings. The model, the text and the batches "
+        "are in\na file that all scripts share, and do not count. Commands are what a user types: on the host that does "
+        "not train, and\non a node.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
