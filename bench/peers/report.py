@@ -97,9 +97,9 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
             ]
         )
     note = (
-        f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With gossip, "
-        "and between\ntwo exchanges of local steps, those are its own. One evaluator measures all systems. Bytes: what the "
-        "kernel counted\non a node's interface, by the tokens of that node.\n"
+        f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With\n"
+        "gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems. Bytes:\n"
+        "what the kernel counted on a node's interface, by the tokens of that node.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
@@ -121,9 +121,9 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
     ]
     after_s = max(outcome.after_s for _, outcome in measured)
     note = (
-        "One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All stood "
-        f"still*\nis the longest time in the {after_s:.0f} s after the kill in which none of the other nodes finished a "
-        "batch. *Back* counts\nfrom the new start to the first batch.\n"
+        "One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All\n"
+        f"stood still* is the longest time in the {after_s:.0f} s after the kill in which no other node finished a\n"
+        "batch. *Back* counts from the new start to the first batch.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
@@ -186,9 +186,9 @@ def _run(known: Sequence[tuple[System, Outcome]]) -> str:
         for system, outcome in known
     ]
     note = (
-        "Lines are those of the script without blank lines, comments and docstrings. The model, the text and the batches "
-        "are in\na file that all scripts share, and do not count. Commands are what a user types: on the host that does "
-        "not train, and\non a node.\n"
+        "Lines are those of the script without blank lines, comments and docstrings. The model, the text and the\n"
+        "batches are in a file that all scripts share, and do not count. Commands are what a user types: on the host\n"
+        "that does not train, and on a node.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
