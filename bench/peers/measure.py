@@ -26,7 +26,7 @@ from bench.peers.systems import System
 from bench.wide_area.cores import groups_for
 from bench.wide_area.hosts import Hosts, LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport
-from bench.wide_area.programs import Programs
+from bench.wide_area.programs import END_S, POLL_S, Programs
 from bench.wide_area.workload import NODES, SEED
 from deploy.local_swarm.processes import SwarmError
 
@@ -132,9 +132,12 @@ def _saved(folder: Path, rank: int) -> list[tuple[float, Path]]:
 
 @contextmanager
 def _empty_afterwards(hosts: Hosts) -> Iterator[None]:
-    """Some systems leave processes behind."""
+    """Kill what systems leave behind, and wait for its end: a control group with processes cannot be removed."""
     try:
         yield
     finally:
-        for host in (hosts.coordinator, *hosts.nodes):
-            kill_everything(host)
+        everybody, until_s = (hosts.coordinator, *hosts.nodes), time.monotonic() + END_S
+        while any(host.pids() for host in everybody) and time.monotonic() < until_s:
+            for host in everybody:
+                kill_everything(host)
+            time.sleep(POLL_S)

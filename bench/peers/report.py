@@ -98,8 +98,8 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
         )
     note = (
         f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With\n"
-        "gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems. Bytes:\n"
-        "what the kernel counted on a node's interface, by the tokens of that node.\n"
+        "gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems.\n"
+        "Bytes: what the kernel counted on a node's interface, by the tokens of that node.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 
