@@ -154,6 +154,14 @@ def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tm
     assert "| exogym | exogym | `ERROR: No matching distribution found` |" in text
 
 
+def test_losses_are_compared_at_the_tokens_that_ddp_reached() -> None:
+    slow = outcome("detonation", curve=[(0.0, 0, 5.0), (100.0, 50_000, 4.8)])
+    text = page([outcome("thinwire"), outcome("DDP", curve=[(0.0, 0, 5.0), (100.0, 200_000, 3.5)]), slow])
+    assert "| loss at 200,000 tokens |" in text
+    assert "| thinwire | 4,000 | 3.000 | 4.000 |" in text
+    assert "| detonation | 4,000 | 4.800 | – |" in text
+
+
 def test_a_page_does_not_mix_quick_windows_with_long_ones() -> None:
     with pytest.raises(ValueError, match="use another --into"):
         page([outcome("thinwire"), outcome("DDP", quick=True)])
