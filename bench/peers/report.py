@@ -14,6 +14,8 @@ from bench.wide_area.workload import MICRO_BATCH, PRESET, SAMPLES
 
 OURS, YARDSTICK = "thinwire", "DDP"
 MILLION = 1e6
+UNTIL_END = 0.9
+"""A pause of this share of what is watched began with the kill and had no end."""
 NEARLY = 0.02
 """Differences below this share are within the noise of one window."""
 
@@ -114,7 +116,7 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
         [
             system.name,
             f"{outcome.gap_before_s:.1f}",
-            f"{outcome.still_s:.1f}",
+            f"{outcome.still_s:.1f}{', until the end' if outcome.still_s > UNTIL_END * outcome.after_s else ''}",
             f"ended: {_shortened(outcome.ended)}" if outcome.ended else "went on",
             "did not come" if outcome.back_s is None else f"{outcome.back_s:.1f}",
             _equal(system, outcome),
@@ -122,10 +124,11 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
         ]
         for system, outcome in measured
     ]
-    after_s = max(outcome.after_s for _, outcome in measured)
+    watched_s = sorted(outcome.after_s for _, outcome in measured)
+    after_s = " to ".join(dict.fromkeys(f"{seconds:.0f}" for seconds in (watched_s[0], watched_s[-1])))
     note = (
         "One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All\n"
-        f"stood still* is the longest time in the {after_s:.0f} s after the kill in which no other node finished a\n"
+        f"stood still* is the longest time in the {after_s} s after the kill in which no other node finished a\n"
         "batch. *Back* counts from the new start to the first batch.\n"
     )
     return f"{note}\n{table(titles, rows)}"
@@ -175,7 +178,16 @@ def _failed(failed: Sequence[tuple[System, Outcome]]) -> str:
 
 
 def _run(known: Sequence[tuple[System, Outcome]]) -> str:
-    titles = ["system", "what", "versions", "lines that a user writes", "commands", "measured", "load average"]
+    titles = [
+        "system",
+        "what",
+        "versions",
+        "lines that a user writes",
+        "commands",
+        "measured",
+        "window",
+        "load average",
+    ]
     rows = [
         [
             system.name,
@@ -184,6 +196,7 @@ def _run(known: Sequence[tuple[System, Outcome]]) -> str:
             system.lines,
             system.commands,
             outcome.started,
+            f"{outcome.seconds:.0f} s" if outcome.seconds else "–",
             f"{outcome.load:.1f}",
         ]
         for system, outcome in known

@@ -143,12 +143,12 @@ def test_what_a_script_hands_over_is_evaluated_as_the_model_itself(tmp_path: Pat
 
 def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    faster = outcome("torchft DDP", tokens=800_000, ended="it | lost", equal=None, back_s=None)
+    faster = outcome("torchft DDP", tokens=800_000, ended="it | lost", still_s=59.0, equal=None, back_s=None)
     for one in (outcome("thinwire"), faster, outcome("exogym", error="ERROR: No matching distribution found")):
         append(results, one)
     text = page(read(results, Outcome))
     assert "| thinwire | 4,000 | 3.000 | 3.000 | 10.0 B | 20.0 B | 20.0 B | 40.0 B |" in text
-    assert "| torchft DDP | 2.0 | 3.0 | ended: `it \\| lost` | did not come | – | 3.00 |" in text
+    assert "| torchft DDP | 2.0 | 59.0, until the end | ended: `it \\| lost` | did not come | – | 3.00 |" in text
     assert "| tokens a second | torchft DDP |" in text
     assert "| time that all stood still | none |" in text
     assert "| exogym | exogym | `ERROR: No matching distribution found` |" in text
