@@ -118,7 +118,7 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
             f"{outcome.gap_before_s:.1f}",
             f"{outcome.still_s:.1f}{', until the end' if outcome.still_s > UNTIL_END * outcome.after_s else ''}",
             f"ended: {_shortened(outcome.ended)}" if outcome.ended else "went on",
-            "did not come" if outcome.back_s is None else f"{outcome.back_s:.1f}",
+            "not while watched" if outcome.back_s is None else f"{outcome.back_s:.1f}",
             _equal(system, outcome),
             ", ".join(f"{loss:.2f}" for loss in outcome.last_losses),
         ]

@@ -148,7 +148,7 @@ def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tm
         append(results, one)
     text = page(read(results, Outcome))
     assert "| thinwire | 4,000 | 3.000 | 3.000 | 10.0 B | 20.0 B | 20.0 B | 40.0 B |" in text
-    assert "| torchft DDP | 2.0 | 59.0, until the end | ended: `it \\| lost` | did not come | – | 3.00 |" in text
+    assert "| torchft DDP | 2.0 | 59.0, until the end | ended: `it \\| lost` | not while watched | – | 3.00 |" in text
     assert "| tokens a second | torchft DDP |" in text
     assert "| time that all stood still | none |" in text
     assert "| exogym | exogym | `ERROR: No matching distribution found` |" in text

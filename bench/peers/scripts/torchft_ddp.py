@@ -34,6 +34,7 @@ def main() -> None:
         lighthouse_addr=f"http://{node.coordinator}:29510",
         hostname=node.address,
         replica_id=f"node-{node.rank}",
+        init_sync=False,  # all begin with the same parameters
     )
     module = DistributedDataParallel(manager, node.loss)
     optimizer = Optimizer(manager, inner)

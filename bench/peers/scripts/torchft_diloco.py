@@ -47,6 +47,7 @@ def main() -> None:
         lighthouse_addr=f"http://{node.coordinator}:29510",
         hostname=node.address,
         replica_id=f"node-{node.rank}",
+        init_sync=False,  # all begin with the same parameters
     )
     with DiLoCo(manager, fragments, inner, outer, sync_every=STEPS):
         exchanged = 0
