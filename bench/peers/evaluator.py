@@ -16,9 +16,10 @@ HELD_OUT_SAMPLES = 128
 
 
 class Evaluator:
-    """Keeps the model and the held-out text."""
+    """Keeps the model and the held-out text. samples: of each evaluation, spread evenly over the text."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int = HELD_OUT_SAMPLES) -> None:
+        self._samples = samples
         self._problem = Problem(BYTE_PRESETS[PRESET], stdlib(), SEED, torch.device("cpu"))
         self._shapes = {name: tensor.shape for name, tensor in self._problem.parameters.items()}
 
@@ -33,4 +34,4 @@ class Evaluator:
         if {name: tensor.shape for name, tensor in found.items()} != self._shapes:
             raise ValueError(f"{file.name} does not hold the parameters of {PRESET}: names or shapes differ")
         self._problem.put({name: tensor.float() for name, tensor in found.items()})
-        return self._problem.held_out_loss(HELD_OUT_SAMPLES)
+        return self._problem.held_out_loss(self._samples)

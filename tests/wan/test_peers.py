@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from bench.convergence.problem import Problem
 from bench.convergence.text import stdlib
 from bench.peers.environments import last_error
-from bench.peers.evaluator import HELD_OUT_SAMPLES, Evaluator
+from bench.peers.evaluator import Evaluator
 from bench.peers.figures import (
     Batch,
     Outcome,
@@ -133,12 +133,13 @@ def test_what_a_script_hands_over_is_evaluated_as_the_model_itself(tmp_path: Pat
     assert reported.tokens == SAMPLES * BYTE_PRESETS[PRESET].context
     problem = Problem(BYTE_PRESETS[PRESET], stdlib(), SEED, torch.device("cpu"))
     (file,) = tmp_path.glob("1-*.safetensors")
-    assert Evaluator().loss(file) == pytest.approx(problem.held_out_loss(HELD_OUT_SAMPLES), abs=1e-5)
+    evaluator = Evaluator(samples=4)
+    assert evaluator.loss(file) == pytest.approx(problem.held_out_loss(4), abs=1e-5)
     tensors = load_file(file)
     tensors["norm.weight"] = tensors["norm.weight"][:-1]
     save_file(tensors, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="does not hold the parameters of byte-1m"):
-        Evaluator().loss(tmp_path / "other.safetensors")
+        evaluator.loss(tmp_path / "other.safetensors")
 
 
 def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tmp_path: Path) -> None:
