@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,23 +55,27 @@ def page(outcomes: Sequence[Outcome]) -> str:
 def _head(outcomes: Sequence[Outcome]) -> str:
     first = outcomes[0]
     days, loads = sorted({outcome.started[:10] for outcome in outcomes}), [outcome.load for outcome in outcomes]
-    return f"""# Beside other systems
+    span, spread = " to ".join(dict.fromkeys((days[0], days[-1]))), f"{min(loads):.1f} to {max(loads):.1f}"
+    parts = [
+        f"""`make bench-peers` measures thinwire beside others in their own code, and writes this page. All train preset
+        `{PRESET}` on the same text, one system after the other, on the same machine: {first.machine}. {first.nodes}
+        nodes have a fifth of it each, and a line of {first.link}, as in [wan.md](wan.md). A host without a limit has
+        the coordinator, or what a system has in its place. Measured {span}, one window a system.""",
+        f"""**The machine did other work as well**: its load average was {spread}, and nodes did not always get their
+        fifth. Differences in speed of less than a quarter say nothing; the last table has the load beside each system.
+        Waiting for the line takes as long on a busy machine, so the load slows down most what waits least.""",
+        f"""Each system is in an environment of its own from the package index, with `{NEEDED[0]}`. Scripts are in
+        `bench/peers/scripts`. A step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}; thinwire's
+        rounds are those of `init`. The optimizer is AdamW at {ADAMW_RATE:g} where a system does not bring its own, the
+        best of four rates. Every rate is constant after {WARMUP_BATCHES} steps. Nothing else was swept, ours
+        included.""",
+    ]
+    return "\n".join(["# Beside other systems\n", *map(_paragraph, parts)])
 
-`make bench-peers` measures thinwire beside others in their own code, and writes this page. All train preset `{PRESET}`
-on the same text, one system after the other, on the same machine: {first.machine}.
-{first.nodes} nodes have a fifth of it each, and a line of {first.link}, as in [wan.md](wan.md). A host
-without a limit has the coordinator, or what a system has in its place. Measured
-{" to ".join(dict.fromkeys((days[0], days[-1])))}, one window a system.
 
-**The machine did other work as well**: its load average was {min(loads):.1f} to {max(loads):.1f}, and nodes did not
-always get their fifth. Differences in speed of less than a quarter say nothing; the last table has the load beside each
-system. Waiting for the line takes as long on a busy machine, so the load slows down most what waits least.
-
-Each system is in an environment of its own from the package index, with `{NEEDED[0]}`. Scripts are in
-`bench/peers/scripts`. A step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}; thinwire's rounds are
-those of `init`. The optimizer is AdamW at {ADAMW_RATE:g} where a system does not bring its own, the best of four rates.
-Every rate is constant after {WARMUP_BATCHES} steps. Nothing else was swept, ours included.
-"""
+def _paragraph(text: str) -> str:
+    """A paragraph with the line breaks of a page."""
+    return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _common(measured: Sequence[tuple[System, Outcome]]) -> tuple[float, int]:
@@ -100,11 +105,11 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
                 f"{down / millions:,.1f} B",
             ]
         )
-    note = (
-        f"Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With\n"
-        "gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems.\n"
-        f"The tokens are those of {YARDSTICK} in its window; a dash: a system trained on fewer. Bytes: what\n"
-        "the kernel counted on a node's interface, by the tokens of that node.\n"
+    note = _paragraph(
+        f"""Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With
+        gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems. The
+        tokens are those of {YARDSTICK} in its window; a dash: a system trained on fewer. Bytes: what the kernel counted
+        on a node's interface, by the tokens of that node."""
     )
     return f"{note}\n{table(titles, rows)}"
 
@@ -116,7 +121,7 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
         [
             system.name,
             f"{outcome.gap_before_s:.1f}",
-            f"{outcome.still_s:.1f}{', until the end' if outcome.still_s > UNTIL_END * outcome.after_s else ''}",
+            _still(outcome),
             f"ended: {_shortened(outcome.ended)}" if outcome.ended else "went on",
             "not while watched" if outcome.back_s is None else f"{outcome.back_s:.1f}",
             _equal(system, outcome),
@@ -126,12 +131,20 @@ def _killed(measured: Sequence[tuple[System, Outcome]]) -> str:
     ]
     watched_s = sorted(outcome.after_s for _, outcome in measured)
     after_s = " to ".join(dict.fromkeys(f"{seconds:.0f}" for seconds in (watched_s[0], watched_s[-1])))
-    note = (
-        "One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All\n"
-        f"stood still* is the longest time in the {after_s} s after the kill in which no other node finished a\n"
-        "batch. *Back* counts from the new start to the first batch.\n"
+    note = _paragraph(
+        f"""One of the nodes is killed with `kill -9`, and started again ten seconds later with the same command. *All
+        stood still* is the longest time in the {after_s} s after the kill in which no other node finished a batch.
+        *Back* counts from the new start to the first batch."""
     )
     return f"{note}\n{table(titles, rows)}"
+
+
+def _still(outcome: Outcome) -> str:
+    if outcome.still_s > UNTIL_END * outcome.after_s:
+        return f"{outcome.still_s:.1f}, until the end"
+    if outcome.gap_before_s > outcome.after_s:
+        return f"at least {outcome.still_s:.1f}: watched for less than a round"
+    return f"{outcome.still_s:.1f}"
 
 
 def _equal(system: System, outcome: Outcome) -> str:
@@ -201,10 +214,10 @@ def _run(known: Sequence[tuple[System, Outcome]]) -> str:
         ]
         for system, outcome in known
     ]
-    note = (
-        "Lines are those of the script without blank lines, comments and docstrings. The model, the text and the\n"
-        "batches are in a file that all scripts share, and do not count. Commands are what a user types: on the host\n"
-        "that does not train, and on a node.\n"
+    note = _paragraph(
+        """Lines are those of the script without blank lines, comments and docstrings. The model, the text and the
+        batches are in a file that all scripts share, and do not count. Commands are what a user types: on the host that
+        does not train, and on a node."""
     )
     return f"{note}\n{table(titles, rows)}"
 
