@@ -29,6 +29,13 @@ def python_of(system: System, folder: Path) -> Path:
     return environment / "bin" / "python"
 
 
+def check_imports(system: System, python: Path) -> None:
+    """Raise NotInstalledError if a system without a script has nothing that a script could import."""
+    if system.imports:
+        _run([str(python), "-c", f"import {system.imports}"])
+        raise NotInstalledError(f"error: {system.name} has {system.imports} now, and no script in bench/peers/scripts")
+
+
 def versions_of(system: System, python: Path) -> dict[str, str]:
     """Versions of the system, of PyTorch, and of numpy in its environment."""
     names = ["torch", "numpy", *([system.package.split()[0].partition("==")[0]] if system.package else ["thinwire"])]

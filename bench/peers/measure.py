@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from bench.peers.environments import NotInstalledError, last_error, python_of, versions_of
+from bench.peers.environments import NotInstalledError, check_imports, last_error, python_of, versions_of
 from bench.peers.evaluator import Evaluator
 from bench.peers.figures import (
     CurvePoint,
@@ -52,9 +52,8 @@ def measure(system: System, plan: Plan, machine: EmulationSupport, environments:
     outcome = Outcome(system.name, datetime.now().strftime("%Y-%m-%d %H:%M"), cores, link, plan.quick, nodes=NODES)
     try:
         python = python_of(system, environments)
-        if system.package and not system.script:
-            raise SwarmError(f"error: {system.package} can be installed now, and has no script in bench/peers/scripts")
         outcome = replace(outcome, versions=versions_of(system, python))
+        check_imports(system, python)
         return _train(system, python, plan, machine, folder, outcome)
     except (NotInstalledError, SwarmError) as error:
         return replace(outcome, error=last_error(str(error)), load=os.getloadavg()[0])

@@ -23,6 +23,8 @@ class System:
     """Its requirements, its own first; empty: what it needs is in thinwire's own environment."""
     script: str = ""
     """What its user writes, a file in `scripts/`; empty: thinwire, whose users write none."""
+    imports: str = ""
+    """Of a system without a script: the module that one would import. What is on the index does not have it."""
     project: str = ""
     """Another file that its user writes."""
     node: tuple[str, ...] = ()
@@ -118,7 +120,9 @@ SYSTEMS = (
         config=_FLOWER_CONFIG,
         commands=3,
     ),
-    System("exogym", "strategies such as DiLoCo, simulated in one process", "exogym"),
+    System(
+        "exogym", "strategies such as DiLoCo, simulated in one process", "exogym==0.0.0a0", imports="exogym.trainer"
+    ),
 )
 
 
