@@ -60,15 +60,7 @@ default = "bench"
 address = "{coordinator}:8000"
 insecure = true
 """
-_LIGHTHOUSE = (
-    "{bin}/torchft_lighthouse",
-    "--bind",
-    "0.0.0.0:29510",
-    "--min_replicas",
-    "2",
-    "--join_timeout_ms",
-    "5000",
-)
+_LIGHTHOUSE = ("{bin}/torchft_lighthouse", "--bind", "0.0.0.0:29510", "--min_replicas", "2")
 SYSTEMS = (
     System("thinwire", "star run as `init` writes it, but for the schedule", commands=3),
     System("thinwire local Muon", "the same with `--rule local_muon`", commands=3, init=("--rule", "local_muon")),
@@ -88,7 +80,7 @@ SYSTEMS = (
         "Streaming DiLoCo, two fragments, 16 steps of AdamW",
         "torchft==0.2.0",
         "torchft_diloco",
-        helper=_LIGHTHOUSE,
+        helper=(*_LIGHTHOUSE, "--join_timeout_ms", "5000"),
         commands=2,
     ),
     System(
