@@ -152,7 +152,7 @@ def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tm
     assert "| torchft DDP | 2.0 | 59.0, until the end | ended: `it \\| lost` | not while watched | – | 3.00 |" in text
     assert "| tokens a second | torchft DDP |" in text
     assert "| time that all stood still | none |" in text
-    assert "| exogym | exogym | `ERROR: No matching distribution found` |" in text
+    assert "| exogym | exogym==0.0.0a0 | `ERROR: No matching distribution found` |" in text
 
 
 def test_losses_are_compared_at_the_tokens_that_ddp_reached() -> None:
