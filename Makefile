@@ -18,6 +18,7 @@ FAILOVERS ?= 50
 INPUTS ?= 1000000
 EXAMPLE ?= byte_model
 ADVERSARY ?=
+PEERS  ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -30,7 +31,7 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 TELL_TIME = s=0; while sleep 1 && kill -0 $$$$ 2>/dev/null; do \
 	s=$$((s + 1)); [ $$((s % 30)) -ne 0 ] || echo "still installing, after $$s s"; done &
 
-.PHONY: swarm test test-all test-compose lint bench bench-wan bench-adversary science fuzz abuse simulate chaos failovers proto dashboards screenshots example clean help
+.PHONY: swarm test test-all test-compose lint bench bench-wan bench-peers bench-adversary science fuzz abuse simulate chaos failovers proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
@@ -58,6 +59,9 @@ bench: $(VENV)/.run  ## bytes, speeds, rounds, memory, training beside baselines
 
 bench-wan: $(VENV)/.run  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
 	$(BIN)/python -m bench.wide_area $(WAN)
+
+bench-peers: $(VENV)/.run  ## other systems in their own code beside thinwire, over the same links; an hour; needs root (PEERS=--quick)
+	$(BIN)/python -m bench.peers $(PEERS)
 
 science: $(VENV)/.run  ## loss and bytes of all arms, side by side; days, resumed (SCIENCE=--quick: under 10 minutes)
 	@$(BIN)/python -m bench.convergence $(SCIENCE)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bench.wide_area.ddp import PATIENCE, RESULT, RankResult
 from bench.wide_area.figures import SystemFigures
-from bench.wide_area.hosts import DEVICE, Hosts
+from bench.wide_area.hosts import Hosts
+from bench.wide_area.line import DEVICE
 from bench.wide_area.programs import POLL_S, Programs, module
 from deploy.local_swarm.processes import Process, SwarmError
 

@@ -23,12 +23,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.wide_area.loss_module import LossModule
 from bench.wide_area.programs import cpu_s
 from bench.wide_area.workload import MICRO_BATCH, PRESET, SEED, THREADS
-from thinwire_proto.models import BYTE_PRESETS, build_decoder
+from thinwire_proto.models import BYTE_PRESETS
 
 RESULT = "result "
 PATIENCE = timedelta(minutes=30)
@@ -52,18 +53,6 @@ class RankResult:
     exchanges_s: list[float]
     """Times of separate all-reduces."""
     line_cpu_s: float
-
-
-class LossModule(nn.Module):
-    """The model with the loss as its output, because DDP attaches its hooks to a forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.decoder = build_decoder(BYTE_PRESETS[PRESET])
-        self.decoder.initialise(torch.Generator().manual_seed(SEED))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.decoder.loss(tokens)
 
 
 class Rank:

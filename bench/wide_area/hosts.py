@@ -23,12 +23,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from bench.wide_area.cores import in_group
-from bench.wide_area.line import BITS, MEGA, MTU_BYTES, LineQuality
+from bench.wide_area.line import BITS, DEVICE, MEGA, MTU_BYTES, LineQuality
 from bench.wide_area.needs import IP, run
 from bench.wide_area.programs import Programs, module
 from deploy.local_swarm.processes import uninterrupted
 
-DEVICE = "wan0"
 NETWORK = "10.99.0"
 QUEUE_BYTES_MIN = 64 * 1024
 UNLIMITED_PACKETS = 1_000_000
@@ -79,6 +78,10 @@ class Host:
         """The command to run in this host's namespace. `ip` execs it, so the started process is the command itself."""
         # the group first, because `ip` mounts a /sys without groups
         return in_group(self.group, [IP, "netns", "exec", self.namespace, *command])
+
+    def pids(self) -> list[int]:
+        """All processes in this host's namespace."""
+        return [int(pid) for pid in run(IP, "netns", "pids", self.namespace).split()]
 
     def traffic(self) -> DeviceBytes:
         link = json.loads(run(IP, "-n", self.namespace, "-s", "-j", "link", "show", "dev", DEVICE))[0]

@@ -27,6 +27,8 @@ from operator import itemgetter
 BITS = 8
 MEGA = 1_000_000
 MTU_BYTES = 1500
+DEVICE = "wan0"
+"""The network device of a host, at its end of the line."""
 IPV4 = 4
 DESTINATION_LAST_BYTE = 19  # of an IPv4 header
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.wide_area.figures import SystemFigures
-from bench.wide_area.hosts import DeviceBytes, Hosts
+from bench.wide_area.hosts import DeviceBytes, Host, Hosts
 from bench.wide_area.programs import POLL_S, Programs, cpu_s, module
 from bench.wide_area.programs import START_S as PROGRAM_START_S
 from bench.wide_area.watch import Sample
@@ -69,12 +69,16 @@ def start_swarm(hosts: Hosts, run: str, programs: Programs, folder: Path) -> Pro
     coordinator = programs.start("coordinator", hosts.coordinator.inside(*command))
     coordinator.wait_until_ready(folder / "coordinator", PROGRAM_START_S)
     for host in hosts.nodes:
-        command = [str(BIN / "thinwire-node"), "start", f"@{folder / 'invite'}", "--name", host.name]
-        command += ["--device", "cpu", "--state-dir", str(folder / host.name), "--threads", str(THREADS)]
-        command += ["--micro-batch", str(MICRO_BATCH)]
-        programs.start(host.name, host.inside(*command))
+        programs.start(host.name, node_command(host, folder))
     watch = (*module("bench.wide_area.watch"), f"@{folder / 'invite'}", str(folder / "coordinator"))
     return programs.start("watch", hosts.coordinator.inside(*watch))
+
+
+def node_command(host: Host, folder: Path) -> list[str]:
+    """The command of a node of `start_swarm`, also to start it again."""
+    command = [str(BIN / "thinwire-node"), "start", f"@{folder / 'invite'}", "--name", host.name]
+    command += ["--device", "cpu", "--state-dir", str(folder / host.name), "--threads", str(THREADS)]
+    return host.inside(*command, "--micro-batch", str(MICRO_BATCH))
 
 
 def sealed_samples(watch: Process, programs: Programs) -> Iterator[Sample]:
@@ -85,7 +89,7 @@ def sealed_samples(watch: Process, programs: Programs) -> Iterator[Sample]:
         while True:
             line += lines.readline()
             if line.endswith("\n"):
-                sample, line = _parse(line), ""
+                sample, line = parse_sample(line), ""
                 if sample.step > step:
                     step, patience_s, since_s = sample.step, STALLED_S, time.monotonic()
                     yield sample
@@ -97,7 +101,8 @@ def sealed_samples(watch: Process, programs: Programs) -> Iterator[Sample]:
             time.sleep(POLL_S)
 
 
-def _parse(line: str) -> Sample:
+def parse_sample(line: str) -> Sample:
+    """A line of `bench.wide_area.watch`. Raises SwarmError if it is another."""
     try:
         return Sample(**json.loads(line))
     except ValueError:

@@ -1,0 +1,1 @@
+"""A Flower app: `app.py` and its project file."""
