@@ -145,6 +145,7 @@ ELSEWHERE = {
     "EvaluatedReply": "has no field",
     "DepositReply": "one text, which Link.deposit cleans",
     "StatusReply": "no node reads it",
+    "FollowPart": "to a standby: tests/coordinator/test_standby.py",
 }
 
 

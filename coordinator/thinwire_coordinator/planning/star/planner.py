@@ -30,7 +30,7 @@ from thinwire_coordinator.planning.star.choice import (
     kind_for,
     step_s,
 )
-from thinwire_proto.contract import LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
+from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 
 RULES: Sequence[str] = (DEMO, LOCAL_MUON, MERGED_MUON)
 LENGTH_S_MAX = 86_400.0
@@ -263,9 +263,10 @@ def _many_nodes(plan: Plan) -> Iterator[Advice]:
     better = kind_for(plan.model, plan.swarm, amount, plan.memory_bytes)
     if plan.run.rule.kind == DEMO != better:
         rule = LocalMuonSpec() if better == LOCAL_MUON else MergedMuonSpec()
+        up = traffic.contribution_bytes(plan.model, DemoSpec.model_validate(rule.DEMO_DEFAULTS))
         yield Advice(
             "rule.kind",
             f'these nodes learn more with kind = "{better}" (docs/local-rules.md). It needs a learning_rate of about '
-            f"{rate_for(plan.model, rule):g} and its own [demo] and [round]; init writes them for the same nodes and "
-            "links",
+            f"{rate_for(plan.model, rule):g} and its own [demo] and [round], and sends {human_bytes(up)} a round in "
+            f"place of {human_bytes(plan.step.sent_bytes)}; init writes them for the same nodes and links",
         )
