@@ -132,12 +132,13 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
         usual = "a tenth of that from scratch, because the model begins from weights"
     rate = f"{' of the matrices' if rule.kind in (LOCAL_MUON, MERGED_MUON) else ''}; {usual}"
     transfer = f"{plan.step.exchange_s / plan.step.seconds:.0%} of it for the network"
+    more = "; up to 3 times as many are used" if run.round.base_age_max else ""
     found: dict[str, list[Key]] = {
         "schedule": schedule_keys(plan, steps="", rate=rate),
         "round": [
             ("pace", run.round.pace, "a slow node contributes less, and delays nobody"),
             ("length_ms", run.round.length_ms, transfer),
-            ("samples", run.round.samples, "of a node for its full weight; up to 3 times as many are used"),
+            ("samples", run.round.samples, f"of a node for its full weight{more}"),
         ],
     }
     if isinstance(rule, LocalMuonSpec):
