@@ -231,7 +231,7 @@ CLAIMS = (
     *((SIXTEEN_LONG, arm) for arm in (MUON, ADAMW, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
 )
-"""What README says, on three seeds."""
+"""The cells that README quotes. They run on three seeds."""
 
 
 def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:

@@ -198,7 +198,7 @@ _SHOWN = {cell for sections in (FEW_SECTIONS, MANY_SECTIONS) for cells in sectio
 
 
 def _made_of(results: Sequence[Result]) -> str:
-    """What the results stand on, and how much is left."""
+    """The text and versions of the results, and the number of missing runs."""
     if not results:
         return "No run so far.\n"
     one, left = results[0], runs_left(ITEMS, results)

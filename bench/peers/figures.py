@@ -1,4 +1,4 @@
-"""What the nodes' logs say: pure functions of batches and times."""
+"""Figures from the nodes' logs: pure functions of batches and times."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
         ]
     if failed:
         parts += ["## Not measured\n", _failed(failed)]
-    parts += ["## What was run\n", _run(known)]
+    parts += ["## Systems\n", _run(known)]
     return "\n".join(parts)
 
 

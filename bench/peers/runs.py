@@ -50,7 +50,7 @@ class SystemRun(Protocol):
         """Start a node again that was killed."""
 
     def batches(self) -> list[Batch]:
-        """What the nodes have finished until now."""
+        """The batches that the nodes have finished so far."""
 
     def came_back_equal(self, rank: int, restarted_s: float) -> bool | None:
         """See `figures.came_back_equal`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCH = "torch==2.13.0"
 NEEDED = (TORCH, "numpy==2.2.6", "pydantic==2.14.3", "msgpack==1.2.4", "zstandard==0.25.0", "safetensors==0.8.0")
-"""What the common part of all scripts needs: thinwire's model and text, and the file of parameters."""
+"""Packages for the common part of all scripts: thinwire's model and text, and the file of parameters."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class System:
     package: str = ""
     """Its requirements, its own first; empty: what it needs is in thinwire's own environment."""
     script: str = ""
-    """What its user writes, a file in `scripts/`; empty: thinwire, whose users write none."""
+    """The file in `scripts/` that its user writes; empty: thinwire, whose users write none."""
     imports: str = ""
-    """Of a system without a script: the module that one would import. What is on the index does not have it."""
+    """For a system without a script: the module that a script would import, and that the index's package lacks."""
     project: str = ""
     """Another file that its user writes."""
     node: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class System:
     config: str = ""
     """The file config.toml that `submit` reads."""
     commands: int = 1
-    """How many commands a user types."""
+    """Number of commands that a user types."""
     init: tuple[str, ...] = ()
     """Options of `thinwire-coordinator init`."""
     equal: bool = True

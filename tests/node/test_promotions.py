@@ -1,4 +1,4 @@
-"""What a node does when a standby was promoted: it follows the newest promotion, and gives up rows only for one."""
+"""Nodes after a promotion of a standby: they follow the newest one, and give up rows only for one."""
 
 from __future__ import annotations
 

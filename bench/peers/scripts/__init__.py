@@ -1,2 +1,2 @@
-"""What a user of each system writes: one script a system. They run in the systems' own environments, without thinwire's
-programs."""
+"""The scripts that users of each system write, one a system. They run in the systems' own environments, without
+thinwire's programs."""

@@ -1,4 +1,4 @@
-"""What all scripts share: the model, its batches and rate, and the files from which the benchmark reads how it went.
+"""The parts that all scripts share: the model, its batches and rate, and the files that the benchmark reads.
 
 A script computes the gradient of a batch with `Trainee.backward`, steps with its own optimizer, and then calls
 `Trainee.done`, which appends a line to the node's log and saves the parameters from time to time.

@@ -57,7 +57,7 @@ class Run(ABC):
 
     view: RunView
     keeper: Keeper | None = None
-    """What it knows of its standby; None: this kind of exchange has none."""
+    """The coordinator's knowledge of its standby; None: this kind of exchange has none."""
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall

@@ -1,4 +1,4 @@
-"""What a node keeps of its run's coordinators: where they are, and the newest promotion among them."""
+"""A node's file about its run's coordinators: their addresses, and the newest promotion among them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KnownCoordinators:
     term: ProvenTerm = NO_PROMOTION
 
     def addresses(self, given: str) -> list[str]:
-        """Where to look for the coordinator, the likeliest first. given: by the invite that the node was started
+        """Addresses to try for the coordinator, the likeliest first. given: by the invite that the node was started
         with."""
         last = self.last if given == self.given else ""
         return list(dict.fromkeys(address for address in (last, given, self.standby) if address))
@@ -40,7 +40,7 @@ class KnownCoordinators:
 
 
 def read_known(path: Path) -> KnownCoordinators:
-    """What was kept; nothing, if the file is missing or cannot be read."""
+    """Read the file; without contents if it is missing or cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         term = ProvenTerm(int(found["term"]), bytes.fromhex(found["signature"]))

@@ -68,7 +68,7 @@ class Contract(RunSpec):
 
     @cached_property
     def moments(self) -> tuple[Parameter, ...]:
-        """What every replica holds alike beside the parameters: see `RuleSpec.moments`."""
+        """The tensors that every replica holds alike beside the parameters: see `RuleSpec.moments`."""
         return self.rule.moments(self.parameters)
 
     @property

@@ -101,7 +101,7 @@ def _root(values: Tensor) -> Tensor:
 
 
 def _add(total: Tensor, values: Tensor, decay: float) -> None:
-    """total ← decay·total + values, float32."""
+    """total ← decay·total + values, float32. Subnormal values become 0, in `values` too."""
     flush_subnormals(values)
     total.mul_(to_float32(decay)).add_(values)
     flush_subnormals(total)

@@ -21,7 +21,7 @@ from thinwire_proto.contract.rules.merged_muon import SIDE_MAX
 from thinwire_proto.muon import COEFFICIENTS, ITERATIONS
 
 BITS = 16
-"""Of an operand, with its sign. A product of two is at most 2³⁰, so a sum of 2²³ products is exact."""
+"""Size of an operand, with its sign. A product of two is at most 2³⁰, so a sum of 2²³ products is exact."""
 assert 2 * (BITS - 1) + SIDE_MAX.bit_length() <= 53
 MANTISSA_BITS, EXPONENT_BIAS = 52, 1023
 SMALLEST = 2.0**-100

@@ -58,7 +58,7 @@ class WholeVotes(Votes):
     """The votes of a node that votes on each component of the tiles that it votes on. They take a byte of memory a
     component in place of nine; the other form of them is made when it is asked for.
 
-    signs: int8 [components], 1 or −1, and 0 in tiles without votes; with `levels` above 1, integers within ±levels.
+    signs: int8 [components], 1 or −1, and 0 in tiles without votes; with `levels` above 0, integers within ±levels.
     codes: as in `Votes`.
     """
 

@@ -21,7 +21,7 @@ from thinwire_proto.task import Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.rows import genesis
 
 SEED_BYTES = 6
-"""Of the first parameters. Every reader of JSON keeps such a number."""
+"""Bound on the seed of the first parameters: every reader of JSON keeps such a number."""
 
 
 def create_state(

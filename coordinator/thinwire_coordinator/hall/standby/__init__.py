@@ -1,1 +1,1 @@
-"""What a standby needs: its standing, what it is sent, and what it writes."""
+"""Standbys: their standing, the items that they are sent, and the files that they write."""

@@ -42,7 +42,7 @@ class StandbyAway(LocalError):
 
 
 class Keeper:
-    """What a coordinator knows of its standby. needed: whether a step is sealed only when the standby has it. now:
+    """A coordinator's knowledge of its standby. needed: whether a step is sealed only when the standby has it. now:
     seconds on a monotonic clock. address: HOST:PORT of the newest standby, for nodes; empty: none has followed."""
 
     def __init__(self, state: RunState, workers: Workers, now: Callable[[], float], *, needed: bool = False) -> None:

@@ -32,10 +32,10 @@ meanwhile."""
 STEP_PART = 0.5
 """The part of a round that this step may take on the coordinator."""
 COORDINATOR_FLOAT64_FLOPS = 26e9
-"""A second: half of what two cores train with (`facts.MACHINES`)."""
+"""Operations a second: half of what two cores train with (`facts.MACHINES`)."""
 CARD_FLOPS, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
-"""What trains faster than this, a second, is taken for a card. Cards for games compute 1/40 as fast in float64 as they
-train."""
+"""A node that trains with more operations a second is taken for a card. Cards for games compute 1/40 as fast in
+float64 as they train."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""

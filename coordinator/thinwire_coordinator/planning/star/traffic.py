@@ -74,7 +74,7 @@ def _choice_bits(size: int, chosen: float) -> float:
 
 
 def _vote_shares(demo: DemoSpec, share: float) -> Shares:
-    """How often a component gets each vote, from the lowest to the highest. share: of the components with one."""
+    """The share of components with each vote, from the lowest to the highest. share: of the components with one."""
     if not demo.vote_levels:
         return np.array([share / 2, 1 - share, share / 2])
     edges = demo.vote_step * (np.arange(-demo.vote_levels, demo.vote_levels) + 0.5)

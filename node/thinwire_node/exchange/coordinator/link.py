@@ -64,7 +64,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
 MOMENT_HEAD_BYTES_MAX = 512
-"""Of a moment's entry: its name, and its place in the file."""
+"""Size of a moment's entry in a snapshot's head: its name, and its place in the file."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     *heartbeat.CLIENT_OPTIONS,

@@ -32,12 +32,12 @@ class RuleSpec(KindSpec):
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
     MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
-    """Of `moments`, in memory and in a snapshot."""
+    """Size of `moments`, in memory and in a snapshot."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 
     def moments(self, parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
-        """What every replica holds alike beside the parameters, float32, 0 at first. Its names are no parameters'."""
+        """The tensors that every replica holds alike beside the parameters: float32, 0 at first, with their own names."""
         return ()
 
     @classmethod

@@ -19,9 +19,11 @@ MOMENTUM, SECOND = "momentum:", "second:"
 SIDE_MAX = 1 << 22
 """Longer side of a matrix that takes steps of Muon: sums of so many products are exact (`exact.orthogonal`)."""
 GRADIENT_BYTES, FLOAT64_BYTES = 4, 48
-"""Of a number of the merged gradient, and of a matrix whose step is computed, several times in float64."""
+"""Memory for a number of the merged gradient, and for one of a matrix whose step is computed, which is there several
+times in float64."""
 THREADS, SMALL_NUMBERS = 8, 1 << 17
-"""Threads that compute steps of small tensors at once, and the most numbers of such a tensor."""
+"""Threads that are counted for small tensors, and the most numbers of such a tensor: a machine with more threads takes
+6 MB more for each."""
 
 
 def rows_of(parameter: Parameter) -> int:
