@@ -37,7 +37,7 @@ class RuleSpec(KindSpec):
     """Its best learning rate over that of `demo` (docs/convergence)."""
 
     def moments(self, parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
-        """The tensors that every replica holds alike beside the parameters: float32, 0 at first, with their own names."""
+        """The tensors that every replica holds alike beside the parameters: float32, 0 at first, with own names."""
         return ()
 
     @classmethod
