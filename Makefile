@@ -19,6 +19,7 @@ INPUTS ?= 1000000
 EXAMPLE ?= byte_model
 ADVERSARY ?=
 PEERS  ?=
+RELEASE ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -31,7 +32,7 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 TELL_TIME = s=0; while sleep 1 && kill -0 $$$$ 2>/dev/null; do \
 	s=$$((s + 1)); [ $$((s % 30)) -ne 0 ] || echo "still installing, after $$s s"; done &
 
-.PHONY: swarm test test-all test-compose lint bench bench-wan bench-peers bench-adversary science fuzz abuse simulate chaos failovers proto dashboards screenshots example clean help
+.PHONY: swarm test test-all test-compose release lint bench bench-wan bench-peers bench-adversary science fuzz abuse simulate chaos failovers proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: a gossip run; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
@@ -86,6 +87,9 @@ bench-adversary: $(VENV)/.run  ## hostile nodes, with trust and without; about 1
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)
 	@$(BIN)/python -m examples.$(EXAMPLE)
+
+release: $(VENV)/.dev  ## sdist, wheel, image, SBOM and checksums into dist/, and a swarm from the wheel alone (RELEASE=--borrow: install no dependencies)
+	@$(BIN)/python -m deploy.release $(RELEASE)
 
 proto: $(VENV)/.dev  ## generate the gRPC stubs
 	$(BIN)/python -m tools.stubs

@@ -33,5 +33,8 @@ class Everybody:
     def admit(self, candidate: Candidate, now: float) -> Denied | None:
         return None
 
+    def would_admit(self, candidate: Candidate, now: float) -> Denied | None:
+        return None
+
     def joined(self, candidate: Candidate, now: float) -> None:
         pass

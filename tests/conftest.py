@@ -13,6 +13,9 @@ import pytest
 # Torch reads this variable when it is first imported. Tests of several threads set their number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Nodes of several tests share the cores with the tests themselves, and must not wait until these are done.
+os.environ.setdefault("THINWIRE_NODE_PRIORITY", "normal")
+
 import torch
 
 # Without a GPU, Triton's kernels run in numpy. Triton reads this variable only when it is first imported.

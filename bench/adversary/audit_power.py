@@ -86,16 +86,12 @@ class Otherwise(Problem):
 
 
 class Measured:
-    """A swarm in training whose contributions are audited."""
+    """A swarm in training whose contributions are audited. problems: what its nodes train on, and what the coordinator
+    recomputes with."""
 
-    def __init__(self, setting: Setting, rounds: int, seed: int = 0) -> None:
-        spec = DecoderSpec(
-            width=setting.width, layers=setting.layers, heads=2, hidden=2 * setting.width, context=setting.context
-        )
+    def __init__(self, setting: Setting, rounds: int, problems: tuple[Problem, Problem]) -> None:
         self._setting, self._rounds = setting, rounds
-        self._problem = Problem(spec, stdlib(), seed, torch.device("cpu"))
-        self._otherwise = Otherwise(spec, stdlib(), seed, torch.device("cpu"))
-        self._otherwise.arithmetic = setting.arithmetic
+        self._problem, self._otherwise = problems
         self._schedule = ScheduleSpec(steps=2 * rounds, warmup_steps=min(10, rounds), learning_rate=3e-3)
         self._contract = make_contract(self._problem, ARMS["thinwire"], self._schedule)
         tensors = {name: tensor.data for name, tensor in self._problem.parameters.items()}
@@ -107,6 +103,10 @@ class Measured:
         self._older: deque[dict[str, Tensor]] = deque(maxlen=setting.age + 1)
         self._earlier: deque[Ballot] = deque(maxlen=2 * setting.nodes)
         self.found = Found()
+
+    def found_of(self, node: str) -> Found:
+        """The findings that a node's audits are added to."""
+        return self.found
 
     def run(self) -> Found:
         for step in range(self._rounds):
@@ -161,11 +161,22 @@ class Measured:
                 found.take_first(tensor, recomputed[0][tensor.name])
                 found.take_second(tensor, recomputed[1][tensor.name])
             pair = audited(own, other, references, components, found.values)
-            self.found.honest += [one.z for one in pair]
-            self.found.votes = len(own)
+            for one in pair:
+                self.found_of(one.node).honest.append(one.z)
+                self.found_of(one.node).votes = len(own)
             if third is not None:
                 copied = audited(ballots[third], other, references, components, found.values)
-                self.found.other += [one.z for one in copied[:1]]
+                self.found_of(ballots[third].node).other.extend(one.z for one in copied[:1])
+
+
+def of_decoder(setting: Setting, rounds: int, seed: int = 0) -> Measured:
+    """A swarm that trains the byte model."""
+    spec = DecoderSpec(
+        width=setting.width, layers=setting.layers, heads=2, hidden=2 * setting.width, context=setting.context
+    )
+    otherwise = Otherwise(spec, stdlib(), seed, torch.device("cpu"))
+    otherwise.arithmetic = setting.arithmetic
+    return Measured(setting, rounds, (Problem(spec, stdlib(), seed, torch.device("cpu")), otherwise))
 
 
 def power(found: Found, audits: int, rng: torch.Generator, false_alarm: float = 0.01) -> float:
@@ -228,7 +239,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for setting in SETTINGS:
-        rows.append(row(setting, Measured(setting, ROUNDS).run()))
+        rows.append(row(setting, of_decoder(setting, ROUNDS).run()))
         print(f"{len(rows)} of {len(SETTINGS)}", file=sys.stderr, flush=True)
     print(table(HEAD, rows), end="")
 

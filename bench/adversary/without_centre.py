@@ -56,7 +56,7 @@ class Swarm:
         settings = MemberSettings(codec, 1.0, 0, PATIENCE_S, ITERATIONS, is_bounded=bounded)
         present = [node for node in range(NODES) if not (attack == ABSENT and node == HOSTILE)]
         self.members = {node: Member(self.layout, settings, self._first.clone()) for node in present}
-        self._optimizers = {node: AdamW(self.layout.parameters, 0.9, 0.99, 0.0) for node in present}
+        self._optimizers = {node: AdamW(self.layout.parameters, 0.9, 0.99) for node in present}
         self._radius = radius_of(codec)
         self.steps = dict.fromkeys(present, 0.0)
         self.left_out: dict[int, int] = {}  # by node, the iteration in which it left the hostile node out
@@ -82,7 +82,7 @@ class Swarm:
                 if self.attack == "sign flip" and node == HOSTILE and iteration >= BEGINS:
                     gradient.neg_()
                 before = member.x.clone()
-                self.steps[node] = self._optimizers[node].step(member.x, gradient, rate)
+                self.steps[node] = self._optimizers[node].step(member.x, gradient, rate, 0.0)
                 member.stepped(before.sub_(member.x))
 
     def _exchange(self, iteration: int) -> None:

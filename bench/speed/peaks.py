@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
 from thinwire_coordinator.hall.ledger.kept_replica import keep
@@ -19,7 +21,6 @@ from thinwire_coordinator.planning.problems import read_run
 from thinwire_coordinator.star.trust.audit import REFERENCES_MIN, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot
-from thinwire_proto.activations import give_back
 from thinwire_proto.contract import CorpusSpec, RunSpec
 from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.data.text import CorpusText
@@ -27,6 +28,7 @@ from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import initial_state
+from thinwire_proto.out_of_memory import give_back
 from thinwire_proto.task import NO_BLOBS, task_of
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
@@ -42,6 +44,18 @@ def status_bytes(name: str, pid: int | str = "self") -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(found[1]) * KIB if found else 0
+
+
+def allocated_bytes_max(work: Callable[[], object]) -> int:
+    """The most bytes that torch's allocator for the CPU holds during `work`, beside what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    held = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
 
 
 def adamw(run: RunSpec) -> int:

@@ -41,13 +41,15 @@ from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Extraction, Work
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.precision import compute_dtype
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, ModelSpec, RunSpec
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.contract.round import RoundSpec
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
@@ -210,7 +212,8 @@ async def measure(model: ModelSpec, micro_batch: int, turns: int, device: str, f
     with torch.no_grad():
         replica = Replica(contract, {name: tensor.clone() for name, tensor in first.items()}, 0, b"0" * 32)
     state = machine.open_state()
-    part = StarPart(PartSettings(contract, state, machine, Record(), NodeOptions("a", micro_batch, None), ""))
+    record = Record(at_once=MicroBatch(micro_batch))
+    part = StarPart(PartSettings(contract, state, machine, record, NodeOptions("a", micro_batch, None), ""))
     await part.take_up(source, replica)
     work = part.work
     assert work is not None
@@ -241,7 +244,7 @@ async def _turns(work: Work, plain: PlainTraining, source: DataSource, micro_bat
             await _time(timed.plain_micro_batch, work.run(NodeJob.MICRO_BATCH, plain.micro_batch, positions))
             await _time(timed.data, work.run(NodeJob.MICRO_BATCH, source.batch, positions))
         round_ = coordinator.round(work.replica.step)
-        extraction = await _time(timed.extract, work.contribution(round_))
+        extraction = await _time(timed.extract, work.contribution(round_, round_.k))
         assert extraction is not None
         await work.finish_jobs()
         await _time(timed.plain_step, work.run(NodeJob.MICRO_BATCH, plain.step))

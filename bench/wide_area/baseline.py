@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from pathlib import Path
 
 from bench.wide_area.ddp import PATIENCE, RESULT, RankResult
 from bench.wide_area.figures import SystemFigures
 from bench.wide_area.hosts import Hosts
 from bench.wide_area.line import DEVICE
-from bench.wide_area.programs import POLL_S, Programs, module
+from bench.wide_area.programs import Programs, module
 from deploy.local_swarm.processes import Process, SwarmError
 
 STORE_PORT = 29500
@@ -38,13 +37,7 @@ def _run(hosts: Hosts, name: str, samples: int, seconds: float, folder: Path, *,
             command += ["--samples", str(samples), "--seconds", str(seconds), "--line-pid", str(hosts.line_pid)]
             command += ["--exchange"] if exchange else []
             programs.start(f"{name}-{rank}", host.inside(*command))
-        deadline_s = time.monotonic() + PATIENCE.total_seconds()
-        while any(process.running for process in programs.all):
-            programs.check()
-            if time.monotonic() > deadline_s:
-                raise SwarmError(f"{name} did not end within {PATIENCE}")
-            time.sleep(POLL_S)
-        programs.check()
+        programs.wait_until_all_end(name, PATIENCE.total_seconds())
         return [_result(process) for process in programs.all]
 
 

@@ -45,6 +45,16 @@ class Programs:
             if process.popen.poll():
                 raise SwarmError(f"{process.name} has ended:\n{process.tail(20)}")
 
+    def wait_until_all_end(self, what: str, patience_s: float) -> None:
+        """Wait until all programs have ended. Raises SwarmError if one fails, or after so long."""
+        deadline_s = time.monotonic() + patience_s
+        while any(process.running for process in self.all):
+            self.check()
+            if time.monotonic() > deadline_s:
+                raise SwarmError(f"{what} did not end within {patience_s:,.0f} s")
+            time.sleep(POLL_S)
+        self.check()
+
     def wait_for(self, process: Process, text: str) -> None:
         """Wait until a program that is not a daemon has printed `text`. Raises SwarmError."""
         deadline_s = time.monotonic() + START_S

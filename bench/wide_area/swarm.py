@@ -76,7 +76,15 @@ def start_swarm(hosts: Hosts, run: str, programs: Programs, folder: Path) -> Pro
 
 def node_command(host: Host, folder: Path) -> list[str]:
     """The command of a node of `start_swarm`, also to start it again."""
-    command = [str(BIN / "thinwire-node"), "start", f"@{folder / 'invite'}", "--name", host.name]
+    command = [
+        str(BIN / "thinwire-node"),
+        "start",
+        f"@{folder / 'invite'}",
+        "--name",
+        host.name,
+        "--priority",
+        "normal",
+    ]
     command += ["--device", "cpu", "--state-dir", str(folder / host.name), "--threads", str(THREADS)]
     return host.inside(*command, "--micro-batch", str(MICRO_BATCH))
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_core import from_json
 
+from thinwire_proto.data.json_tokenizer import CONFIG_FILE
+from thinwire_proto.data.manifest import CHAT_TEMPLATE_FILE
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.sandbox import SandboxedEnvironment
 
-CONFIG_FILE = "tokenizer_config.json"
-TEMPLATE_FILE = "chat_template.jinja"
 DEFAULT = "default"
 """The name of the template that is used where a tokenizer has several."""
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -80,8 +80,8 @@ def _config(data: bytes) -> dict[str, Any]:
 
 
 def _template(files: dict[str, bytes], config: dict[str, Any]) -> str:
-    if TEMPLATE_FILE in files:
-        return files[TEMPLATE_FILE].decode(errors="replace")
+    if CHAT_TEMPLATE_FILE in files:
+        return files[CHAT_TEMPLATE_FILE].decode(errors="replace")
     found = config.get("chat_template")
     if isinstance(found, list):  # several, by name
         found = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}.get(DEFAULT)

@@ -182,6 +182,8 @@ class Coordinator:
         self._server = Server(run, kind.service, door, transport, bounds, whole_run)
         port = await self._server.start(settings.listen)
         run.start()
+        if run.keeper is not None and (why := run.keeper.holds()):
+            log.warning("no round begins: %s; without --seal-after-standby, it goes on alone", why)
         if transport.invites_needed:
             fingerprint = run.state.key.public.fingerprint
             trying = publish_address(settings, access, port, fingerprint, public_tls=transport.public_tls)
@@ -233,7 +235,8 @@ class Coordinator:
         key, proven = self._run.state.key, self._run.hall.proven
         public_tls = bool(self._access.settings.get(PUBLIC_TLS))
         insecure = self._settings.tls.insecure
-        await show_term(FollowedAddress(address, key, insecure=insecure, public_tls=public_tls), proven)
+        contract = self._run.hall.contract.hash
+        await show_term(FollowedAddress(address, key, contract, insecure=insecure, public_tls=public_tls), proven)
 
     async def _rotate(self) -> None:
         """Renew the certificate until cancelled."""

@@ -72,9 +72,9 @@ class Monitoring:
             self._organizer.panel = AccessPanel(access, settings.state_dir, run)
         self._sinks.begin(run, await worker.run(self._sinks.recall, run))
 
-    def whole_run(self) -> WholeRun | None:
+    def whole_run(self, asked: str = "") -> WholeRun | None:
         """Figures of all terms of the coordinator; None until they are read from the ledger."""
-        return self._page.whole_run()
+        return self._page.whole_run(asked)
 
     def listening(self, run: Run, port: int) -> None:
         """Show that nodes can join."""

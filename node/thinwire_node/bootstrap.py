@@ -6,24 +6,42 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from thinwire_common.logs import tell
+from thinwire_common.units import human_bytes
 from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Entrance, LinkLost, Refused
 from thinwire_node.kinds import Machine, PartSettings, name_of
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.part import Part
-from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, room_of
+from thinwire_node.resources import (
+    MOMENTS_ON_HOST,
+    Needs,
+    Room,
+    cache_bound,
+    cards_that_train,
+    check_contract,
+    check_needs,
+    declared_needs,
+    room_of,
+)
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
-from thinwire_node.storage.state import DATA_FILE, NodeState
+from thinwire_node.storage.state import DATA_FILE, REPLICA_FILE, NodeState
+from thinwire_node.training.micro_batch import SAMPLES_MAX
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.models import check_manifest
+from thinwire_proto.needs import SAMPLES_MAX_CARD
 from thinwire_proto.task import DataSource, data_kind_of, task_of
 
 log = logging.getLogger("thinwire.node")
+Result = TypeVar("Result")
 
 
 class RunBranched(LinkLost):
@@ -46,8 +64,8 @@ class Ready:
 class Bootstrap:
     """The bootstrap of one node. It keeps what it took up, so a later session fetches only what is missing.
 
-    tell_doing: is told in words what the node does. Raises a ThinwireError if a contract on disk asks too much of this
-    machine, or if the state directory is damaged.
+    tell_doing: is told in words what the node does. throttle: paces its connections, if the owner limits the traffic.
+    Raises a ThinwireError if a contract on disk asks too much of this machine, or if the state directory is damaged.
     """
 
     def __init__(
@@ -58,6 +76,7 @@ class Bootstrap:
         record: Record,
         randomness: random.Random,
         tell_doing: Callable[[str], None],
+        throttle: Throttle | None = None,
     ) -> None:
         self._settings = settings
         self._machine = machine
@@ -65,6 +84,7 @@ class Bootstrap:
         self._record = record
         self._random = randomness
         self._tell_doing = tell_doing
+        self._throttle = throttle
         self.part: Part | None = None
         """None until the run is known."""
         self.contract = state.contract()
@@ -73,7 +93,8 @@ class Bootstrap:
         self._replica: Replica | None = None  # loaded or fetched, not taken up yet
         if self.contract is not None:
             if (room := self._room()) is not None:
-                check_needs(self.contract, declared_needs(self.contract), room, settings.options.micro_batch)
+                needs, samples = declared_needs(self.contract), self._samples_max
+                self._as_it_fits(self.contract, partial(check_needs, self.contract, needs, room, samples))
             self._replica = state.replica(self.contract)
             self.part = self._make_part(self.contract)
 
@@ -86,7 +107,8 @@ class Bootstrap:
     def _make_part(self, contract: Contract) -> Part:
         settings, machine = self._settings, self._machine
         take, options, address = self._take_contract, settings.options, settings.address
-        about = PartSettings(contract, self._state, machine, self._record, options, address, take)
+        hold, ranks = self._throttle, settings.ranks
+        about = PartSettings(contract, self._state, machine, self._record, options, address, take, hold, ranks)
         return machine.kind(name_of(contract)).make_part(about)
 
     async def join(self, exchange: Entrance, name: str) -> Admission:
@@ -142,7 +164,7 @@ class Bootstrap:
         contract, state = admission.contract, self._state
         urls: tuple[str, ...] = getattr(contract.data, "urls", ())
         addresses = self._settings.options.addresses
-        fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses)
+        fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses, self._throttle)
         part = self.part = self.part or self._make_part(contract)
         await part.amend(contract)
         if admission.drop_momentum:
@@ -173,8 +195,17 @@ class Bootstrap:
         return (self.part.replica if self.part is not None else None) or self._replica
 
     def _room(self) -> Room | None:
-        limits, folder = self._settings.limits, self._settings.state_dir
-        return None if limits is None else room_of(limits, folder, self._machine.device)
+        limits, folder, ranks = self._settings.limits, self._settings.state_dir, self._settings.ranks
+        here = 1 if ranks is None else ranks.here
+        if limits is None:
+            return None
+        return replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+
+    @property
+    def _samples_max(self) -> int:
+        """The largest micro-batch that the volunteer wants."""
+        default = SAMPLES_MAX if self._machine.device == "cpu" else SAMPLES_MAX_CARD
+        return self._settings.options.micro_batch or default
 
     def _check(self, contract: Contract) -> None:
         """Check once in each process that this machine can take part. See `check_contract`."""
@@ -183,12 +214,50 @@ class Bootstrap:
         room, options = self._room(), self._settings.options
         if room is None:
             check_manifest(contract)
+            self._record.base_bits = options.base_bits if task_of(contract.model).base_bits else None
         else:
-            needs = check_contract(contract, room, options.micro_batch)
+            bits = self._record.base_bits or options.base_bits  # those that the model is loaded in stay
+            check = partial(check_contract, contract, room, self._samples_max, base_bits=bits)
+            needs, fits = self._as_it_fits(contract, check)
+            self._tell_base(contract, needs)
+            self._record.at_once.fit(fits.samples or self._samples_max, checkpoints=fits.checkpoints)
+            how = " if activations are computed again in the backward pass" if fits.checkpoints else ""
+            log.info("%d samples at once fit into the memory%s", self._record.at_once.samples, how)
+            self._record.moments_on_host = fits.moments_on_host
+            if fits.moments_on_host:
+                log.info("%s", f"{MOMENTS_ON_HOST} ({human_bytes(needs.moments)})")
             left = room.disk_bytes - needs.state_disk - needs.data_disk
             bound = cache_bound(options.cache_bytes, needs.base_disk, left)
             self._state.blobs.bound(bound, file_bytes_max=left)
         self._checked = contract
+
+    def _tell_base(self, contract: Contract, needs: Needs) -> None:
+        """Keep the bits of the base, and say them."""
+        model = needs.model
+        if model.bits is None or self._record.base_bits is not None:
+            return
+        self._record.base_bits = model.bits
+        log.info("the frozen base takes %s of memory, in %d bits a parameter", human_bytes(model.frozen), model.bits)
+        if words := cards_that_train(contract):
+            log.info("cards that can train this run: %s", words)
+
+    def _as_it_fits(self, contract: Contract, check: Callable[[int], Result]) -> Result:
+        """Check with the whole model in each process, and if that does not fit, with one that they divide. check: takes
+        the number of parts. Raises what it does, for the whole model."""
+        ranks = self._settings.ranks
+        if ranks is None or not self._machine.kind(name_of(contract)).can_shard(contract):
+            return check(1)
+        if self._checked is not None:  # the processes hold it in one way or the other by now
+            return check(ranks.size if ranks.is_sharded else 1)
+        try:
+            ranks.is_sharded = False
+            return check(1)
+        except LocalError as error:
+            with suppress(LocalError):
+                found = check(ranks.size)
+                ranks.is_sharded = True
+                return found
+            raise error
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:
         """Fetch the blobs that the model itself needs. Raises LocalError if they do not fit onto this disk."""
@@ -238,7 +307,7 @@ async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contrac
     except Exception:
         passing.unlink()  # the file is damaged; the next attempt starts from the beginning
         raise
-    state.rename(passing, "replica.safetensors")
+    state.rename(passing, REPLICA_FILE)
     text = f"snapshot of step {replica.step}, {replica.layout.parameters:,} parameters"
     tell(log, logging.INFO, "node.snapshot_fetched", text, step=replica.step)
     return replica

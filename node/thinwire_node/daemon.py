@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,13 +19,16 @@ from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionR
 from thinwire_node.exchange.short_names import short_name
 from thinwire_node.kinds import Machine, name_of
 from thinwire_node.machine import RealMachine
-from thinwire_node.part import ParametersDiffer, Part, Session
+from thinwire_node.owner import Owner
+from thinwire_node.part import ParametersDiffer, Part, Session, WentBack
 from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.known_coordinators import KnownCoordinators, Route
 from thinwire_node.storage.state import Head, NodeState
-from thinwire_node.training.compute import Interrupted
+from thinwire_node.thin_line import ThinLine
+from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.lent_time import LentTime
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
     ConfigError,
@@ -37,15 +39,10 @@ from thinwire_proto.errors import (
     UsageError,
 )
 from thinwire_proto.limits import LOOK_WHILE_PAUSED_S, RECEIPT_WAIT_S
+from thinwire_proto.out_of_memory import is_out_of_memory, reason_of, too_little
 
 log = logging.getLogger("thinwire.node")
 
-OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
-PING_UNANSWERED = "ping timeout"
-"""gRPC's words for the end of a connection whose ping was not answered in time."""
-CONNECTION_CUT = "Connection reset by peer"
-"""And for one that the other end has ended."""
-LOST_ON_A_THIN_LINE = 2
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
 RECONNECTS_MAX = 2
@@ -71,7 +68,8 @@ class Node:
         self.settings = settings
         self.machine = machine
         self._random = randomness or random.Random()
-        self.record = Record(lent=LentTime(settings.options.compute_share))
+        options = settings.options
+        self.record = Record(lent=LentTime(options.compute_share), at_once=MicroBatch(options.micro_batch))
         self.session: Session | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
@@ -80,14 +78,14 @@ class Node:
         self._state: NodeState | None = None
         self._bootstrap: Bootstrap | None = None
         self.on_opened: Callable[[], None] | None = None
-        """Called once the node holds its state directory. A ThinwireError from it ends the node."""
+        """Called once the node holds its state directory and obeys its owner. A ThinwireError from it ends the node."""
         self.leaving = False
+        self._owner = Owner(settings.own, self.record)
         self._resyncs_in_vain = 0
         self._replaced_in_a_row = 0
         self._joined = False
         self._told_lost = self._told_retrying = ""
-        self._is_fetching = False
-        self._lost_while_fetching = 0
+        self._thin_line = ThinLine()
         self._tries_next = False  # at once: there is another address of the coordinator, which was not tried yet
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
@@ -122,19 +120,18 @@ class Node:
         try:
             try:
                 self._startup()
-                await self._main_loop(stop)
+                async with self._owner.followed(stop):
+                    await self._main_loop(stop)
             finally:
                 await self._shutdown(told_to_stop=stop.is_set())
         except OSError as error:
             raise LocalError(f"{self.settings.state_dir}: {in_words(error)}") from None
-        except RuntimeError as error:  # the only common base of CUDA's, MPS' and the CPU's out-of-memory errors
+        except (RuntimeError, MemoryError) as error:
             if words := limit_in_words(error):
                 raise LocalError(words) from None
-            if not OUT_OF_MEMORY.search(str(error)):
+            if not is_out_of_memory(error):
                 raise
-            reason = str(error).splitlines()[0]
-            device = self.machine.device if self.machine else "this machine"
-            raise LocalError(f"{device} has too little memory ({reason}); give a smaller --micro-batch") from None
+            raise LocalError(too_little(reason_of(error))) from None
 
     def _startup(self) -> None:
         settings = self.settings
@@ -142,6 +139,7 @@ class Node:
             self.machine = RealMachine(settings.state_dir, settings.device, settings.options.cache_bytes)
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
+        self._owner.open(settings.state_dir, self.machine.clocks)
         if self.on_opened is not None:
             self.on_opened()
         self._bootstrap = self._make_bootstrap(self._state)
@@ -149,13 +147,16 @@ class Node:
 
     def _make_bootstrap(self, state: NodeState) -> Bootstrap:
         assert self.machine is not None
-        return Bootstrap(self.settings, self.machine, state, self.record, self._random, self._show_doing)
+        throttle, machine = self._owner.throttle, self.machine
+        return Bootstrap(self.settings, machine, state, self.record, self._random, self._show_doing, throttle)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run sessions one after another, with a pause after each one that is lost. Raises GaveUp."""
         backoff = Backoff(self.settings.give_up_after_s, self._random)
         self._last_contact = self._now()
         while not stop.is_set():
+            if await self._owner.rest(self, stop):
+                self._last_contact = self._now()  # nobody need answer a node that rests
             progress = self._progress()
             if await self._attempt(stop):
                 return
@@ -172,10 +173,15 @@ class Node:
         stopped = asyncio.ensure_future(stop.wait())
         session = asyncio.ensure_future(self._session())
         failed = asyncio.ensure_future(self._part_failure())
+        interrupted = asyncio.ensure_future(self._owner.wants_break())
         try:
-            await asyncio.wait({session, stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({session, stopped, failed, interrupted}, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 await self._end(session)
+            elif interrupted.done() and not session.done():
+                await self._owner.interrupt(session, self.part)
+                self._tries_next = not self.leaving
+                return self.leaving
             elif failed.done() and not session.done():
                 await self._end(session)
                 failed.result()
@@ -187,7 +193,7 @@ class Node:
             is_news, self._told_lost = text != self._told_lost, text
             level = logging.WARNING if is_news else logging.DEBUG  # not a line for each attempt of a whole night
             tell(log, level, "node.no_session", text, joined=self._joined, reason=str(error))
-            self._note_thin_line(text)
+            self._thin_line.lost(text)
             known = self._state.known if self._state is not None else KnownCoordinators()
             self._tries_next = not self._joined and self._route.failed(known)
             self._count_replaced(error)
@@ -196,12 +202,15 @@ class Node:
             text = f"{error}; nothing was applied"
             tell(log, logging.ERROR, "node.row_refused", text, reason=str(error))
             return False
+        except WentBack as told:
+            await self._go_back(told)
+            return False
         except ReplicaError as error:
             self._resync(error)
             return False
         finally:
-            stopped.cancel()
-            failed.cancel()
+            for waiting in (stopped, failed, interrupted):
+                waiting.cancel()
         return True
 
     async def _part_failure(self) -> None:
@@ -237,7 +246,7 @@ class Node:
         tell(log, level, "node.retrying", text, pause_s=pause_s)
         with contextlib.suppress(asyncio.TimeoutError):
             async with Within(backoff.jittered_s(pause_s)):
-                await stop.wait()
+                await self._owner.wants_break(stop)
         backoff.lengthen()
 
     def _progress(self) -> tuple[int, Head | None]:
@@ -268,31 +277,22 @@ class Node:
         self._state.forget_run()
         self._bootstrap = self._make_bootstrap(self._state)
 
-    def _note_thin_line(self, why_lost: str) -> None:
-        """Fetching may have filled the line, so that a ping was not answered in time: the node's own, or after several
-        such ends, perhaps the coordinator's, which then cuts the connection. So does a restart, but hardly twice."""
-        if self._is_fetching and PING_UNANSWERED in why_lost:
-            self._lost_while_fetching = LOST_ON_A_THIN_LINE
-        elif self._is_fetching and CONNECTION_CUT in why_lost:
-            self._lost_while_fetching += 1
-
     async def _connect_and_take_part(self) -> None:
         """Connect, join and take part until the session ends."""
         assert self.machine is not None
-        thin_line = self._lost_while_fetching >= LOST_ON_A_THIN_LINE
-        settings, machine = self.settings, self.machine
-        address = self._route.address
+        settings, machine, address = self.settings, self.machine, self._route.address
         surroundings = Surroundings(
             address,
             machine.clocks,
             self.record.traffic,
             replace(settings.invite, address=address) if settings.invite is not None else None,
-            thin_line=thin_line,
+            thin_line=self._thin_line.is_thin,
             heard_of_standby=self._heard_of_standby,
+            throttle=self._owner.throttle,
         )
         self._joined = False
         self.doing = "connecting"
-        self._is_fetching = True
+        self._thin_line.is_fetching = True
         try:
             exchange = await machine.kind(name_of(self.contract)).open_exchange(surroundings)
         except ConfigError as error:  # about an address that nobody here has given
@@ -301,15 +301,17 @@ class Node:
             raise LinkLost(str(error)) from None
         try:
             ready, head_step = await self._join(exchange)
-            self._is_fetching = False
+            self._thin_line.is_fetching = False
             self.session = session = ready.part.session(exchange, head_step, ready.data, ready.fetcher)
+            self._owner.begins(session)
             try:
                 await session.run()
-                self.leaving = True
+                self.leaving = not self._owner.has_interrupted
+                await self._owner.ended(ready.part)
             finally:
                 self.session = None
-                self.doing = "leaving" if self.leaving else "connecting"
-                if self.leaving:
+                self.doing = "leaving" if self.leaving else self.record.resting or "connecting"
+                if self.leaving or self._owner.has_interrupted:
                     with contextlib.suppress(ThinwireError):
                         await exchange.leave(session.trained_through)
         finally:
@@ -348,14 +350,23 @@ class Node:
         tell(log, logging.WARNING, "node.resync", f"{error}; resyncing", reason=str(error))
         self.record.resyncs += 1
         self.record.mismatches += isinstance(error, ParametersDiffer)
+        text = "the parameters differ from the swarm's {} times in a row, without an update in between: this machine's "
+        self._fetch_again(text + "memory, disk or device may be faulty; try --device cpu")
+
+    def _fetch_again(self, text: str) -> None:
+        """Drop the replica, so that the next session fetches it. text: why the node gives up after too many times."""
         self._resyncs_in_vain += 1
         if self._resyncs_in_vain > RESYNCS_IN_VAIN_MAX:
-            raise LocalError(
-                f"the parameters differ from the swarm's {self._resyncs_in_vain} times in a row, without an update in "
-                "between: this machine's memory, disk or device may be faulty; try --device cpu"
-            )
+            raise LocalError(text.format(self._resyncs_in_vain))
         if self._bootstrap is not None:
             self._bootstrap.drop_replica()
+
+    async def _go_back(self, told: WentBack) -> None:
+        """Drop the momentum and the replica, so that the next session fetches the one that the swarm goes on with."""
+        assert self.part is not None
+        self._fetch_again("the run went back {} times in a row, without an update in between; ask the organizer")
+        log.info("%s", f"{told}; the node follows")
+        await self.part.drop_momentum(str(told))
 
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop the running session. Waits up to RECEIPT_WAIT_S for a pending receipt."""

@@ -5,11 +5,16 @@ It has one line for each, which is all that names them outside their folders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
 
 from thinwire_node.exchange.port import Entrance, Surroundings
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
@@ -21,12 +26,16 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.kinds import Kinds
 
+if TYPE_CHECKING:
+    from thinwire_node.training.ranks import Ranks
+
 
 class Machine(Protocol):
     """The clocks, state, link and compute of one machine."""
 
     clocks: Clocks
     device: str
+    apply_device: torch.device
 
     def open_state(self) -> NodeState:
         """Open the state directory. Raises ConfigError."""
@@ -41,8 +50,8 @@ class Machine(Protocol):
         """Choose the device that applies updates, and log it. Raises ConfigError if this machine cannot compute
         exactly."""
 
-    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> Compute:
-        """Load the model onto the device."""
+    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads, record: Record) -> Compute:
+        """Load the model onto the device. record: the samples at once, and the bits of the base."""
 
     def place(self, replica: Replica) -> Replica:
         """Move a replica to the device that applies updates. One that is there already is not copied."""
@@ -51,7 +60,8 @@ class Machine(Protocol):
 @dataclass(frozen=True)
 class PartSettings:
     """What a part is made from. record: counts its work. take_contract: takes an amended contract, or raises a
-    ThinwireError if this machine cannot go on under it."""
+    ThinwireError if this machine cannot go on under it. throttle: paces its connections, if the owner limits the
+    traffic. ranks: see `NodeSettings`."""
 
     contract: Contract
     state: NodeState
@@ -60,6 +70,8 @@ class PartSettings:
     options: NodeOptions
     address: str
     take_contract: Callable[[Contract], None] = lambda contract: None
+    throttle: Throttle | None = None
+    ranks: Ranks | None = None
 
 
 class Kind(Protocol):
@@ -73,12 +85,26 @@ class Kind(Protocol):
     def make_part(settings: PartSettings) -> Part:
         """A part that takes the exchanges which `open_exchange` gives."""
 
+    @staticmethod
+    def can_shard(contract: Contract) -> bool:
+        """Whether a node of several processes can take part if none of them holds the whole model."""
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        """The newest parameters in a state directory, by name, also while a node runs on it. Raises ReplicaError, or
+        FileNotFoundError if there are none yet."""
+
 
 KINDS: Kinds[type[Kind]] = Kinds(
     "exchange.kind",
     "thinwire_node.star.kind",
     "thinwire_node.gossip.kind",
 )
+FOLLOWERS: Kinds[Callable[[Ranks, torch.device], None]] = Kinds(
+    "exchange.kind",
+    "thinwire_node.star.site.follower",
+)
+"""The work of a follower on its device, by the kind of exchange, until the leader ends the node."""
 
 
 def name_of(contract: Contract | None) -> str:

@@ -11,8 +11,10 @@ import torch
 
 from thinwire_node.kinds import KINDS, Kind
 from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 from thinwire_node.storage.state import NodeState
+from thinwire_node.torch_build import unseen_card
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
@@ -40,7 +42,9 @@ class RealMachine:
         self._cache_bytes = cache_bytes
         self._cards = card_locks()  # held until this process ends
         self._compute_device, why = choose_device(device, self._cards)
-        self._apply_device = torch.device("cpu")
+        self.apply_device = torch.device("cpu")
+        if device == "auto" and self._compute_device.type == "cpu" and (card := unseen_card()) is not None:
+            why = f"{why}; {card}" if why else str(card)
         if why:
             log.warning("%s", why)
         clock = SystemClock()
@@ -57,18 +61,20 @@ class RealMachine:
         return Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
 
     async def choose_apply_device(self, contract: Contract, threads: Threads) -> None:
-        self._apply_device, why = await threads.compute.run(
+        self.apply_device, why = await threads.compute.run(
             NodeJob.PREPARE, choose_apply_device, contract.demo, self._compute_device, contract.rule
         )
         log.info("%s", why)
 
-    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> Compute:
+    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads, record: Record) -> Compute:
         self._tell_training()
-        task = task_of(contract.model)
-        return await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
+        task, device = task_of(contract.model), self._compute_device
+        if record.base_bits is not None:
+            task = task.in_bits(record.base_bits)
+        return await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, device, state.blobs, record.at_once)
 
     def _tell_training(self) -> None:
         log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
 
     def place(self, replica: Replica) -> Replica:
-        return replica if replica.device == self._apply_device else replica.clone(self._apply_device)
+        return replica if replica.device == self.apply_device else replica.clone(self.apply_device)

@@ -6,21 +6,30 @@ disk.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+from thinwire_common.logs import tell
 from thinwire_node.exchange.port import MomentumClaim
 from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
 
+log = logging.getLogger("thinwire.node")
+
 
 class ParametersDiffer(ReplicaError):
     """The replica's bits differ from the swarm's."""
+
+
+class WentBack(ReplicaError):
+    """The swarm went back to an earlier step, so the replica and the momentum are of steps that were given up."""
 
 
 class Session(Protocol):
@@ -32,6 +41,12 @@ class Session(Protocol):
 
     def leave(self) -> None:
         """Stop training. `run` then returns."""
+
+    def finish(self) -> None:
+        """Stop training once the work at hand has been delivered. `run` then returns."""
+
+    def rest(self) -> None:
+        """Stop training. `run` then returns without waiting for an outcome; the next session asks for it."""
 
     @property
     def trained_through(self) -> int | None:
@@ -87,6 +102,9 @@ class Part(ABC):
     def interrupt(self) -> None:  # noqa: B027
         """Abort the running micro-batch, because the node is about to leave."""
 
+    async def rest(self) -> None:  # noqa: B027 - a part may keep its work as it is
+        """Save what shall last, because the node is about to rest, perhaps for hours. No session runs."""
+
     @abstractmethod
     async def stop(self) -> None:
         """Save what shall last, and stop."""
@@ -101,3 +119,12 @@ class Part(ABC):
 
     @abstractmethod
     def view(self) -> PartView: ...
+
+
+def tell_amendments(before: Contract, after: Contract, unit: str = "step") -> None:
+    """Log what the organizer has amended since. unit: what a step of the run is called."""
+    for amendment in after.amendments:
+        if amendment not in before.amendments:
+            words = clean_text(amendment.in_words)
+            text = f"the organizer has amended the run from {unit} {amendment.step} on: {words}"
+            tell(log, logging.INFO, "node.amended", text, step=amendment.step, reason=words)

@@ -6,7 +6,7 @@ training code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from importlib.metadata import version
 from typing import Literal
 
@@ -20,6 +20,8 @@ STATES = (
     "waiting",
     "training",
     "delivering",
+    "resting",
+    "paused",
     "leaving",
     "left",
 )
@@ -113,6 +115,26 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """A sum of what a node gave. counted: contributions, or iterations of a gossip run. tokens: in them. compute_s:
+    time of forward and backward passes. sent, received: bytes, those of TCP where the system counts them. joules: see
+    `observe.energy`; 0 where the machine does not tell it."""
+
+    counted: int = 0
+    tokens: int = 0
+    compute_s: float = 0.0
+    sent: int = 0
+    received: int = 0
+    joules: float = 0.0
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+
+    def minus(self, other: Tally) -> Tally:
+        return Tally(*(mine - less for mine, less in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
 class Bytes:
     """Traffic since the process started. sent, received: payload bytes by kind. sent_s, received_s: bytes per second
     over the last minute. wire_sent, wire_received: None where the system does not count them. upload_s: bytes per
@@ -144,7 +166,8 @@ class Report:
     at_s: time of day, in seconds since the epoch. state: one of STATES. words: the state for people, with details such
     as what the node waits for. steps, round_length_s: of the contract. data_wait_s: time that training waited for data.
     tokens_s: tokens trained per second, over the last minute. ended_by: the error that has ended the node; empty: none
-    has."""
+    has. today, in_all: what the node gave on the local date `day`, and ever, over all processes of this state
+    directory."""
 
     at_s: float
     version: str
@@ -162,3 +185,6 @@ class Report:
     data_wait_s: float = 0.0
     tokens_s: float = 0.0
     ended_by: str = ""
+    day: str = ""
+    today: Tally = Tally()
+    in_all: Tally = Tally()

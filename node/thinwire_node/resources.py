@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+import psutil
 import torch
 
 from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
-from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.trained import Trained
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.model_memory import memories_of, memory_of
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import (
     CACHE_BYTES_MIN,
-    FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
+    SNAPSHOT_BYTES_A_PARAMETER,
+    own_moments_bytes,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,
 )
+from thinwire_proto.pass_memory import SHARE_OF_CARD, ModelMemory, Pass, card_words
 from thinwire_proto.task import data_kind_of, task_of
 
 SHARE_OF_MACHINE = 0.9
 """The part of the machine's memory, or of the free disk, that a node uses by default. A need above it would end in swap
 or with a full disk."""
+LEAST_OF_FILES = 8
+"""A base in the fewest bits takes at least this part of its files: 4 bits of 32."""
+GATHERED_BYTES_A_PARAMETER = 12
+"""A parameter in float32, its gradient, and the part of either that travels."""
+MOMENTS_ON_HOST = "the card is too small for momentum and moments, so they are in this machine's memory"
+NINE_TENTHS = "nine tenths of it"
 GPU_PROGRAM_BYTES = 2_000_000_000
 """The program with CUDA's or ROCm's libraries in memory."""
 
@@ -49,43 +59,76 @@ class ResourceLimits:
 
 @dataclass(frozen=True)
 class Room:
-    """The memory and disk that a node may use, each with its origin in words. device: of a GPU's memory, or None."""
+    """The memory and disk that a node may use, each with its origin in words. device: of a GPU's memory, or None.
+    processes: of the node on this machine, for each of which there is so much memory. may_move: whether momentum and
+    moments may be in the machine's memory in place of the GPU's; a node of several processes divides them instead."""
 
     memory_bytes: int
     memory_from: str
     disk_bytes: int
     disk_from: str
     device_bytes: int | None = None
+    processes: int = 1
+    may_move: bool = True
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The memory and disk that a contract takes, in bytes. activations: of one sample; 0 if it is not known. data_disk,
-    cache_disk: the file of the data, and the least room for their shards."""
+    """The memory and disk that a contract takes, in bytes. parameters: their values alone. gathered: what a process
+    holds of others at most, with its gradients, if none holds the whole model. moments: the part of `trained` that need
+    not be on a card. model: beside what is trained. data_disk, cache_disk: the file of the data, and the least room for
+    their shards."""
 
+    parameters: int
+    gathered: int
     trained: int
-    frozen: int
+    moments: int
     data: int
-    activations: int
     state_disk: int
     base_disk: int
     data_disk: int
     cache_disk: int
+    model: ModelMemory = field(default_factory=ModelMemory)
 
     @property
     def disk(self) -> int:
         return self.state_disk + self.base_disk + self.data_disk + self.cache_disk
 
 
-def check_contract(contract: Contract, room: Room, micro_batch: int) -> Needs:
-    """Check that a contract fits into the room, and that it describes its model. Returns what it needs.
+def check_contract(
+    contract: Contract, room: Room, samples_max: int, shards: int = 1, base_bits: int | None = None
+) -> tuple[Needs, Pass]:
+    """Check that a contract describes its model, and fits into the room: see `check_declared` and `fit_measured`."""
+    check_declared(contract, room, samples_max, shards)
+    return fit_measured(contract, room, samples_max, shards, base_bits)
 
-    Takes seconds for a large model. Raises LocalError or ContractError."""
-    check_needs(contract, declared_needs(contract), room, micro_batch)
+
+def check_declared(contract: Contract, room: Room, samples_max: int, shards: int = 1) -> None:
+    """Check that what a contract declares fits into the room, and then that it describes its model. shards: the
+    processes that divide the model. Raises LocalError or ContractError."""
+    check_needs(contract, declared_needs(contract), room, samples_max, shards)
     check_manifest(contract)
-    needs = measured_needs(contract)
-    check_needs(contract, needs, room, micro_batch)
-    return needs
+
+
+def fit_measured(
+    contract: Contract, room: Room, samples_max: int, shards: int = 1, base_bits: int | None = None
+) -> tuple[Needs, Pass]:
+    """Find what a contract needs, and the largest pass that fits into the room, of at most so many samples. Requires
+    `check_declared`.
+
+    shards: the processes that divide the model. base_bits: of a parameter of the model's frozen base, if it has one;
+    None: as many as fit, with checkpoints if need be. Takes seconds for a large model. Raises LocalError."""
+    widths = task_of(contract.model).base_bits
+    if base_bits is not None and widths:
+        widths = (min(base_bits, widths[0]),)
+    for bits in widths[:-1]:
+        needs = measured_needs(contract, bits)
+        try:
+            return needs, check_needs(contract, needs, room, samples_max, shards)
+        except LocalError:
+            continue  # with fewer bits
+    needs = measured_needs(contract, widths[-1] if widths else None)
+    return needs, check_needs(contract, needs, room, samples_max, shards)
 
 
 def cache_bound(cache_bytes: int, base_bytes: int, left_bytes: int) -> int:
@@ -95,30 +138,30 @@ def cache_bound(cache_bytes: int, base_bytes: int, left_bytes: int) -> int:
     return min(base_bytes + (data_bytes if data_bytes >= CACHE_BYTES_MIN else cache_bytes), left_bytes)
 
 
-def room_of(limits: ResourceLimits, folder: Path, device: str) -> Room:
-    """The room on this machine for a node with this state directory and device."""
+def room_of(limits: ResourceLimits, folder: Path, device: str, processes: int = 1) -> Room:
+    """The room on this machine for a node with this state directory and device, or for one of its processes here."""
     whole = machine_memory_bytes()
     if limits.memory_max is not None:
-        memory, memory_from = limits.memory_max, "--memory-max"
+        memory, memory_from = limits.memory_max, "--max-memory"
     else:
         memory, memory_from = int(SHARE_OF_MACHINE * whole), f"nine tenths of the {human_bytes(whole)} here"
     if limits.disk_max is not None:
-        disk, disk_from = limits.disk_max, "--disk-max"
+        disk, disk_from = limits.disk_max, "--max-disk"
     else:
         free, own = shutil.disk_usage(folder).free, _size_of(folder)
         disk, disk_from = own + int(SHARE_OF_MACHINE * free), f"{human_bytes(free)} are free in {folder}"
+    if processes > 1:
+        memory, memory_from = memory // processes, f"{memory_from}, divided among {processes} processes"
     on_card = None
-    if device.startswith("cuda"):
-        on_card = int(SHARE_OF_MACHINE * torch.cuda.get_device_properties(device).total_memory)
-    return Room(memory, memory_from, disk, disk_from, on_card)
+    if device.startswith(("cuda", "xpu")):
+        cards = torch.cuda if device.startswith("cuda") else torch.xpu
+        on_card = int(SHARE_OF_CARD * cards.get_device_properties(device).total_memory)
+    return Room(memory, memory_from, disk, disk_from, on_card, processes)
 
 
 def machine_memory_bytes() -> int:
     """The memory of this machine, or the bound of this process's container or service if that is smaller."""
-    try:
-        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows
-        whole = 1 << 40  # not known here: only --memory-max bounds it
+    whole: int = psutil.virtual_memory().total
     limit = memory_limit_bytes()
     return whole if limit is None else min(whole, limit)
 
@@ -130,70 +173,97 @@ def declared_needs(contract: Contract) -> Needs:
     kind = data_kind_of(contract.data)
     base = sum(blob.size for blob in task_of(contract.model).blobs())
     return Needs(
+        parameters=SNAPSHOT_BYTES_A_PARAMETER * layout.parameters,
+        gathered=0,
         trained=trained_bytes(contract, trained),
-        frozen=base,  # at least: a base in 16 bits may take twice that
+        moments=own_moments_bytes(contract, trained),
         data=kind.memory_bytes(contract.data),
-        activations=0,
         state_disk=state_disk_bytes(contract, trained),
         base_disk=base,
         data_disk=kind.file_bytes_max(contract.data),
         cache_disk=CACHE_BYTES_MIN if kind.has_blobs else 0,
+        model=ModelMemory(frozen=base // LEAST_OF_FILES),
     )
 
 
-def measured_needs(contract: Contract) -> Needs:
+def measured_needs(contract: Contract, base_bits: int | None = None) -> Needs:
     """The needs with the frozen parameters, buffers and activations of the model. Builds it without its memory, which
-    may take seconds. Requires that the contract's manifest is that of the model."""
+    may take seconds. Requires that the contract's manifest is that of the model. base_bits: one of the task's; None:
+    the first of them."""
     task, declared = task_of(contract.model), declared_needs(contract)
+    if widths := task.base_bits:
+        return replace(declared, model=memory_of(contract.model, base_bits or widths[0]))
     model = task.model("meta")
     tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
-    frozen = sum(tensor.numel() for tensor in tensors.values() if not tensor.requires_grad)
-    buffers = sum(tensor.nbytes for module in model.modules() for tensor in module.buffers(recurse=False))
-    return replace(
-        declared,
-        frozen=max(declared.frozen, FROZEN_BYTES_A_PARAMETER * frozen) + buffers,
-        activations=activation_bytes(task, contract.model),
-    )
+    sizes = [sum(one.numel() for one in stage.parameters()) for stage in model.stages()]
+    outside = sum(tensor.numel() for tensor in tensors.values()) - sum(sizes)
+    gathered = GATHERED_BYTES_A_PARAMETER * (max(outside, 0) + max(sizes, default=0))
+    return replace(declared, gathered=gathered, model=memory_of(contract.model))
 
 
-def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) -> None:
-    """Raise LocalError, with the figures and what to do, if a contract does not fit into the room."""
+def cards_that_train(contract: Contract) -> str:
+    """`card_words` in one sentence. Takes seconds for a large model."""
+    layout = layout_of(contract.parameters)
+    trained = Trained(layout.parameters, layout.matrix_tiles, layout.vector_tiles)
+    words = card_words(contract, trained, memories_of(contract.model))
+    return "; ".join(f"{card}: {how}" for card, how in words.items())
+
+
+def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, shards: int = 1) -> Pass:
+    """The largest pass that fits into the room, of at most so many samples. shards: see `check_contract`.
+
+    Raises LocalError, with the figures and what to do, if not even a single sample with checkpoints does."""
     if needs.disk > room.disk_bytes:
         data = needs.data_disk + needs.cache_disk
         raise LocalError(
             f"this run needs {human_bytes(needs.disk)} of disk space (state {human_bytes(needs.state_disk)}, base "
             f"{human_bytes(needs.base_disk)}, data {human_bytes(data)}); the node may use "
-            f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --disk-max or "
+            f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --max-disk or "
             "another --state-dir"
         )
-    state = {"parameters and momentum": needs.trained, "frozen": needs.frozen}
-    samples = samples_at_once(contract, micro_batch)
+    model, samples = needs.model, samples_at_once(contract, samples_max)
+    room_bytes, room_from = room.memory_bytes, room.memory_from
+    frozen = "frozen" if model.bits is None else f"a base of {model.bits} bits"
+    state = {"parameters and momentum": needs.trained // shards}
+    copies = {"copies of parameters and momentum": needs.trained // 2}
+    if shards > 1:  # a pass always checkpoints, and the leader has what is whole for its disk
+        state["a layer of the whole model"] = needs.gathered
+        model = replace(model, activations=model.activations.always_checkpointed)
+        whole = needs.parameters + needs.trained // 2  # all processes here together have room for it
+        copies = {"a share of the whole parameters and momentum, for the disk": whole // room.processes}
     if room.device_bytes is None:
-        held = {"the program": PROGRAM_BYTES, "data": needs.data, **state}
-    else:
-        _check_memory(needs, state, "the GPU's memory", room.device_bytes, "nine tenths of it", samples)
-        copies = {"copies of parameters and momentum": needs.trained // 2, "frozen": needs.frozen}  # to save and load
-        held, samples = {"the program": GPU_PROGRAM_BYTES, "data": needs.data, **copies}, 0
-    _check_memory(needs, held, "memory", room.memory_bytes, room.memory_from, samples)
+        held = {"the program": PROGRAM_BYTES, "data": needs.data, **state, **(copies if shards > 1 else {})}
+        held[frozen] = max(model.frozen, model.loading)
+        return _largest_pass(model, held, "memory", room_bytes, room_from, samples)
+    held = {"the program": GPU_PROGRAM_BYTES, "data": needs.data, **copies, "the base while it is read": model.loading}
+    _largest_pass(ModelMemory(), held, "memory", room_bytes, room_from, samples)
+    of_card = partial(_largest_pass, what="the GPU's memory", room_bytes=room.device_bytes, room_from=NINE_TENTHS)
+    try:
+        return of_card(model, {**state, frozen: model.frozen}, samples=samples)
+    except LocalError:
+        if not (needs.moments and room.may_move):
+            raise
+    held["momentum and moments"] = needs.moments
+    _largest_pass(ModelMemory(), held, "memory", room_bytes, room_from, samples)
+    state = {"parameters and gradients": needs.trained - needs.moments, frozen: model.frozen}
+    return replace(of_card(model, state, samples=samples), moments_on_host=True)
 
 
-def _check_memory(needs: Needs, held: dict[str, int], what: str, room_bytes: int, room_from: str, samples: int) -> None:
-    """held: the needs beside those of `samples` samples at once, in words and bytes."""
-    without = sum(held.values())
-    if (need := without + samples * needs.activations) <= room_bytes:
-        return
+def _largest_pass(
+    model: ModelMemory, held: dict[str, int], what: str, room_bytes: int, room_from: str, samples: int
+) -> Pass:
+    """See `check_needs`. held: the needs beside a pass, in words and bytes. Activations that are not known count as
+    none."""
+    largest = model.largest_pass(room_bytes - sum(held.values()), samples)
+    if largest is not None:
+        return largest
     parts = [f"{name} {human_bytes(size)}" for name, size in held.items() if size]
-    smaller = ""
-    if needs.activations and samples:
-        parts.append(f"{samples} samples at once {human_bytes(samples * needs.activations)}")
-        fits = (room_bytes - without) // needs.activations
-        smaller = f"give --micro-batch {fits}, or " if 0 < fits < samples else ""
-    elif samples:
-        parts.append("and samples, which are not counted yet")
+    if model.least:
+        parts.append(f"one sample with checkpoints {human_bytes(model.least)}")
     raise LocalError(
-        f"this run needs {human_bytes(need)} of {what} ({', '.join(parts)}); the node may use "
-        f"{human_bytes(room_bytes)} ({room_from}): {smaller}take part with a larger machine, or raise --memory-max if "
-        "you know better"
+        f"this run needs {human_bytes(sum(held.values()) + model.least)} of {what} ({', '.join(parts)}); the node may "
+        f"use {human_bytes(room_bytes)} ({room_from}): take part with a larger machine, or raise --max-memory if you "
+        "know better"
     )
 
 

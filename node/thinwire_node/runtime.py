@@ -40,10 +40,12 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 class Clocks:
     """A node's clocks.
 
-    now: seconds on a monotonic clock. asleep_s: grows by the time that the machine spends asleep."""
+    now: seconds on a monotonic clock. asleep_s: grows by the time that the machine spends asleep. time_of_day: seconds
+    since the epoch."""
 
     now: Callable[[], float]
     asleep_s: Callable[[], float]
+    time_of_day: Callable[[], float] = time.time
 
 
 class SystemClock:

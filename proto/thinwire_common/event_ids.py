@@ -198,7 +198,7 @@ NODE = {
     "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.amended": EventType("The organizer has changed the contract from this step on.", ("step", "reason")),
-    "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
+    "node.waiting": EventType("The coordinator has no round open, or the owner lets the node rest.", ("reason",)),
     "node.topology": EventType("The node has a new topology of a gossip run.", ("topology", "peers")),
     "node.peer_left_out": EventType(
         "A peer sent what cannot be taken; the node goes on without it.", ("member", "node_id", "reason")

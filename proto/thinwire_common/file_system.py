@@ -50,10 +50,10 @@ def described(folder: Path) -> str:
 def check_locks(folder: Path) -> None:
     """Raise ConfigError if the file system of a folder locks no files: two programs could then change its files at
     once. Raises OSError if nothing can be written there."""
-    if os.name == "nt":
+    try:
+        import fcntl  # noqa: PLC0415
+    except ImportError:  # Windows, where every file system locks files
         return
-    import fcntl  # noqa: PLC0415 - Windows does not have it
-
     probe = folder / f"lock.{secrets.token_hex(8)}.part"
     handle = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -30,7 +30,7 @@ def rename_synced(temporary: Path, path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make renames and deletions in a folder durable."""
-    if os.name == "nt":  # Windows cannot open a folder; NTFS keeps a journal of names
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder; NTFS keeps a journal of names
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -53,6 +53,6 @@ def _written(path: Path, data: bytes, mode: int = 0o666) -> Path:
 
 def _rename_whole(temporary: Path, path: Path) -> None:
     # Windows can sync only files that are open for writing; elsewhere the file may be read-only, as one of an archive
-    with temporary.open("r+b" if os.name == "nt" else "rb") as file:
+    with temporary.open("r+b" if os.access(temporary, os.W_OK) else "rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

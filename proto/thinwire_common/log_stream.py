@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import sys
 import time
 from collections import deque
 from typing import TextIO
@@ -27,7 +26,8 @@ def handler_for(stream: TextIO) -> logging.Handler:
         stream.fileno()
     except (OSError, ValueError):  # it is in memory
         return logging.StreamHandler(stream)
-    return logging.StreamHandler(stream) if sys.platform == "win32" else UnblockedHandler(stream)
+    # Windows asks sockets alone whether they have room
+    return UnblockedHandler(stream) if hasattr(select, "PIPE_BUF") else logging.StreamHandler(stream)
 
 
 class UnblockedHandler(logging.Handler):

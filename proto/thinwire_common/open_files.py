@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from thinwire_common.os_errors import RAISE_FILES
 from thinwire_proto.errors import LocalError
 
@@ -14,10 +12,10 @@ UNLIMITED = 1 << 30
 
 def raise_open_files(wanted: int = USUAL) -> int:
     """Raise the limit of this process to `wanted`, as far as the system allows it. Returns the limit."""
-    if sys.platform == "win32":
+    try:
+        import resource  # noqa: PLC0415
+    except ImportError:  # Windows, which has no such limit
         return UNLIMITED
-    import resource  # noqa: PLC0415 - Windows does not have it
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return UNLIMITED

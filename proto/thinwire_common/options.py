@@ -11,6 +11,7 @@ import os
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+import shtab
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -63,9 +64,9 @@ def log_format_option() -> Any:
     return option("text, or one JSON object per line", "text")
 
 
-def threads_option(shown: str) -> Any:
+def threads_option(shown: str, *, has_variable: bool = True) -> Any:
     """Declare the option of CPU threads. shown: the number without it, in words."""
-    return option("CPU threads", None, metavar="N", ge=1, le=THREADS_MAX, shown=shown)
+    return option("CPU threads", None, metavar="N", ge=1, le=THREADS_MAX, shown=shown, has_variable=has_variable)
 
 
 def host_and_port(text: str, host: str = "", port_min: int = 0) -> tuple[str, int]:
@@ -134,7 +135,9 @@ def add_option(parser: argparse._ActionsContainer, options: type[Options], name:
     parser.add_argument(*flags, default=argparse.SUPPRESS, help=text, **given)
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
+def add_program_options(parser: argparse.ArgumentParser) -> None:
+    """Add what each program has: its version, and the completion of its command line."""
+    shtab.add_argument_to(parser, "--print-completion", help="print a script that completes this program's commands")
     parser.add_argument("--version", action="version", version=f"{parser.prog} {version('thinwire')}")
 
 

@@ -9,15 +9,17 @@ _SIZES = {"": 1} | {
     for power, prefix in enumerate("KMGT", 1)
     for suffix, base in (("", 1000), ("B", 1000), ("IB", 1024))
 }
+SIZE_MAX = 1 << 63
+"""Bytes. A larger size is a mistake, and no float may hold it."""
 
 
 def read_bytes_size(text: str) -> int:
     """Bytes of a size such as 500M, 8GB (decimal), 8GiB (binary) or 4294967296. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?(?:I?B)?)", text.strip().upper())
     unit = found[2] if found and found[2] != "B" else ""
-    if found is None or unit not in _SIZES or not (size := int(float(found[1]) * _SIZES[unit])):
+    if found is None or unit not in _SIZES or not 1 <= (size := float(found[1]) * _SIZES[unit]) < SIZE_MAX:
         raise ValueError(f"{text!r} is not a size such as 500M, 8GB or 8GiB")
-    return size
+    return int(size)
 
 
 def human_bytes(count: float) -> str:

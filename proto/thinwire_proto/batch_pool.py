@@ -23,9 +23,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import torch
+
+from thinwire_proto.out_of_memory import is_out_of_memory, retry_out_of_memory
 
 THREADS_MAX = 64
 """Threads of one job, and of the pool."""
@@ -55,8 +58,12 @@ def process_batches(
     work: gets the item and a slot, 0 … `THREADS_MAX` − 1. No two calls have the same slot at the same time, so buffers
     can be kept by slot. If a call raises, items that no thread has taken are dropped, and the error is raised here.
     device: of the work. Only work on the CPU is spread over threads.
+
+    A call that runs out of memory is repeated once the others are done, on one thread; see `retry_out_of_memory`. So
+    work that changes tensors must do so after its last allocation, or keep what it has done. Raises TooLittleMemory.
     """
     todo = deque(enumerate(items))
+    failed: deque[tuple[int, Item]] = deque()
     results: dict[int, Result] = {}
     count, number = len(todo), torch.get_num_threads()
 
@@ -69,7 +76,10 @@ def process_batches(
                 return
             try:
                 results[index] = work(item, slot)
-            except BaseException:
+            except BaseException as error:
+                if is_out_of_memory(error):
+                    failed.append((index, item))
+                    continue
                 todo.clear()
                 raise
 
@@ -91,6 +101,10 @@ def process_batches(
             wait(begun)  # after an error or an interrupt too: nobody writes to the caller's tensors any more
         for helper in begun:
             helper.result()
+    if failed:
+        with torch.no_grad(), one_torch_thread():
+            for index, item in failed:
+                results[index] = retry_out_of_memory(partial(work, item, 0))
     return [results[index] for index in range(count)]
 
 

@@ -47,6 +47,10 @@ LEAVE_S = 2.5 * ROUND_TRIP_MAX_S
 """Longest time that a node takes to leave after it was told to: the sum of its bounded waits, not a timer."""
 RECEIPT_WAIT_S = ROUND_TRIP_MAX_S
 """The part of LEAVE_S that a node may spend waiting for an outstanding receipt."""
+REST_AFTER_S = ROUND_TRIP_MAX_S / 2
+"""A micro-batch may go on for so long when a node is to rest. A longer one is given up."""
+KEYBOARD_END_S = ROUND_TRIP_MAX_S
+"""The thread and the process that serve the keys of the live view end within so long."""
 SHUTDOWN_GRACE_S = ROUND_TRIP_MAX_S
 """Calls in progress may run for so long after the coordinator was told to stop."""
 SUSPENDED_S = ROUND_TRIP_MAX_S / 2
@@ -67,6 +71,8 @@ LAST_WORD_S = ROUND_TRIP_MAX_S
 """After its stream has ended, a node may still say for so long that it leaves; after this it is lost."""
 STATUS_OLD_AFTER_S = LOST_AFTER_S
 """An older status.json says nothing about whether the node is well; a node writes it every 2 s."""
+SAMPLE_S = 60 * ROUND_TRIP_MAX_S
+"""The owner's page waits so long for a text of the model."""
 STATUS_ANSWER_S = 5 * ROUND_TRIP_MAX_S
 """Timeout of `thinwire-coordinator status`."""
 STATUS_PROOF_S = 30 * ROUND_TRIP_MAX_S
@@ -129,11 +135,33 @@ PEER_DIRECT_S = ROUND_TRIP_MAX_S
 """A line that may become a direct one waits so long for it at most. Then it uses the relay meanwhile."""
 KERNEL_TRIAL_S = 150 * ROUND_TRIP_MAX_S
 """A node's compressor kernel is compiled and compared with torch in at most this time, else torch does the work."""
+RANKS_MEET_S = 150 * ROUND_TRIP_MAX_S
+"""The processes of a node on several devices start in at most this time: each imports torch and finds its device."""
+RANKS_IDLE_S = 864_000 * ROUND_TRIP_MAX_S
+"""The longest that they wait for each other's next word, as in a run that is paused: 20 days. A process that ended is
+noticed at once. gloo counts milliseconds in 32 bits, so it cannot be much more."""
+RANK_END_S = 5 * ROUND_TRIP_MAX_S
+"""One of them is killed if it takes longer to end, such as for the end of its micro-batch."""
+DRIVER_ANSWER_S = 5 * ROUND_TRIP_MAX_S
+"""A program of a card's driver, such as nvidia-smi, may take so long to name the card."""
+SPEED_MEASURED_S = ROUND_TRIP_MAX_S
+"""`thinwire-node doctor` times training for so long."""
+EXAMINE_MESSAGE_S = ROUND_TRIP_MAX_S / 2
+"""Padding that measures a line doubles until a message takes so long. On 64 kbit/s the first takes two seconds."""
+EXAMINE_EVERY_S = 5 * ROUND_TRIP_MAX_S
+"""The coordinator measures the line of one network again after this time."""
+SERVICE_RESTART_S = 15 * ROUND_TRIP_MAX_S
+"""A node that runs as a service and failed starts again after this time."""
+SERVICE_STOP_S = 15 * ROUND_TRIP_MAX_S
+"""A service manager kills a node that has not left so long after it was told to. A large model takes long to save."""
+SERVICE_MANAGER_S = 30 * ROUND_TRIP_MAX_S
+"""A command of a service manager may take so long; one that stops a node waits for it."""
 GOSSIP_PATIENCE_S = 150 * ROUND_TRIP_MAX_S
 """A step of `Gossip` waits so long at most for a rank that is silent, unless the script says otherwise. A rank whose
 process ended is noticed at once. This is for a machine that hangs, and longer than a pause to save a checkpoint."""
 
 assert RECEIPT_WAIT_S + ROUND_TRIP_MAX_S < LEAVE_S < LOST_AFTER_S, "a node must have left before it counts as lost"
+assert LEAVE_S < SERVICE_STOP_S < SERVICE_MANAGER_S, "a service must leave before it is killed"
 assert HEARTBEAT_LEAST_S < HEARTBEAT_S, "the coordinator must accept the nodes' ping interval"
 assert LOST_AFTER_S < CALL_S, "a lost link must be noticed before a call times out"
 assert STREAM_HEARTBEAT_S < BROWSER_SILENT_S, "a browser must get a message to acknowledge before it counts as gone"

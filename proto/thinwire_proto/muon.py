@@ -13,6 +13,8 @@ import math
 import torch
 from torch import Tensor
 
+from thinwire_proto.out_of_memory import retry_out_of_memory
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration: singular values from 0.001 to 1 end between 0.7 and 1.2 (Jordan et al., Muon, 2024)."""
 ITERATIONS = 5
@@ -39,5 +41,5 @@ def muon_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:
     """Add the gradient of a matrix to its momentum, and return the step at η = 1, as a new tensor. Several matrices [n,
     rows, columns] take a step each."""
     momentum.mul_(decay).add_(gradient)
-    step = orthogonal(torch.add(gradient, momentum, alpha=decay))
+    step = retry_out_of_memory(lambda: orthogonal(torch.add(gradient, momentum, alpha=decay)))
     return step.mul_(ADAMW_STEP * math.sqrt(max(gradient.shape[-2:])))

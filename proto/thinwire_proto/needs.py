@@ -10,6 +10,8 @@ PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
 FROZEN_BYTES_A_PARAMETER = 4
 SNAPSHOT_BYTES_A_PARAMETER = 4
+SAMPLES_MAX_CARD = 64
+"""The largest micro-batch on a card, unless the volunteer says otherwise."""
 CACHE_BYTES_MIN = 64 << 20
 """Room for one shard of the data, beside the state, where the data have shards."""
 
@@ -17,6 +19,11 @@ CACHE_BYTES_MIN = 64 << 20
 def trained_bytes(run: RunSpec, trained: Trained) -> int:
     """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them."""
     return run.exchange.trained_bytes(run.demo, run.round, run.rule, trained)
+
+
+def own_moments_bytes(run: RunSpec, trained: Trained) -> int:
+    """The part of `trained_bytes` that may be in the machine's memory while the rest is on a card."""
+    return run.exchange.own_moments_bytes(run.demo, run.rule, trained)
 
 
 def samples_at_once(run: RunSpec, micro_batch: int) -> int:

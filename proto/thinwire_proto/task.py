@@ -48,6 +48,19 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class LearnsConversations(Protocol):
+    """A model whose loss takes the marks of conversations as a second tensor (`thinwire_proto.data.conversations`)."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether the model keeps several conversations in a row apart."""
+
+    @property
+    def weight(self) -> Callable[..., int]:
+        """A function of the tensors of a `Batch`: the weight of its mean loss beside that of another batch."""
+
+
+@runtime_checkable
 class Writes(Protocol):
     """A model that can continue a sequence of tokens."""
 
@@ -104,6 +117,17 @@ class Task(Protocol):
         """The blobs that `model` reads: the weights of a frozen base."""
         return ()
 
+    @property
+    def base_bits(self) -> tuple[int, ...]:
+        """The bits a parameter in which a node may hold the frozen base: first those that lose nothing of its files,
+        last the fewest. Empty if there is no choice."""
+        return ()
+
+    def in_bits(self, bits: int) -> Task:
+        """The same task whose models have the frozen base in so many bits a parameter, one of `base_bits`. Raises
+        ConfigError."""
+        raise ConfigError(f"a model of this kind has no frozen base that could be held in {bits} bits")
+
     def load(self, folder: Path) -> dict[str, Tensor]:
         """Read initial parameters from a folder in the layout of transformers. Raises ConfigError, naming the tensor,
         if they do not fit."""
@@ -139,11 +163,13 @@ class HeldOutSet:
     """Samples that no node trains on.
 
     text_bytes: bytes of text that these samples predict, to convert nats into bits a byte; 0 if they are not text.
+    counted: tokens that their loss is the mean of; 0 if it is all of them.
     """
 
     name: str
     samples: int
     text_bytes: int = 0
+    counted: int = 0
 
     def spread(self, count: int) -> list[int]:
         """The numbers of `count` evenly spread samples, or of all if there are fewer. The same on every machine."""
@@ -155,7 +181,8 @@ class HeldOutSet:
 
         context: tokens that one sample predicts.
         """
-        return self.samples * context / (self.text_bytes * math.log(2)) if self.text_bytes else None
+        tokens = self.counted or self.samples * context
+        return tokens / (self.text_bytes * math.log(2)) if self.text_bytes else None
 
 
 class DataSource(Protocol):
@@ -203,6 +230,15 @@ class DataSource(Protocol):
     def held_out_needs(self, name: str, samples: Sequence[int]) -> tuple[Blob, ...]:
         """The blobs that `held_out` reads for these samples."""
         return ()
+
+    def held_out_weight(self, name: str, samples: Sequence[int]) -> int:
+        """The weight of the mean loss of these samples beside that of others: see `Stateless.weight`. Raises
+        BlobMissing."""
+        return len(samples)
+
+    def tokens_a_sample(self, context: int) -> int:
+        """The mean number of tokens of a sample that count, rounded. context: those that it predicts."""
+        return context
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -300,6 +336,11 @@ class Stateless:
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
         found: Tensor = self._call(parameters, "loss", *batch)
         return found
+
+    def weight(self, batch: Batch) -> int:
+        """The weight of a batch's mean loss beside that of another: its samples, or of conversations the tokens that
+        count."""
+        return self.model.weight(*batch) if isinstance(self.model, LearnsConversations) else len(batch[0])
 
     def next_logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """See `Writes`."""

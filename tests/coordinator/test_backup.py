@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from support.sealed_run import make_run
 from thinwire_coordinator.hall.ledger import backup
@@ -169,3 +170,13 @@ def test_a_list_names_nothing_outside_of_the_folder(run: Path, tmp_path: Path, p
     (copy / LIST).write_text(json.dumps(listed))
     with pytest.raises(Damaged, match="is no file of a run"):
         restore(str(copy), tmp_path / "back")
+
+
+def test_one_backup_at_a_time_and_the_next_removes_what_a_killed_one_has_left(run: Path, tmp_path: Path) -> None:
+    (run / ".backup-killed").mkdir()
+    (run / ".backup-killed" / "ledger.sqlite").write_bytes(b"half")
+    with FileLock(run / ".backup.lock"), pytest.raises(ConfigError, match="another backup"):
+        back_up(run, str(tmp_path / "copy"))
+    assert (run / ".backup-killed").exists()
+    back_up(run, str(tmp_path / "copy"))
+    assert not list(run.glob(".backup-*"))

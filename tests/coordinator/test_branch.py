@@ -13,9 +13,10 @@ from thinwire_coordinator.cli.branch import branch
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger import branching
+from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.verify import verify
-from thinwire_proto.contract import parse_contract
+from thinwire_proto.contract import RunSpec, parse_contract
 from thinwire_proto.errors import ConfigError, LedgerError
 from thinwire_proto.exact.schedule import learning_rate
 
@@ -67,7 +68,7 @@ def test_a_branch_of_a_branch_knows_all_that_went_before(run: Path, tmp_path: Pa
         ({"schedule.learning_rate": "fast"}, "learning_rate"),
         ({"nothing.here": 1}, "there is no such key"),
         ({"schedule": 1}, "there is no such key"),
-        ({"rule.kind": "local_muon"}, "magnitude"),
+        ({"rule.kind": "local_muon", "demo.magnitude": "sign"}, "magnitude"),
     ],
 )
 def test_what_a_branch_cannot_have_is_said(run: Path, tmp_path: Path, changes: dict[str, Any], says: str) -> None:
@@ -115,3 +116,15 @@ def test_verify_sees_that_the_first_state_is_not_the_parents(run: Path, tmp_path
     contract.write_bytes(contract.read_bytes().replace(state.contract.lineage.fingerprint.encode(), b"0" * 16))
     with pytest.raises(LedgerError):
         verify(tmp_path / "aside", lambda line: None)
+
+
+@pytest.mark.parametrize("kind", ["local_muon", "local_adamw", "merged_muon"])
+def test_a_branch_with_another_rule_has_the_defaults_of_that_rule(run: Path, tmp_path: Path, kind: str) -> None:
+    branch(run, 3, tmp_path / "there", {"rule.kind": kind}, apart=True)
+    open_identity(tmp_path / "there")
+    open_state(tmp_path / "there").close()
+    branch(tmp_path / "there", 0, tmp_path / "back", {"rule.kind": "demo"}, apart=True)
+    there, back = (parse_contract((tmp_path / name / "contract.json").read_bytes()) for name in ("there", "back"))
+    assert there.rule == RunSpec.model_validate({"rule": {"kind": kind}}).rule
+    assert there.demo == RunSpec.model_validate({"rule": {"kind": kind}}).demo
+    assert (back.rule.kind, back.demo) == ("demo", RunSpec().demo)

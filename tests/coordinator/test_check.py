@@ -142,7 +142,6 @@ def test_a_sensible_run_is_told_only_of_the_rule_that_its_links_have_room_for() 
             "round.base_age_max",
             r"nodes wait for the network for \d+% of each round",
         ),
-        (partial(a_plan, memory=0.42e9), "model", "volunteers start it with --micro-batch [124]"),
         (partial(a_plan, memory=0.1e9), "model", "choose a smaller model"),
         (
             partial(a_plan, RunSpec(schedule=ScheduleSpec(steps=5_000, learning_rate=0.02))),

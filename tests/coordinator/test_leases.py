@@ -145,3 +145,17 @@ def test_a_contribution_that_was_not_counted_after_all_leaves_its_positions_trai
     leases.take_back("b")
     leases.unsettle("b", settled)
     assert leases.grant("d", 8, 0) == (SampleRange(8, 8),)
+
+
+def test_beginning_again_can_be_undone() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 0)
+    leases.grant("b", 8, 0)
+    leases.report("a", 3)
+    leases.settle("a")
+    leases.report("a", 5)
+    before = leases.plain()
+    undo = leases.begin_again(3)
+    assert leases.plain() == [1, [], []]  # of 16 positions, 4 were settled
+    undo()
+    assert leases.plain() == before

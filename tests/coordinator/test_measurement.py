@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.small import small_contract
 from thinwire_coordinator.hall.measurement import (
+    BASE_TOLERANCE,
+    TOLERANCE,
     Action,
     Judged,
     MeasureHere,
@@ -18,7 +21,9 @@ from thinwire_coordinator.hall.measurement import (
     SetMeasured,
     agree,
     parts_of,
+    tolerance_of,
 )
+from thinwire_proto.contract.models.lora import BaseFile, LoraSpec
 from thinwire_proto.task import HeldOutSet
 
 STEP, ANSWER_S = 40, 10.0
@@ -110,6 +115,23 @@ def test_two_answers_that_agree_are_accepted() -> None:
 )
 def test_losses_agree_to_the_digit_that_float32_allows(one: float, other: float, equal: bool) -> None:
     assert agree(one, other) == agree(other, one) == equal
+
+
+@pytest.mark.parametrize(("apart", "result"), [(0.9, "agreed"), (1.1, "differed")])
+def test_nodes_whose_bases_have_other_bits_are_not_taken_for_liars(apart: float, result: str) -> None:
+    part = parts_of(STEP, (HeldOutSet("wiki", 8),), 64)[0]
+    measurement = Measurement(STEP, [part], "ab", ANSWER_S, random.Random(1), tolerance=BASE_TOLERANCE)
+    measurement.begin(0.0)
+    measurement.answer("a", part, 3.0, 1.0)
+    actions = measurement.answer("b", part, 3.0 * (1 + apart * BASE_TOLERANCE), 1.0)
+    if apart > 1:
+        actions = measurement.measured_here(part, 3.0)
+    assert [action.result for action in actions if isinstance(action, Judged)] == ["agreed", result]
+
+
+def test_only_a_frozen_base_widens_the_tolerance() -> None:
+    file = BaseFile(hash="0" * 64, size=8)
+    assert tolerance_of(small_contract().model) == TOLERANCE < tolerance_of(LoraSpec(files=(file,))) == BASE_TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,10 @@ def test_the_run_file_has_the_settings_of_an_adapter(tmp_path: Path) -> None:
     assert run.model == LoraSpec(base=str(folder))
     for key in ("rank = 8 ", "alpha = 16.0 ", 'targets = ["all-linear"] '):
         assert re.search(rf"^{re.escape(key)} *# \w", text, re.MULTILINE)
+    for card in (12, 16, 24):
+        assert re.search(
+            rf"^# .*a card of {card} GB.* a base of 32 bits, \d+ samples of [\d,]+ tokens at once", text, re.M
+        )
 
 
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from support.file_server import serving
-from support.prepared import prepared
+from support.prepared import InterruptedAt, prepared
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
 from thinwire_coordinator.prepare.preparation import Settings, prepare
 from thinwire_coordinator.prepare.problems import Counts, TooManyProblems
-from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import WORK_FOLDER, parse_sources
 from thinwire_proto.data.manifest import MANIFEST_FILE
 
@@ -77,19 +76,6 @@ def test_a_killed_run_goes_on_and_makes_the_same(tmp_path: Path, capsys: pytest.
     assert [line for line in said.splitlines() if line.startswith("first")] == ["first: write shards"]
     assert made.manifest_hash == whole.manifest_hash
     assert not (tmp_path / "out" / WORK_FOLDER).exists()
-
-
-class InterruptedAt(Shown):
-    """Ctrl-C at the beginning of a part of the work."""
-
-    def __init__(self, part: str) -> None:
-        super().__init__()
-        self._part = part
-
-    def begin(self, label: str, total_bytes: int | None) -> None:
-        if label == self._part:
-            raise KeyboardInterrupt
-        super().begin(label, total_bytes)
 
 
 def test_sources_that_are_read_are_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

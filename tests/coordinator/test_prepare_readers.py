@@ -111,10 +111,10 @@ def test_bad_json_lines_are_skipped_and_named(
     for what in (
         "a.jsonl:1: 'text' is not text but int",
         "a.jsonl:2: is not JSON: Expecting property name",
-        "a.jsonl:3: has no key 'text', but body; --text-key names the key",
+        "a.jsonl:3: has no key 'text', and no conversation, but body; --text-key names the key",
         "a.jsonl:4: 'text' has half a character",
         "a.jsonl:5: is not UTF-8",
-        "a.jsonl:6: has no key 'text', but list",
+        "a.jsonl:6: is not an object but list",
     ):
         assert what in said
     with pytest.raises(TooManyProblems, match=r"a.jsonl:4: .*parts cannot be read.*--bad-max"):
@@ -176,7 +176,7 @@ def test_a_data_set_as_the_hub_has_it(tmp_path: Path, tokenizer: str, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert read_back(tmp_path / "out", "hf://datasets/me/stories:train", tokenizer) == sorted(TEXTS)
-    with pytest.raises(ConfigError, match=r"has no column 'body'; it has .*text"):
+    with pytest.raises(ConfigError, match=r"has no column 'body', and none of a conversation, but .*text"):
         prepared(tmp_path / "other", "hf://datasets/me/stories", tokenizer=tokenizer, text_key="body")
     with pytest.raises(SourceFailed, match=r"hf://datasets/me/poems:train: cannot be opened"):
         prepared(tmp_path / "other", "hf://datasets/me/poems", tokenizer=tokenizer)

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
+import hashlib
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, closing
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
+import numpy as np
 import pytest
 
-from simulator import virtual_time
-from simulator.replicas import SharedReplicas
-from simulator.sim_coordinator import SimCoordinator, make_state
-from simulator.stub import Aborted, Context
 from support.sealed_run import make_run
+from support.token_folder import VOCABULARY, write_tokens
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.backup import LEDGER, back_up, restore
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.hall.rpc.calls import CallRefused
 from thinwire_coordinator.hall.standby.follower import Follower
-from thinwire_coordinator.hall.standby.items import Position, pack, row_item, snapshot_item, unpack
+from thinwire_coordinator.hall.standby.items import Position, pack, row_item, snapshot_item, terms_item, unpack
 from thinwire_coordinator.hall.standby.standing import (
     Standing,
     Superseded,
@@ -38,12 +35,12 @@ from thinwire_coordinator.hall.standby.standing import (
 )
 from thinwire_coordinator.hall.standby.tables import TABLES, TableReader, write_changes
 from thinwire_coordinator.verify import verify
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import ConfigError, LedgerError, PayloadError
 from thinwire_proto.identity import statements
-from thinwire_proto.identity.keys import SecretKey
-from thinwire_proto.identity.terms import PROMOTION_TERMS, prove_term
-from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL
+from thinwire_proto.identity.terms import PROMOTION_TERMS
+from thinwire_proto.wire.rows import Row
 
 STEPS = 4
 Machines = tuple[RunState, RunState]
@@ -72,7 +69,7 @@ def machines(tmp_path: Path) -> Machines:
 def test_a_standby_comes_to_have_what_the_coordinator_has(machines: Machines) -> None:
     first, second = machines
     follower = Follower(second, "standby:7700")
-    assert follower.position() == Position("standby:7700", 1, first.ledger.row(0).hash, 0)
+    assert replace(follower.position(), process=b"") == Position("standby:7700", 1, first.ledger.row(0).hash, 0)
     for step in range(1, STEPS):
         follower.apply(row_item(first, first.fetch_ledger, step, is_newest=step == STEPS - 1))
     follower.apply(snapshot_item(first.snapshot_path(2), 2, 0))
@@ -95,6 +92,34 @@ def test_a_row_that_is_not_right_is_not_taken(machines: Machines) -> None:
     assert second.ledger.step == 1
     follower.apply(pack(right))
     assert second.ledger.step == 2
+
+
+def test_a_held_out_set_comes_with_the_row_that_adds_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    write_tokens(tmp_path / "data", {"wiki": [200]})
+    model = {"vocabulary": VOCABULARY, "context": 9, "width": 64, "layers": 1, "heads": 2, "hidden": 64}
+    data = {"kind": "tokens", "folder": str(tmp_path / "data")}
+    create_state(first, RunSpec.model_validate({"model": model, "data": data}), None)
+    open_identity(first)
+    open_state(first).close()
+    back_up(first, str(tmp_path / "copy"))
+    restore(str(tmp_path / "copy"), second)
+    state, tokens = open_state(second), np.arange(10, dtype="<u2").tobytes()
+    follower, name, body = Follower(state, ""), hashlib.sha256(tokens).hexdigest(), b"body"
+    shard = {"hash": name, "size": len(tokens), "tokens": 10, "text_bytes": 30}
+    extras = {"amendments": [Amendment(0, {"data.held_out": {"news": shard}}).written]}
+    row = Row(0, 0, 1, 0, 0, hashlib.sha256(body).digest(), len(body), (), bytes(32), extras)
+    right: dict[str, Any] = {"row": row.canonical(), "signature": state.key.sign(statements.row(row.hash))}
+    right |= {"signed": [], "body": body}
+    wrong: list[dict[str, Any]] = [{}, {"blobs": {}}, {"blobs": {name: tokens + b"."}}]
+    for blobs in wrong:
+        with pytest.raises(PayloadError):
+            follower.apply(pack(right | blobs))
+    assert state.ledger.step == 0
+    follower.apply(pack(right | {"blobs": {name: tokens}}))
+    assert (state.blobs.folder / name).read_bytes() == tokens
+    assert [found.name for found in open_state(second).held_out_sets][-1] == "news"
 
 
 def test_a_snapshot_goes_on_where_it_stopped(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +191,21 @@ def test_a_standby_does_not_lead_until_it_is_promoted(tmp_path: Path) -> None:
             call(tmp_path)
 
 
+def test_a_promotion_comes_after_all_terms_that_a_standby_may_have_seen(machines: Machines) -> None:
+    first, second = machines
+    keep_standing(second.folder, Standing("first:7700"))
+    first.ledger.begin_term(PROMOTION_TERMS)  # the first machine was itself promoted, after the backup
+    Follower(second, "").apply(terms_item(first.ledger))
+    assert second.ledger.terms() == first.ledger.terms()
+    assert promote(second.folder).promoted == 2 * PROMOTION_TERMS
+
+    keep_standing(second.folder, Standing("first:7700"))
+    with closing(sqlite3.connect(second.folder / LEDGER)) as db, db:  # or a row of that term has come alone
+        db.execute("DELETE FROM terms")
+        db.execute("UPDATE rows SET term = ?", (2 * PROMOTION_TERMS,))
+    assert promote(second.folder).promoted == 3 * PROMOTION_TERMS
+
+
 def test_restarts_never_reach_the_term_of_a_promotion(tmp_path: Path) -> None:
     make_run(tmp_path, 1)
     ledger = open_state(tmp_path).ledger
@@ -175,84 +215,3 @@ def test_restarts_never_reach_the_term_of_a_promotion(tmp_path: Path) -> None:
     ledger.begin_term(2 * PROMOTION_TERMS - 1)
     with pytest.raises(LedgerError, match="no number left"):
         ledger.begin_term(PROMOTION_TERMS)
-
-
-def with_coordinator(folder: Path, act: Callable[[SimCoordinator], Awaitable[None]]) -> None:
-    """Act beside a simulated coordinator."""
-    make_state(folder, {}, 1)
-
-    async def scene() -> None:
-        coordinator = SimCoordinator(folder, SharedReplicas(), random.Random(1), 1)
-        try:
-            await act(coordinator)
-        finally:
-            coordinator.kill()
-
-    virtual_time.run(scene())
-
-
-async def one(message: pb.FollowRequest) -> AsyncIterator[pb.FollowRequest]:
-    yield message
-    await asyncio.Event().wait()
-
-
-async def first_part(coordinator: SimCoordinator, message: pb.FollowRequest) -> pb.FollowPart:
-    assert coordinator.service is not None
-    async with aclosing(coordinator.service.Follow(one(message), Context(()))) as parts:  # type: ignore[type-var,arg-type]
-        async for part in parts:
-            return part
-    raise AssertionError("the stream ended")
-
-
-async def greeted(coordinator: SimCoordinator, key: SecretKey) -> pb.FollowRequest:
-    assert coordinator.service is not None
-    said = await coordinator.service.Hello(pb.HelloRequest(nonce=bytes(32)), Context(()))  # type: ignore[arg-type]
-    return pb.FollowRequest(challenge=said.challenge, signature=key.sign(statements.follow(said.challenge)))
-
-
-def test_only_the_key_of_the_run_follows(tmp_path: Path) -> None:
-    async def act(coordinator: SimCoordinator) -> None:
-        for message in (pb.FollowRequest(), await greeted(coordinator, SecretKey())):
-            with pytest.raises(CallRefused, match="does not hold the key"):
-                await first_part(coordinator, message)
-        message = await greeted(coordinator, coordinator.state.key)
-        assert "leases" in unpack((await first_part(coordinator, message)).data)
-        with pytest.raises(CallRefused, match="does not hold the key"):
-            await first_part(coordinator, message)  # an answer that was heard is of no use
-        message = await greeted(coordinator, coordinator.state.key)
-        message.step = 9
-        with pytest.raises(Aborted, match="its ledger has lost rows"):
-            await first_part(coordinator, message)
-
-    with_coordinator(tmp_path / "run", act)
-
-
-def test_a_promotion_that_the_key_has_not_signed_ends_nothing(tmp_path: Path) -> None:
-    async def act(coordinator: SimCoordinator) -> None:
-        run, contract = coordinator.swarm, coordinator.state.contract.hash
-        assert coordinator.service is not None
-        forged = [prove_term(SecretKey(), contract, PROMOTION_TERMS)]
-        forged += [prove_term(coordinator.state.key, bytes(32), PROMOTION_TERMS)]  # of another run of this key
-        for shown in forged:
-            request = pb.JoinRequest(
-                protocol=PROTOCOL,
-                protocol_oldest=OLDEST_SPOKEN,
-                public_key=SecretKey().public.data,
-                term=shown.number,
-                term_signature=shown.signature,
-            )
-            with pytest.raises(CallRefused):  # by the door
-                await coordinator.service.Join(request, Context(()))  # type: ignore[arg-type]
-            assert not run.superseded
-        proven = prove_term(coordinator.state.key, contract, PROMOTION_TERMS)
-        message = await greeted(coordinator, coordinator.state.key)
-        message.term, message.term_signature = proven.number, proven.signature
-        with pytest.raises(Aborted) as ended:
-            await first_part(coordinator, message)
-        assert ended.value.code is grpc.StatusCode.UNAVAILABLE
-        assert isinstance(run.tasks.failed.exception(), Superseded)
-        assert run.keeper.why_away()
-        with pytest.raises(Superseded):
-            check_leads(coordinator.state.folder)
-
-    with_coordinator(tmp_path / "run", act)

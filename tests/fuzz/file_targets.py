@@ -21,9 +21,10 @@ from support.small import small_contract, small_corpus
 from support.token_folder import write_tokens
 from thinwire_proto.blobs import NoBlobs
 from thinwire_proto.contract import Contract, CorpusSpec, differences, parse_contract
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.corpus import OVERHEAD_BYTES_MAX, corpus_of, unpack_corpus
 from thinwire_proto.data.image_manifest import ImageManifest
-from thinwire_proto.data.manifest import Manifest, Shard
+from thinwire_proto.data.manifest import Manifest
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.models import check_manifest
@@ -58,7 +59,7 @@ def scratch_folder() -> Path:
 def _contracts(tokens: Manifest, images: ImageManifest) -> list[bytes]:
     """Contracts of every kind that needs no other package, and those of the golden runs."""
     golden = Path(__file__).parents[1] / "golden"
-    kept = [path.read_bytes() for path in sorted(golden.glob("*/coordinator/contract.json"))]
+    kept = [path.read_bytes() for path in sorted(golden.glob("*/*/coordinator/contract.json"))]
     made = [small_contract(), small_contract(demo={"k": 8, "magnitude": "tile"}, round={"pace": "clock"})]
     made.append(small_contract(rule={"kind": "local_adamw"}))
     return [one.written for one in made] + kept + [_tokens_contract(made[0], tokens).written]

@@ -48,6 +48,7 @@ def message_targets() -> list[Target]:
         _target("leave request", right["Leave"], _leave),
         _target("blob request", right["Blob"], lambda request: request.hash.hex()),
         _target("join reply", _join_reply(), _admission),
+        _target("examine reply", pb.ExamineReply(contract=_join_reply().contract, received_us=5), node.contract_in),
         _target("announcement", _announcement(), _announced),
         _target("receipt", _receipt(), node.outcome),
         _target("probe reply", pb.ProbeReply(term=1, received_us=5, answered_us=6), _probed),

@@ -27,6 +27,7 @@ def right_requests(contract: bytes, proof: Mapping[str, Any]) -> dict[str, Messa
             momentum=pb.KeptMomentum(trained_through=1, sent_since=[HASH]),
             **proof,
         ),
+        "Examine": pb.ExamineRequest(padding=HASH, wanted_bytes=32, **proof),
         "AskReceipt": pb.ReceiptRequest(contribution=HASH),
         "Contribute": pb.ContributionPart(header=pb.ContributionHeader(samples=1, loss=2.5)),
         "Leave": pb.LeaveRequest(trained_through=3),

@@ -120,9 +120,25 @@ def held_out(printed: str) -> set[str]:
     return {f"{rank} {alone}" for rank, alone, _ in found} | {mean for _, _, mean in found}
 
 
-def example(name: str, folder: Path, *arguments: str) -> str:
+def test_sites_end_equal_and_resume_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """Two sites of two ranks, which share the parameters; the last run has one rank a site, and so other samples."""
+    whole = example("fsdp_demo.py", tmp_path, "--save-every", "2", "--accumulate", "2", ranks=4)
+    assert "the parameters of all 2 sites are equal bit for bit" in whole
+    ends = []
+    for ranks in (4, 2):
+        (tmp_path / "step-00000004" / ".metadata").unlink()
+        ends.append(example("fsdp_demo.py", tmp_path, "--resume", "--accumulate", "2", ranks=ranks))
+    same, fewer = ends
+    assert "step    3" in same
+    assert "step    2" not in same
+    assert same.splitlines()[-1] == whole.splitlines()[-1]
+    assert "the parameters of all 2 sites are equal bit for bit" in fewer
+    assert fewer.splitlines()[-1] != whole.splitlines()[-1]
+
+
+def example(name: str, folder: Path, *arguments: str, ranks: int = RANKS) -> str:
     script = Path(__file__).parents[2] / "examples" / name
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(script)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script)]
     few = ["--steps", "4", "--samples", "1", "--checkpoints", str(folder)]
     done = subprocess.run([*command, *few, *arguments], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -274,7 +274,7 @@ async def test_a_node_that_is_told_to_stop_does_not_wait_for_the_trial(
 ) -> None:
     ended = threading.Event()
 
-    def hanging_trainer(*arguments: object) -> None:
+    def hanging_trainer(*arguments: object, **named: object) -> None:
         try:
             verdict_of([sys.executable, "-c", "import time; time.sleep(60)"], 60.0)
         except TrialEndedError:

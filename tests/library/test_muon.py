@@ -78,7 +78,7 @@ def test_its_steps_are_those_of_a_node() -> None:
         for name, tensor in layout.unflattened(gradient.clone()).items():
             named[name].grad = tensor
         optimizer.step()
-        ours.step(x, gradient, 0.02)
+        ours.step(x, gradient, 0.02, contract.schedule.weight_decay)
     for name, tensor in layout.unflattened(x).items():
         torch.testing.assert_close(named[name].detach(), tensor, rtol=1e-4, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""A node chooses a device that works and a card of its own, and computes in bfloat16 only where that is fast."""
+"""A node chooses a device that works and a card of its own, and computes in 16 bits only where that is fast."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.small import random_replica, small_contract
 from thinwire_node.training import device as device_module
 from thinwire_node.training.cards import Card, CardLocks, choose_card
+from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
-from thinwire_node.training.precision import choose_dtype
+from thinwire_node.training.precision import LossScale, choose_dtype, compute_dtype
 from thinwire_proto.contract import DemoSpec, RuleSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import SelfTest
+from thinwire_proto.task import task_of
 
 CARDS = [Card(0, "GPU-a"), Card(1, "GPU-b")]
 NODE = """
@@ -76,16 +79,33 @@ def test_processes_take_different_cards_and_a_dead_one_frees_its_own(
 
 
 @pytest.mark.parametrize(
-    ("device", "has_bfloat16", "dtype"),
-    [
-        ("cuda", True, torch.bfloat16),
-        ("cuda", False, torch.float32),
-        ("cpu", True, torch.float32),
-        ("mps", True, torch.float32),
-    ],
+    ("has_bfloat16", "has_float16", "dtype"),
+    [(True, True, torch.bfloat16), (False, True, torch.float16), (False, False, torch.float32)],
 )
-def test_only_cards_with_native_support_use_bfloat16(device: str, has_bfloat16: bool, dtype: torch.dtype) -> None:
-    assert choose_dtype(device, has_bfloat16=has_bfloat16) == dtype
+def test_a_card_computes_in_what_it_has_natively(has_bfloat16: bool, has_float16: bool, dtype: torch.dtype) -> None:
+    assert choose_dtype(has_bfloat16=has_bfloat16, has_float16=has_float16) == dtype
+    assert compute_dtype(torch.device("cpu")) == torch.float32
+
+
+def test_float16_with_a_scaled_loss_keeps_small_gradients_and_lowers_a_scale_that_is_too_large() -> None:
+    """On the CPU, in the way of a card."""
+    contract = small_contract()
+    exact, scaled, unscaled = (TorchCompute(task_of(contract.model), torch.device("cpu")) for _ in range(3))
+    parameters = {name: tensor * 1e-2 for name, tensor in random_replica(contract).tensors.items()}
+    batch = (torch.arange(2 * 33).view(2, 33),)
+    for compute in (exact, scaled, unscaled):
+        compute._received = None
+        compute.use(parameters)
+    for compute in (scaled, unscaled):
+        compute._dtype = torch.float16
+    scaled._scale = LossScale(torch.float16)
+    scaled._scale.value = 2.0**40
+    expected, close, far = (compute.gradients(batch)[1] for compute in (exact, scaled, unscaled))
+    assert 1 < scaled._scale.value < 2.0**40
+    errors = [
+        sum(float((found[name] - gradient).norm()) for name, gradient in expected.items()) for found in (close, far)
+    ]
+    assert 2 * errors[0] < errors[1]
 
 
 def test_auto_skips_a_device_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:

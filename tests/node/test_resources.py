@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,9 +23,11 @@ from thinwire_proto.data.corpus import CORPUS_VERSION, unpack_corpus
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.models import manifest
 from thinwire_proto.models.decoder import Decoder
+from thinwire_proto.needs import PROGRAM_BYTES
+from thinwire_proto.pass_memory import Pass
 
 GB = 10**9
-ROOM = Room(8 * GB, "--memory-max", 500 * GB, "--disk-max")
+ROOM = Room(8 * GB, "--max-memory", 500 * GB, "--max-disk")
 MICRO_BATCH = 8
 
 
@@ -48,23 +51,36 @@ def contract_of(**model: Any) -> Contract:
     [
         ({"width": 16_384, "hidden": 1 << 15, "heads": 64}, r"parameters and momentum \d+\.\d GB"),
         ({"layers": 512, "width": 512, "heads": 8, "hidden": 1024}, r"parameters and momentum \d+\.\d GB"),
-        ({"context": 1 << 17, "layers": 8}, "samples at once"),
-        ({"vocabulary": 1 << 20, "context": 1 << 15}, "samples at once"),
+        ({"context": 1 << 17, "layers": 8, "vocabulary": 1 << 16}, "one sample with checkpoints"),
+        ({"vocabulary": 1 << 20, "context": 1 << 15}, "one sample with checkpoints"),
     ],
 )
 def test_giants_are_refused_with_figures(model: dict[str, int], says: str) -> None:
     with pytest.raises(LocalError, match=says) as raised:
         check_contract(contract_of(**model), ROOM, MICRO_BATCH)
-    assert "the node may use 8.0 GB (--memory-max)" in str(raised.value)
+    assert "the node may use 8.0 GB (--max-memory)" in str(raised.value)
 
 
-def test_a_smaller_micro_batch_is_proposed_and_fits() -> None:
-    contract = contract_of(context=1024)
+@pytest.mark.parametrize(
+    ("whole", "checkpointed", "fits"),
+    [(8, 0, Pass()), (3.5, 0, Pass(3)), (1, 0, Pass(1)), (0, 2, Pass(2, True)), (0, 1, Pass(1, True)), (0, 0.9, None)],
+)
+def test_the_largest_pass_that_fits_is_chosen_before_checkpoints(
+    whole: float, checkpointed: float, fits: Pass | None
+) -> None:
+    contract = contract_of(context=1024, layers=4)
     needs = measured_needs(contract)
-    room = Room(needs.trained + needs.data + 350_000_000 + 3 * needs.activations, "--memory-max", 20 * GB, "")
-    with pytest.raises(LocalError, match="give --micro-batch 3, or"):
+    of_one = needs.model.activations
+    plain, again = of_one.peak(1, checkpoints=False), of_one.peak(1, checkpoints=True)
+    assert 2 * again < plain
+    room = Room(0, "--max-memory", 20 * GB, "")
+    activations = int(whole * plain + checkpointed * again)
+    room = replace(room, memory_bytes=needs.trained + needs.data + PROGRAM_BYTES + activations)
+    if fits is not None:
+        assert check_needs(contract, needs, room, MICRO_BATCH) == fits
+        return
+    with pytest.raises(LocalError, match=r"one sample with checkpoints \d+\.\d MB\); the node may use"):
         check_needs(contract, needs, room, MICRO_BATCH)
-    check_needs(contract, needs, room, 3)
 
 
 NARROW = """
@@ -109,8 +125,8 @@ def test_tiles_of_narrow_matrices_are_counted_whole_and_so_is_what_is_sent(demo:
 
 def test_the_disk_is_checked_with_figures() -> None:
     contract = small_contract()
-    with pytest.raises(LocalError, match=r"of disk space .*the node may use 1\.0 MB \(--disk-max\): free some space"):
-        check_needs(contract, declared_needs(contract), Room(8 * GB, "", 1_000_000, "--disk-max"), MICRO_BATCH)
+    with pytest.raises(LocalError, match=r"of disk space .*the node may use 1\.0 MB \(--max-disk\): free some space"):
+        check_needs(contract, declared_needs(contract), Room(8 * GB, "", 1_000_000, "--max-disk"), MICRO_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +146,11 @@ def test_the_bound_of_the_cache_is_for_data_and_base(cache: int, base: int, left
 def test_a_card_is_checked_by_its_own_memory() -> None:
     contract = contract_of(context=1024)
     needs = measured_needs(contract)
-    card = Room(8 * GB, "--memory-max", 20 * GB, "", device_bytes=needs.trained + 2 * needs.activations)
-    with pytest.raises(LocalError, match=r"of the GPU's memory .*give --micro-batch 2, or"):
-        check_needs(contract, needs, card, MICRO_BATCH)
-    check_needs(contract, needs, card, 2)
+    card = Room(8 * GB, "--max-memory", 20 * GB, "", device_bytes=0)
+    card = replace(card, device_bytes=needs.trained + needs.model.activations.peak(2, checkpoints=False))
+    assert check_needs(contract, needs, card, MICRO_BATCH) == Pass(2)
+    with pytest.raises(LocalError, match="of the GPU's memory "):
+        check_needs(contract, needs, replace(card, device_bytes=needs.trained), MICRO_BATCH)
 
 
 def test_a_corpus_of_a_million_lists_is_refused() -> None:

@@ -152,3 +152,29 @@ def test_errors_in_a_file_name_the_key(
     path = tmp_path / "plan.toml"
     path.write_text(FILE.replace(old, new, 1))
     assert problem in refused(monkeypatch, capsys, str(path))
+
+
+def test_a_doctors_report_gives_line_and_step_where_no_option_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "doctor.json"
+    line, run = {"up_bits_s": 4e6, "down_bits_s": 4e6}, {"samples_s": 20.0, "samples_full": 8}
+    found = {
+        "machine": {"tokens_s": 5e3, "memory_bytes": 8 << 30},
+        "coordinator": {"parameters": 885_888, "line": line},
+        "run": run,
+    }
+    report.write_text(json.dumps(found))
+    model, wide = ("--parameters", "885888"), ("--nodes", "4", "--rtt", "100")
+    by_hand = printed(monkeypatch, capsys, *model, *wide, "--compute", "0.4", "--up", "4", "--down", "4")
+    assert printed(monkeypatch, capsys, *model, *wide, "--machine", str(report)) == by_hand
+    slower = printed(monkeypatch, capsys, *model, *wide, "--machine", str(report), "--compute", "3")
+    assert slower["setting"]["compute_mean_s"] == 3
+
+    report.write_text(json.dumps(found | {"coordinator": None, "run": None}))
+    alone = refused(monkeypatch, capsys, *model, *wide, "--machine", str(report))
+    assert "measured no run and no line" in alone
+    report.write_text(json.dumps(found | {"machine": {"tokens_s": -1, "memory_bytes": 1}}))
+    assert "is not what `thinwire-node doctor --json` prints" in refused(
+        monkeypatch, capsys, *model, "--machine", str(report)
+    )

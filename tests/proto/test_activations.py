@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from support.small import small_contract
-from thinwire_proto.activations import KEPT_BYTES_MAX, activation_bytes
+from thinwire_proto.activations import KEPT_BYTES_MAX, activations_of
+from thinwire_proto.pass_memory import Activations
 from thinwire_proto.task import Task
 
 START = """
@@ -18,7 +19,7 @@ import sys
 import thinwire_node.daemon
 from thinwire_node.resources import measured_needs
 from thinwire_proto.contract import Contract
-assert measured_needs(Contract.model_validate_json(sys.argv[1])).activations > 0
+assert measured_needs(Contract.model_validate_json(sys.argv[1])).model.activations.whole > 0
 assert "torch._dynamo" not in sys.modules
 """
 
@@ -33,6 +34,9 @@ class Dropping(nn.Module):
     def loss(self, tokens: Tensor) -> Tensor:
         return nn.functional.dropout(tokens * self.scale, 0.5).sum()
 
+    def stages(self) -> tuple[nn.Module, ...]:
+        return ()
+
 
 class TaskOf(Task):
     """A task whose model is of this class."""
@@ -40,7 +44,7 @@ class TaskOf(Task):
     def __init__(self, kind: type[Dropping]) -> None:
         self._kind = kind
 
-    def model(self, device: object, blobs: object = None) -> Dropping:  # type: ignore[override]
+    def model(self, device: object, blobs: object = None) -> Dropping:
         return self._kind()
 
 
@@ -58,7 +62,7 @@ def test_nothing_that_a_model_raises_ends_the_node(error: type[Exception]) -> No
         def loss(self, tokens: Tensor) -> Tensor:
             raise error
 
-    assert activation_bytes(TaskOf(Raising), small_contract().model) == 0  # type: ignore[abstract]
+    assert activations_of(TaskOf(Raising), small_contract().model) == Activations()  # type: ignore[abstract]
 
 
 class Hoarding(Dropping):
@@ -77,5 +81,5 @@ class Hoarding(Dropping):
 
 
 def test_a_pass_that_keeps_much_is_not_run_to_its_end() -> None:
-    assert activation_bytes(TaskOf(Hoarding), small_contract().model) >= 8 * 4 << 24  # type: ignore[abstract]
+    assert activations_of(TaskOf(Hoarding), small_contract().model).whole >= 8 * 4 << 24  # type: ignore[abstract]
     assert Hoarding.real == KEPT_BYTES_MAX // (4 << 24) - 1  # the next one, with the sample, would be more

@@ -20,6 +20,8 @@ from thinwire_proto.exact.amendments import (
     amended_by,
     amendments_in,
     contract_at,
+    history,
+    rewind_of,
     row_extras,
 )
 from thinwire_proto.exact.schedule import learning_rate
@@ -73,6 +75,64 @@ def test_steps_may_be_added_to_a_complete_run_with_or_without_another_warm_up() 
     assert rate(again, 199) == pytest.approx(0.001, abs=1e-4)
     twice = amended(longer, change(150, shape="constant"))
     assert {rate(twice, at) for at in (150, 199)} == {rate(longer, 150)}
+
+
+def back(step: int, to: Any, **changes: Any) -> Amendment:
+    return Amendment(
+        step, {"rewind": to} | {f"schedule.{key}": value for key, value in changes.items()}, "", f"to {to}"
+    )
+
+
+@pytest.mark.parametrize("to", [0, 5, 10, 40, 59])
+@pytest.mark.parametrize("first", [contract(), amended(contract(), change(30, steps=300))])
+def test_a_run_that_goes_back_makes_the_steps_again_with_the_rates_that_they_had(first: Contract, to: int) -> None:
+    then = amended(first, back(60, to))
+    again = max(to, first.schedule.begin)
+    assert then.schedule.steps - first.schedule.steps == 61 - again
+    rates = [rate(first, at) for at in range(again, first.schedule.steps)]
+    assert [rate(then, at) for at in range(61, then.schedule.steps)] == rates
+
+
+def test_a_run_that_goes_back_again_to_before_the_first_time_takes_the_rate_of_that_step() -> None:
+    for first in (contract(), amended(contract(), change(20, floor=0.3))):
+        once = amended(first, back(60, 40))
+        for at, to, due in ((90, 30, 30), (90, 60, 60), (90, 61, 40), (90, 71, 50), (61, 0, first.schedule.begin)):
+            assert rate(amended(once, back(at, to)), at + 1) == rate(first, due)
+
+
+def test_without_a_warm_up_the_rate_is_not_taken_for_zero() -> None:
+    first = small_contract(schedule=ScheduleSpec(learning_rate=0.01, warmup_steps=0, steps=100))
+    assert rate(amended(first, back(60, 0)), 61) == rate(first, 0) > 0.009
+
+
+def test_a_run_may_go_back_and_change_at_once() -> None:
+    then = amended(contract(), back(60, 40, learning_rate=0.001, shape="constant"))
+    assert rate(then, 61) == pytest.approx(rate(contract(), 40) / 10)
+    assert rate(then, then.schedule.steps - 1) == rate(then, 61)
+    assert rewind_of(row_extras(then, 60)) == 40
+    assert then.amendments[-1].in_words.startswith("back to step 40, schedule.learning_rate = 0.001")
+
+
+def test_the_history_of_a_step_leaves_out_what_was_given_up() -> None:
+    run = contract()
+    for amendment in (back(20, 10), back(30, 25), change(35, floor=0.2), back(50, 15)):
+        run = amended(run, amendment)
+    assert history(run, 12) == [(0, 12)]
+    assert history(run, 20) == [(0, 20)]
+    assert history(run, 40) == [(0, 10), (21, 25), (31, 40)]
+    assert history(run, 60) == [(0, 15), (51, 60)]
+
+
+@pytest.mark.parametrize("to", [60, 61, -1, True, "40", 2.0])
+def test_a_run_goes_back_to_earlier_steps_alone(to: Any) -> None:
+    with pytest.raises(ContractError, match="it can go back to steps 0 to 59"):
+        amended(contract(), back(60, to))
+
+
+def test_nothing_begins_with_the_row_that_goes_back() -> None:
+    then = amended(contract(), back(60, 40))
+    with pytest.raises(ContractError, match="nothing else can begin with it"):
+        amended(then, change(60, floor=0.2))
 
 
 def test_several_amendments_of_one_step_and_later_ones_hold_in_their_order() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,22 @@ def test_any_one_bit_changes_it(tensor: int, bit: int, data: st.DataObject) -> N
         np.uint32(1 << bit).view(np.int32).item(), dtype=torch.int32
     )
     assert fingerprint(tensors, 9) != before
+
+
+@given(cuts=st.lists(st.integers(0, 3000), max_size=3), chunk=st.sampled_from([1 << 5, 1 << 9, 1 << 16]))
+@settings(max_examples=30, deadline=None)
+def test_those_of_all_parts_add_up_to_that_of_the_whole(cuts: list[int], chunk: int) -> None:
+    tensors = [torch.randn(3000), torch.randn(50, 60)]
+    edges = [0, *sorted(cuts), 3000]
+    total = other = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CACHED_CHUNK", chunk)
+        for first, last in pairwise(edges):
+            parts = [tensor.view(-1)[first:last] for tensor in tensors]
+            total += fingerprint(parts, 7, [first] * 2)
+            keys = [mix64(7 + (number + 1) * GOLDEN) for number in range(2)]
+            other += sum(module._sum(part.view(torch.int32), key, first) for part, key in zip(parts, keys, strict=True))
+    assert total & MASK == other & MASK == fingerprint(tensors, 7)
 
 
 def test_the_way_of_a_cpu_and_that_of_other_devices_agree_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

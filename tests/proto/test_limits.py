@@ -17,9 +17,11 @@ ROW = re.compile(r"^\| `(?P<name>[A-Z_]+)` \| (?P<rule>[^|]+) \| (?P<value>[\d.]
 FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| \|", re.MULTILINE)
 FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
 NOT_LIMITS = re.compile(
-    r"TICK_S|BAN_S(_MAX)?|LOGIN_S|ATTEMPTS_WITHIN_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S"
+    r"TICK_S|BAN_S(_MAX)?|LOGIN_S|ATTEMPTS_WITHIN_S|KEPT_S|(RATE|SEEN|SLEPT)_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S"
+    r"|BURST_S|BUFFER_S|PIECE_S"
 )
-"""Durations that nobody waits for: timer ticks, polling intervals, bans, logins and bounds of histograms."""
+"""Durations that nobody waits for: timer ticks, polling intervals, bans, logins, bounds of histograms, and how finely
+traffic is paced."""
 
 
 def test_the_page_lists_the_values_of_the_code() -> None:

@@ -11,53 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from support.adapters import CONFIG, base_folder, made
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
-from thinwire_coordinator.hall.ledger.creation import create_state, keep_blobs
+from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_proto import activations
 from thinwire_proto.blobs import BlobFolder, Blobs
-from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
+from thinwire_proto.contract import RunSpec, parse_contract, run_differences
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.models.lora import Adapted, LoraTask
 from thinwire_proto.models.transformers_models import build, canonical_config
 from thinwire_proto.task import NO_BLOBS, Stateless, complete_model
-
-CONFIG: dict[str, Any] = {
-    **{"model_type": "qwen3", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"num_key_value_heads": 2, "intermediate_size": 80, "max_position_embeddings": 48, "head_dim": 16},
-    "tie_word_embeddings": True,
-}
-
-
-def base_folder(folder: Path, dtype: torch.dtype = torch.float32, parts: int = 1) -> Path:
-    """A folder with a base of one or several files."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(1)
-        model = build(canonical_config(CONFIG, "config"), "cpu", draw=True)
-    tensors = {name: (4 * tensor.detach()).to(dtype) for name, tensor in model.named_parameters()}
-    if parts == 1:
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-        return folder
-    files = {name: f"model-{number % parts}.safetensors" for number, name in enumerate(tensors)}
-    for file in set(files.values()):
-        save_file({name: tensors[name] for name in tensors if files[name] == file}, folder / file, {"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    return folder
-
-
-def made(base: Path, blobs: Path, **keys: Any) -> tuple[LoraTask, Contract, BlobFolder]:
-    """Return the parts of a new run: the task, the contract and the folder of blobs."""
-    schedule = {"learning_rate": 0.02, "warmup_steps": 1, "steps": 100}
-    run = {"model": LoraSpec(base=str(base), **keys), "data": SlopesSpec(), "schedule": schedule}
-    spec, paths = complete_model(RunSpec.model_validate(run).model, lambda: None)
-    assert isinstance(spec, LoraSpec)
-    task = LoraTask(spec)
-    contract = Contract.model_validate(run | {"model": spec, "parameters": task.manifest()})
-    return task, contract, keep_blobs(blobs, paths, lambda: None)
 
 
 class Loaded(LoraTask):
@@ -78,9 +44,9 @@ def test_the_memory_of_samples_is_known_before_the_base_is_here(
     task, contract, blobs = made(base_folder(tmp_path / "base"), tmp_path / "blobs")
     spec = contract.model
     assert isinstance(spec, LoraSpec)
-    real = activations.activation_bytes(Loaded(spec, blobs), spec)
+    real = activations.activations_of(Loaded(spec, blobs), spec).whole
     monkeypatch.setattr(activations, "SMALL_MULTIPLICATIONS", multiplications)
-    assert 100_000 < real <= activations.activation_bytes(task, spec) < 1.2 * real
+    assert 100_000 < real <= activations.activations_of(task, spec).whole < 1.2 * real
 
 
 @torch.no_grad()

@@ -16,11 +16,14 @@ from support.small import MODEL, small_contract, small_corpus
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_proto.blobs import BlobFolder, BlobMissing
 from thinwire_proto.contract import Contract, RunSpec
+from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.corpus import Corpus, CorpusFile, corpus_of, unpack_corpus, windows
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
 from thinwire_proto.data.tokens import TokenShards, TokensKind
-from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.task import Made, task_of
+from thinwire_proto.errors import ConfigError, ContractError, PayloadError
+from thinwire_proto.exact.amendments import amended
+from thinwire_proto.task import HeldOutSet, Made, task_of
 
 CONTEXT = 9
 
@@ -34,12 +37,15 @@ def made(run: RunSpec) -> Made:
     return TokensKind().make(run, lambda: None)
 
 
-def opened(folder: Path, **data: Any) -> TokenShards:
+def contract_of(folder: Path, **data: Any) -> Contract:
     run = run_of(folder, **data)
-    new = made(run)
-    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": new.spec}
-    contract = Contract(**sections, parameters=task_of(run.model).manifest())
-    return TokensKind().open(new.file, contract, BlobFolder(folder / BLOBS_FOLDER))
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made(run).spec}
+    return Contract(**sections, parameters=task_of(run.model).manifest())
+
+
+def opened(folder: Path, **data: Any) -> TokenShards:
+    file = made(run_of(folder, **data)).file
+    return TokensKind().open(file, contract_of(folder, **data), BlobFolder(folder / BLOBS_FOLDER))
 
 
 def test_a_pass_reads_every_sample_once(tmp_path: Path) -> None:
@@ -82,14 +88,48 @@ def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     )
     data = opened(tmp_path)
     assert [tuple(vars(found).values()) for found in data.held_out_sets()] == [
-        ("wiki", 6, 4 * 6 * CONTEXT),
-        ("code", 6, 4 * 6 * CONTEXT),
+        ("wiki", 6, 4 * 6 * CONTEXT, 0),
+        ("code", 6, 4 * 6 * CONTEXT, 0),
     ]
     first, _, last = manifest.sources[0].held_out
     assert data.held_out_needs("wiki", [0, 2, 3]) == (first.blob, last.blob)
     (batch,) = data.held_out("wiki", [2, 3])
     tokens = [np.fromfile(tmp_path / BLOBS_FOLDER / shard.hash, "<u2") for shard in (first, last)]
     assert batch.tolist() == [tokens[0][18:28].tolist(), tokens[1][:10].tolist()]
+
+
+def test_an_amendment_adds_a_held_out_set(tmp_path: Path) -> None:
+    write_tokens(tmp_path, {"wiki": [100]})
+    contract = contract_of(tmp_path)
+    data = TokensKind().open(made(run_of(tmp_path)).file, contract, BlobFolder(tmp_path / BLOBS_FOLDER))
+    before = data.held_out_sets()
+    tokens = np.arange(2 * CONTEXT + 1, dtype="<u2") % VOCABULARY
+
+    def added(name: str, some: np.ndarray, **changes: int) -> Contract:
+        content = some.tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        (tmp_path / BLOBS_FOLDER / digest).write_bytes(content)
+        shard = {"hash": digest, "size": len(content), "tokens": len(some), "text_bytes": 38} | changes
+        return amended(contract, Amendment(3, {"data.held_out": {name: shard}}))
+
+    then = added("news", tokens)
+    data.amend(then)
+    assert data.held_out_sets() == (*before, HeldOutSet("news", 2, 2 * 38 * CONTEXT // len(tokens)))
+    (batch,) = data.held_out("news", [1])
+    assert batch.tolist() == [tokens[CONTEXT:].tolist()]
+    (blob,) = data.held_out_needs("news", [0])
+    assert blob in data.blobs()
+    data.check(blob)
+    for name, found, changes, says in (
+        ("wiki", tokens, {}, "have a source 'wiki' already"),
+        ("short", tokens[:CONTEXT], {}, "a sample needs 10"),
+        ("wrong", tokens, {"tokens": 7}, "are not 7 tokens"),
+    ):
+        with pytest.raises(ContractError, match=says):
+            data.amend(added(name, found, **changes))
+    with pytest.raises(ContractError, match="has at most"):
+        added("long", tokens, size=1 << 23, tokens=1 << 22)
+    assert len(data.held_out_sets()) == len(before) + 1
 
 
 def test_a_source_without_weight_is_measured_and_not_trained_on(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ FAULTS = 10
 
 async def fault(world: World, chance: random.Random) -> str:
     """One fault, after which all that was there is there again. Returns its name."""
-    second, name = world.second, chance.choice(["machine", "coordinator", "standby", "line", "node"])
+    second, name = world.second, chance.choice(["machine", "coordinator", "standby", "line", "node", "rewind"])
     await asyncio.sleep(chance.uniform(0, 20))
     if name == "machine":
         second.lose_machine()
@@ -44,6 +44,12 @@ async def fault(world: World, chance: random.Random) -> str:
         second.cut_off()
         await asyncio.sleep(chance.uniform(0, 60))
         second.is_cut_off = False
+    elif name == "rewind":
+        before = len(world.living_coordinator().state.ledger.amendments())
+        world.amend({"rewind": world.step - chance.randint(1, 3)})
+        await world.until(
+            lambda: len(world.living_coordinator().state.ledger.amendments()) > before, "the row that goes back"
+        )
     else:
         volunteer = chance.choice(list(world.volunteers.values()))
         world.kill(volunteer)

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
 
 from simulator.network import Network
 from simulator.replicas import SharedReplica, SharedReplicas
@@ -17,6 +21,7 @@ from thinwire_node.exchange.port import Surroundings
 from thinwire_node.kinds import Kind, PartSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.star.exchange import Star
+from thinwire_node.star.kind import StarKind
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum, NodeState
@@ -69,6 +74,7 @@ class SimulatedMachine:
     """A simulated machine during one life of the node's process."""
 
     device = "synthetic"
+    apply_device = torch.device("cpu")
 
     def __init__(
         self,
@@ -111,6 +117,14 @@ class SimulatedMachine:
             def make_part(settings: PartSettings) -> StarPart:
                 return SimulatedPart(settings, machine)
 
+            @staticmethod
+            def can_shard(contract: Contract) -> bool:
+                return False
+
+            @staticmethod
+            def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+                return StarKind.parameters(folder, contract)
+
         return SimulatedStar
 
     def open_exchange(self, surroundings: Surroundings) -> Star:
@@ -142,7 +156,7 @@ class SimulatedMachine:
     async def choose_apply_device(self, contract: Contract, threads: Threads) -> NoReturn:
         self.threads()
 
-    async def make_compute(self, contract: Contract, state: NodeState, threads: Threads) -> NoReturn:
+    async def make_compute(self, *arguments: object) -> NoReturn:
         self.threads()
 
     def place(self, replica: Replica) -> Replica:

@@ -59,6 +59,11 @@ class SharedReplica(Replica):
         self.step += 1
         self.head = head
 
+    def go_back(self, earlier: Replica, head: bytes) -> None:
+        self.tensors = self._copied()  # others have them too
+        super().go_back(earlier, head)
+        self._state = self.state_hash()
+
     def clone(self, device: torch.device | str = "cpu") -> SharedReplica:
         return SharedReplica(self._shared, self)
 

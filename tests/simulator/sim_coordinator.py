@@ -25,7 +25,7 @@ from thinwire_coordinator.hall.standby.standing import check_leads
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
-from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.star import Star
 from thinwire_coordinator.star.trust.observer import TrustSettings
 from thinwire_coordinator.star.upkeep import Upkeep
@@ -117,6 +117,9 @@ class Gate(Everybody):
     def __init__(self) -> None:
         self.banned: set[str] = set()
 
+    def would_admit(self, candidate: Candidate, now: float) -> Denied | None:
+        return self.admit(candidate, now)
+
     def admit(self, candidate: Candidate, now: float) -> Denied | None:
         return REFUSED if candidate.public_key.node_id in self.banned else None
 
@@ -141,7 +144,7 @@ class SimCoordinator:
         standing = check_leads(folder)
         self.workers = VirtualWorkers()
         self.state: RunState = open_state(folder)
-        replica = SharedReplica(shared, replica_at_head(self.state))
+        replica = SharedReplica(shared, KIND.at_head(self.state))
         time = asyncio.get_running_loop().time
         born = time()  # its machine has just booted, so its monotonic clock starts now
         cache_bytes_max = CACHE_BYTES_MAX if keep is None else 0  # without a cache, nodes also ask for deleted updates

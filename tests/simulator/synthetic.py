@@ -146,6 +146,9 @@ class SyntheticTrainer:
     def interrupt(self) -> None:
         pass
 
+    def resume(self) -> None:
+        pass
+
     def micro_batch(self, positions: Sequence[int]) -> None:
         if self.raises:
             raise RuntimeError("the device fell off the bus")

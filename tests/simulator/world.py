@@ -35,6 +35,7 @@ from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.amendments import rewinds
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Levels, Merged
 from thinwire_proto.identity.keys import SecretKey
@@ -337,6 +338,8 @@ class World:
                 raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
             work = work_of(volunteer.node) if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
+            if rewinds(sim_coordinator.state.contract):
+                out |= volunteer.sent  # what had no receipt was dropped with the momentum; others train on it again
             if (
                 neither := trainer.trained
                 - trainer.holds()

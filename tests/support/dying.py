@@ -1,9 +1,10 @@
 """A coordinator or a node that kills itself (kill -9) at a point.
 
-    python dying.py POINT N [--chain FILE] {serve,start} …
+    python dying.py POINT N [--chain FILE | --rates FILE] {serve,start} …
 
-POINT: of the tables below, at its N-th passing in this process, or `never`. FILE: gets one JSON line for each turn that
-a node mixes in memory, [head before, head after, topology, iteration, peer, hash of its message, hash of the peer's].
+POINT: of the tables below, at its N-th passing in this process, or `never`. FILE gets JSON lines. With --chain: one for
+each turn that a node mixes in memory, [head before, head after, topology, iteration, peer, hash of its message, hash of
+the peer's]. With --rates: one for each step that a node takes in memory, [iteration, rate, weight decay].
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.intake import Intake
 from thinwire_node import __main__ as node
-from thinwire_node.gossip import journal
+from thinwire_node.gossip import journal, work
 from thinwire_node.gossip.journal import JOURNAL_FILE, GossipJournal
 from thinwire_node.gossip.neighbours import Neighbours
 from thinwire_node.storage.state import NodeState
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.exact import schedule
 from thinwire_proto.gossip.chain import MixChain
 from thinwire_proto.gossip.iteration import Turn
 
@@ -134,10 +137,24 @@ def record(file: Path) -> None:
     MixChain.extend = extend  # type: ignore[assignment,method-assign]
 
 
+def record_rates(file: Path) -> None:
+    real = schedule.learning_rate
+    lines = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def learning_rate(spec: ScheduleSpec, step: int) -> float:
+        rate = real(spec, step)
+        os.write(lines, (json.dumps([step, rate, spec.weight_decay]) + "\n").encode())
+        return rate
+
+    vars(work)["learning_rate"] = learning_rate  # where it takes its steps
+
+
+RECORDS = {"--chain": record, "--rates": record_rates}
+
 if __name__ == "__main__":
     at, number, *rest = sys.argv[1:]
-    if rest[0] == "--chain":
-        record(Path(rest[1]))
+    if rest[0] in RECORDS:
+        RECORDS[rest[0]](Path(rest[1]))
         rest = rest[2:]
     if at != NEVER:
         arm(at, int(number))

@@ -16,6 +16,7 @@ from thinwire_coordinator.gossip.beats import BeatAnswer
 from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.ledger_rows import Deposited
 from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_proto.contract import Contract
@@ -29,7 +30,7 @@ from thinwire_proto.wire import service_pb2 as pb
 
 @dataclass
 class ReportingNode:
-    """A node without a process. number: of its newest report."""
+    """A node without a process. number: of its newest report. amendments: those that it has. is_old: it takes none."""
 
     key: SecretKey
     member: Member
@@ -40,6 +41,8 @@ class ReportingNode:
     samples: int = 0
     compute_ms: int = 0
     head: bytes = GENESIS
+    amendments: int = 0
+    is_old: bool = False
 
     @property
     def node_id(self) -> str:
@@ -94,9 +97,13 @@ class GossipCoordinator:
     async def beat(self, *nodes: ReportingNode) -> list[BeatAnswer]:
         """These nodes, or all, report at once."""
         reporting = nodes or self.nodes
-        answers = await asyncio.gather(*(self.run.beats.beat(node.member, node.report(), b"") for node in reporting))
+        beat = self.run.beats.beat
+        answers = await asyncio.gather(
+            *(beat(node.member, node.report(), b"", amendments=node.amendments) for node in reporting)
+        )
         for node, answer in zip(reporting, answers, strict=True):
             node.topology = max(node.topology, answer.assignment.topology if answer.assignment else 0)
+            node.amendments += 0 if node.is_old else len(answer.amendments)
         return answers
 
     async def deposit(self, node: ReportingNode, parts: AsyncIterator[bytes] | None = None) -> str:
@@ -107,9 +114,9 @@ class GossipCoordinator:
 
 @contextmanager
 def gossip_coordinator(folder: Path, contract: Contract) -> Iterator[GossipCoordinator]:
-    """To be entered on the event loop."""
+    """To be entered on the event loop. A folder that has a run goes on with it."""
     workers = Workers()
-    state = make_state(folder, contract)
+    state = open_state(folder) if is_state(folder) else make_state(folder, contract)
     replica = state.load_snapshot(0)
     run = Gossip(open_hall(state, replica, workers))
     try:

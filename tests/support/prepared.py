@@ -12,8 +12,9 @@ import torch
 from thinwire_coordinator.prepare.preparation import Prepared, Settings, prepare
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
-from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest, Shard
+from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest
 
 
 def prepared(out: Path, *sources: Path | str, **settings: Any) -> Prepared:
@@ -48,3 +49,16 @@ def all_texts(out: Path, manifest: Manifest) -> list[str]:
     """The documents of all sources, sorted."""
     sides = (side for source in manifest.sources for side in (source.train, source.held_out))
     return sorted(text for side in sides for text in texts_of(out, manifest, side))
+
+
+class InterruptedAt(Shown):
+    """Ctrl-C at the beginning of a part of the work."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def begin(self, label: str, total_bytes: int | None) -> None:
+        if label == self._part:
+            raise KeyboardInterrupt
+        super().begin(label, total_bytes)

@@ -25,7 +25,7 @@ PATIENCE_S = 100.0
 END_S = 10.0
 LONG_MS = 60_000
 """A round that ends when all have contributed, even where a node is paused for seconds."""
-RESTING = ("--compute-max", "10")
+RESTING = ("--max-compute", "10")
 """Options of a node that only has to be there, and leaves the processors to the other tests."""
 
 

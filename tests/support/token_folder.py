@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
+from thinwire_proto.contract.data.prepared import Shard
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
 
 VOCABULARY = 300
 

@@ -43,7 +43,6 @@ def _with_gossip(model: nn.Module) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "DeMo": lambda model: DeMo(model.parameters()),
     "Gossip": _with_gossip,
     "Muon": lambda model: Muon(muon_groups(model)),
     "AccumAdamW": lambda model: AccumAdamW(model.parameters()),
@@ -58,19 +57,19 @@ def refused(rank: int) -> Any:
     errors = {}
     for sharding, shard in SHARDED.items():
         for name, create in OPTIMIZERS.items():
-            errors[name, sharding, "before"] = _error(lambda: create(shard(_matrices(), mesh)))  # noqa: B023 - at once
+            errors[name, sharding, "before"] = refusal_of(lambda: create(shard(matrices(), mesh)))  # noqa: B023 - at once
             if sharding != "tensor parallel":
-                errors[name, sharding, "after"] = _error(lambda: _sharded_later(create, shard, mesh, rank))  # noqa: B023
+                errors[name, sharding, "after"] = refusal_of(lambda: _sharded_later(create, shard, mesh, rank))  # noqa: B023
     return errors
 
 
-def _matrices() -> nn.Module:
+def matrices() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
 
 
 def _sharded_later(create: Any, shard: Any, mesh: Any, rank: int) -> None:
-    model = _matrices()
+    model = matrices()
     optimizer = create(model)
     model = shard(model, mesh)
     torch.manual_seed(rank)
@@ -80,7 +79,8 @@ def _sharded_later(create: Any, shard: Any, mesh: Any, rank: int) -> None:
     optimizer.step()
 
 
-def _error(act: Callable[[], Any]) -> str:
+def refusal_of(act: Callable[[], Any]) -> str:
+    """The text of the ConfigError that a call raises; empty if it raises none."""
     try:
         act()
     except ConfigError as error:

@@ -20,15 +20,20 @@ def _is_told(node: Process) -> bool:
     return bool(node.events("node.amended"))
 
 
-def _killed_and_back(swarm: RealSwarm, coordinator: Process, first: Process) -> tuple[Process, Process]:
-    """Kill the coordinator and the node `first`, and start both again."""
-    for process in (coordinator, first):
+def _killed(*processes: Process) -> None:
+    for process in processes:
         process.tell(signal.SIGKILL)
         ended(process)
+
+
+def _killed_and_back(swarm: RealSwarm, coordinator: Process, first: Process) -> tuple[Process, Process]:
+    """Kill the coordinator and the node `first`, and start both again."""
+    _killed(coordinator, first)
     return swarm.coordinator(None), swarm.node("first")
 
 
-STEPS, MORE = 150, 260
+STEPS, MORE = 200, 310
+BY_NODES = ("--evaluate", "nodes", "--evaluate-every", "10")
 
 
 def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
@@ -47,6 +52,10 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
         assert "each volunteer" in dry.stdout
         assert "no amendments" in swarm.command("amend").stdout
 
+        later = swarm.command("amend", "--set", "demo.k=8", "--at", str(STEPS - 1), "--because", "to be withdrawn")
+        assert later.returncode == 0, later.stderr
+        assert "withdrawn: demo.k = 8" in swarm.command("amend", "--withdraw").stdout
+
         reason = "a spike at 4"
         done = swarm.command(
             "amend", "--set", "schedule.learning_rate=0.0005", "--set", "demo.k=16", "--because", reason
@@ -59,6 +68,8 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
         assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
         assert swarm.status().step == STEPS
 
+        assert "--withdraw is given alone" in swarm.command("amend", "--withdraw", "--set", "demo.k=8").stderr
+        assert "no amendment waits" in swarm.command("amend", "--withdraw").stdout
         longer = swarm.command("amend", "--set", f"schedule.steps={MORE}", "--because", "it still learns")
         assert longer.returncode == 0, longer.stderr
         until(lambda: swarm.status().steps == MORE, "the run is longer", coordinator)
@@ -75,6 +86,7 @@ def test_nodes_follow_what_the_organizer_amends(tmp_path: Path) -> None:
             marks = json.load(reply)["run"]["amendments"]
         assert [mark["step"] for mark in marks] == [marks[0]["step"], STEPS]
         verified = swarm.verify()
+        assert "demo.k = 8" not in verified
         assert reason in verified
         assert f"step {MORE}: head" in verified
 
@@ -87,19 +99,30 @@ def test_another_mixture_holds_for_samples_that_nobody_had(tmp_path: Path) -> No
         done = run(["thinwire-coordinator", "prepare", *sources, "--out", str(folder), "--held-out", "30%"], tmp_path)
         assert done.returncode == 0, done.stderr
         data = f'[data]\nkind = "tokens"\nfolder = "{folder}"\nweights = {{ json = 1.0 }}\n'
-        coordinator = swarm.coordinator(run_text(STEPS, model="vocabulary = 256") + data)
+        coordinator = swarm.coordinator(run_text(STEPS, model="vocabulary = 256") + data, *BY_NODES)
         nodes = [swarm.node(name) for name in ("first", "second")]
         swarm.reached(10)
         unknown = swarm.command("amend", "--set", "data.weights={ html = 1.0 }")
         assert "there is no source 'html' in the data" in unknown.stderr
+        (tmp_path / "news.txt").write_text((library / "ast.py").read_text())
+        added = f"news={tmp_path / 'news.txt'}"
+        taken = swarm.command("amend", "--held-out", added.replace("news=", "json="))
+        assert "the data have a source 'json' already" in taken.stderr
+        done = swarm.command("amend", "--held-out", added, "--because", "what is not code")
+        assert done.returncode == 0, done.stderr
         done = swarm.command("amend", "--set", "data.weights={ email = 1.0 }", "--because", "json is learned")
         assert done.returncode == 0, done.stderr
         until(partial(_is_told, nodes[1]), "a node is told", *swarm.processes)
-        coordinator, nodes[0] = _killed_and_back(swarm, coordinator, nodes[0])
+        _killed(coordinator, nodes[0])
+        coordinator, nodes[0] = swarm.coordinator(None, *BY_NODES), swarm.node("first")
         assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
         assert "json is learned" in swarm.verify()
+        measured = [one for one in coordinator.events("coordinator.loss_measured") if one["set"] == "news"]
+        assert {one["measured_by"] for one in measured} >= {"nodes"}
+        assert {one.name for one in swarm.status().held_out} == {"json", "email", "news"}
         with closing(open_state(swarm.state, read_only=True)) as state:
-            (amendment,) = state.contract.amendments
+            amendment = state.contract.amendments[-1]
+            assert state.ledger.losses("news")
             end = state.ledger.leases().cursor
             assert 0 < amendment.position < end
             before, after = (

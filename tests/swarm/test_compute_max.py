@@ -22,8 +22,8 @@ GOSSIP = without_a_centre(2, 16, topology="complete", codec="int8")
 @pytest.mark.parametrize("run", [WITH_A_CENTRE, WITH_A_CENTRE + GOSSIP], ids=["star", "gossip"])
 def test_a_node_rests_for_the_time_that_its_owner_keeps(swarm: RealSwarm, run: str) -> None:
     coordinator = swarm.coordinator(run)
-    other, at = swarm.node("other", "--compute-max", "50"), free_addresses(1)[0]
-    node = swarm.node("resting", "--compute-max", str(LENT_PERCENT), "--metrics", at)
+    other, at = swarm.node("other", "--max-compute", "50"), free_addresses(1)[0]
+    node = swarm.node("resting", "--max-compute", str(LENT_PERCENT), "--metrics", at)
 
     def computed_s() -> float:
         return value(parsed(read(f"http://{at}/metrics")), "thinwire_node_phase_seconds_sum", phase="compute")

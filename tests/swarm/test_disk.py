@@ -71,7 +71,7 @@ def test_a_full_disk_ends_the_coordinator_which_continues_once_there_is_space(sw
         assert verified(swarm.state) >= seen + 5
 
 
-ANY_DISK = ("--disk-max", "1 GB")
+ANY_DISK = ("--max-disk", "1 GB")
 """The node would not start on this disk, because the data could be larger than it."""
 
 

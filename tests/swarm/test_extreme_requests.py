@@ -31,6 +31,7 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 CONNECTIONS, AT_ONCE, JOINS_AT_ONCE = 8, 128, 24
 UNFORESEEN = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
 """Of an error in the coordinator's code, or of its end."""
+LAST = ("Join", "Examine")
 STREAM_S = 1.0
 """A stream may answer nothing for so long."""
 LOG_BURST_BYTES, LOG_BYTES_PER_S = 300_000, 1000
@@ -60,10 +61,10 @@ class Sender:
             return Guest(next(self._next))
 
     def everything(self) -> None:
-        """Send all messages. Refused joins come last: after some, strangers of this network have to wait."""
+        """Send all messages. Refused joins and examinations come last: after some, strangers of this network wait."""
         example = self.guest()
         counts = {call: 1 + sum(1 for _ in extremes(example.right(call))) for call in CALLS}
-        numbered = [(call, number) for call, count in counts.items() if call != "Join" for number in range(count)]
+        numbered = [(call, number) for call, count in counts.items() if call not in LAST for number in range(count)]
         strange = [(call, found) for call in FOR_STRANGERS for found in extremes(example.right(call))]
         strange += [(call, example.right(call)) for call in CALLS]
         with ThreadPoolExecutor(AT_ONCE) as pool:

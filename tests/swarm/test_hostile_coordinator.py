@@ -117,7 +117,7 @@ async def test_a_node_is_neither_ended_nor_burdened_by_what_its_coordinator_send
     swarm = RealSwarm(tmp_path)
     swarm.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    node = swarm.node("node", "--compute-max", "20")
+    node = swarm.node("node", "--max-compute", "20")
     try:
         await reached(lambda: hostile.calls["Attend"] > 0, node)
         await cores(node)  # it settles

@@ -25,10 +25,13 @@ from thinwire_coordinator.hall.access.pauses import Pause
 from thinwire_coordinator.hall.access.store import NEVER, ORGANIZER, AccessStore, Ban, NodeRecord
 from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.standby.standing import check_orders
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS
 
 ID_DIGITS_SHOWN = 12
+LISTS = ("invites", "nodes")
+"""The commands that change nothing."""
 
 
 def _invites_table(records: Iterable[InviteRecord], now: float) -> None:
@@ -72,6 +75,8 @@ def _when(time_s: float) -> str:
 def run(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Run one of the commands on a state directory. Raises ThinwireError."""
     open_existing_identity(folder)
+    if name not in LISTS:
+        check_orders(folder)
     with closing(AccessStore(folder)) as store:
         COMMANDS[name](store, folder, arguments)
 

@@ -11,6 +11,8 @@ from thinwire_coordinator.hall.standby import standing
 
 def back_up(folder: Path, url: str) -> None:
     """Copy a run, and print what was copied. Raises ThinwireError, OSError."""
+    if newer := standing.read_standing(folder).newer:
+        raise standing.Superseded(newer)  # its backup would take the place of one of the machine that leads
     done = backup.back_up(folder, url, print)
     copied = f"{done.copied:,} files copied, {human_bytes(done.copied_bytes)}"
     print(f"step {done.step} is in {url}: {copied}; {done.files - done.copied:,} were there")
@@ -22,9 +24,10 @@ def restore(url: str, folder: Path) -> None:
     listed = backup.restore(url, folder, print)
     print(f"{folder} has the run up to step {listed.step}: {len(listed.files):,} files")
     print(f"start it: thinwire-coordinator serve --state-dir {folder}")
+    print("if the coordinator of this run lives, be its standby: add --follow HOST:PORT")
     print(
-        f"make sure that no other coordinator of this run lives; a node that knows of a step after {listed.step} "
-        "refuses this one, because it has lost that step"
+        "otherwise make sure that no other coordinator of this run lives; a node that knows of a step after "
+        f"{listed.step} refuses this one, because it has lost that step"
     )
 
 
@@ -32,5 +35,6 @@ def promote(folder: Path) -> None:
     """Make a standby the coordinator, and print what to do next. Raises ThinwireError, OSError."""
     term = standing.promote(folder).promoted
     print(f"{folder} is the coordinator of its run from term {term:,} on")
+    print(f"it has {standing.rows_in(folder):,} steps; what was sealed elsewhere after them is lost")
     print("if its standby runs there, it takes over within seconds; otherwise start it as before: `serve`")
     print("nodes that hear of it refuse the coordinator before it; stop that one, if you can reach it")

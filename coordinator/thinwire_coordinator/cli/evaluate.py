@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from thinwire_coordinator.hall.generation import tokenizer_of
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.generation import tokenizer_of
 from thinwire_proto.task import Stateless, task_of
 
 LOSS_MAX = 700
@@ -50,7 +50,7 @@ def evaluate(
         names = [found.name for found in state.data.held_out_sets()]
         if unknown := [name for name in sets if name not in names]:
             raise ConfigError(f"there is no held-out set {unknown[0]!r}; there are {', '.join(names) or 'none'}")
-        texts = [(str(file), _read(file)) for file in files]
+        texts = [(str(file), read_text(file)) for file in files]
         replica = kind_of(state.contract).model_at(state, step)
         at = kind_of(state.contract).trained(state.contract, replica)
         found = [*_on_sets(state, replica, at, sets or ([] if files else names), samples)]
@@ -62,7 +62,8 @@ def evaluate(
         print(f"{kind_of(state.contract).unit} {one.step}, {one.name}: {one.in_words}")
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """The text of a file. Raises ConfigError."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -78,7 +79,9 @@ def _on_sets(state: RunState, replica: Replica, at: int, names: Sequence[str], s
     context, held_out = state.contract.model.context, HeldOut(state.contract, state.data, state.blobs, samples)
     for found in (one for one in state.data.held_out_sets() if one.name in names and one.samples):
         loss, bits_per_nat = held_out.measure(replica, found), found.bits_per_nat(context)
-        tokens = len(found.spread(samples)) * context
+        numbers = found.spread(samples)
+        weight = state.data.held_out_weight(found.name, numbers)
+        tokens = weight if found.counted else len(numbers) * context
         yield Evaluated(found.name, at, loss, tokens, loss * bits_per_nat if bits_per_nat else None)
 
 

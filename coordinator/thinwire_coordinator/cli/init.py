@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 from collections.abc import Mapping
@@ -12,16 +13,28 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from thinwire_common.doctor_report import read_doctor_report
 from thinwire_coordinator.planning.completion import facts_of, model_of, read_prepared, sizes_of, sizes_of_manifest
 from thinwire_coordinator.planning.exchanges import plan_of, planner
-from thinwire_coordinator.planning.facts import MACHINES, RTT_SECONDS, DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.facts import (
+    DOWN_MBIT,
+    FLOPS_A_PARAMETER,
+    MACHINES,
+    RTT_SECONDS,
+    UP_MBIT,
+    DataFacts,
+    Machine,
+    ModelFacts,
+    SwarmFacts,
+)
 from thinwire_coordinator.planning.run_text import Key, Row, rows_of, run_text
 from thinwire_coordinator.planning.settings import Wanted
 from thinwire_coordinator.planning.starting_model import check_name, chosen_model
 from thinwire_proto.contract import CorpusSpec, DataSpec, RunSpec
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.task import data_kind_of
+from thinwire_proto.models import BYTE_PRESETS
+from thinwire_proto.task import data_kind_of, task_of
 
 UNKNOWN_MEMORY_BYTES = 16e9
 """Memory of a machine whose speed was given, but not its kind."""
@@ -69,10 +82,19 @@ def init(arguments: argparse.Namespace) -> None:
 
 def swarm_of(arguments: argparse.Namespace, facts: ModelFacts) -> tuple[SwarmFacts, float]:
     """The nodes and links of the options, and the memory of a node's machine in bytes."""
-    machine, given = MACHINES[arguments.machine], arguments.tokens_per_second
+    machine, given = machine_of(arguments.machine), arguments.tokens_per_second
     tokens_s = given if given is not None else machine.flops_s / facts.flops_a_token
-    swarm = SwarmFacts(arguments.nodes, 1e6 * arguments.up, 1e6 * arguments.down, tokens_s, arguments.rtt / 1e3)
+    up, down = line_of(arguments)
+    swarm = SwarmFacts(arguments.nodes, 1e6 * up, 1e6 * down, tokens_s, arguments.rtt / 1e3)
     return swarm, machine.memory_bytes if given is None else UNKNOWN_MEMORY_BYTES
+
+
+def line_of(arguments: argparse.Namespace) -> tuple[float, float]:
+    """A node's upload and download in Mbit/s: those of the options, else those that a doctor measured, else of many
+    homes. Raises ConfigError."""
+    line = None if arguments.machine in MACHINES else read_doctor_report(Path(arguments.machine)).line
+    up, down = (line.up_bits_s / 1e6, line.down_bits_s / 1e6) if line is not None else (UP_MBIT, DOWN_MBIT)
+    return (arguments.up if arguments.up is not None else up, arguments.down if arguments.down is not None else down)
 
 
 def print_figures(rows: Mapping[str, list[Row]]) -> None:
@@ -123,5 +145,24 @@ def _swarm(arguments: argparse.Namespace) -> list[str]:
     speed = arguments.tokens_per_second
     machine = ["--machine", arguments.machine] if speed is None else ["--tokens-per-second", f"{speed:.15g}"]
     rtt = [] if arguments.rtt == 1000 * RTT_SECONDS else ["--rtt", f"{arguments.rtt:.15g}"]
-    links = ["--up", f"{arguments.up:.15g}", "--down", f"{arguments.down:.15g}", *rtt]
+    up, down = line_of(arguments)
+    links = ["--up", f"{up:.15g}", "--down", f"{down:.15g}", *rtt]
     return ["--nodes", str(arguments.nodes), *links, *machine]
+
+
+def machine_of(named: str) -> Machine:
+    """The machine of this name in MACHINES, or as `thinwire-node doctor --json` measured it, in the file of this name.
+
+    Its speed is of the run's model if the doctor had an invite, else of byte-1m. Raises ConfigError."""
+    if named in MACHINES:
+        return MACHINES[named]
+    report = read_doctor_report(Path(named))
+    memory_bytes = float(report.machine.card_bytes or report.machine.memory_bytes)
+    run, coordinator = report.run, report.coordinator
+    if run is not None and run.tokens_s is not None and coordinator is not None and coordinator.parameters:
+        tokens_s, parameters = run.tokens_s, coordinator.parameters
+    else:
+        spec = BYTE_PRESETS["byte-1m"]
+        tokens_s = report.machine.tokens_s
+        parameters = sum(math.prod(one.shape) for one in task_of(spec).manifest())
+    return Machine(FLOPS_A_PARAMETER * parameters * tokens_s, memory_bytes, f"measured: {named}")

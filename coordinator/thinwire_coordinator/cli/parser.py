@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_common.number_arguments import count, number, whole, within
-from thinwire_common.options import add_options, add_version, read_options
+from thinwire_common.options import add_options, add_program_options, read_options
 from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, RunStateOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
@@ -24,7 +24,7 @@ SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
 def parser() -> argparse.ArgumentParser:
     """The argument parser. Parsed arguments hold `command`, a function that takes these arguments."""
     parser = argparse.ArgumentParser("thinwire-coordinator", description="The command `thinwire-coordinator`.")
-    add_version(parser)
+    add_program_options(parser)
     add_options(parser, CommonOptions)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_planning_commands(commands)
@@ -196,7 +196,7 @@ def _sample(arguments: argparse.Namespace) -> None:
     options, given = read_options(ReplayOptions, arguments), arguments
 
     from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
-    from thinwire_coordinator.hall.generation import Sampling  # noqa: PLC0415
+    from thinwire_proto.generation import Sampling  # noqa: PLC0415
 
     _set_threads(options)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)

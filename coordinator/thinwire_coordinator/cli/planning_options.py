@@ -1,19 +1,19 @@
-"""The command lines of `thinwire-coordinator init`, `check` and `amend`."""
+"""The command lines of `thinwire-coordinator init`, `check`, `amend` and `rewind`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from thinwire_common.number_arguments import above_zero, count, within
+from thinwire_common.number_arguments import above_zero, count, whole, within
 from thinwire_common.options import add_options, read_options
 from thinwire_coordinator.cli.options import RunStateOptions
-from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, MACHINES, RTT_SECONDS
+from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, DOWN_MBIT, MACHINES, RTT_SECONDS, UP_MBIT
 from thinwire_coordinator.planning.settings import STEPS_MAX
 from thinwire_proto.contract import EXCHANGES
 
-NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
-"""An ordinary home link in many countries, and as many nodes as were measured most."""
+NODES = 4
+"""The number that was measured most."""
 
 LEAST, MOST = 1e-9, 1e12
 
@@ -56,36 +56,61 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     check.set_defaults(command=_check)
 
     amend = commands.add_parser("amend", help="change a run from its next round on, or list what was changed")
-    amend.add_argument(
+    _add_amendment(amend)
+    amend.add_argument("--at", type=count, metavar="STEP", help="the first step that it holds for; default: the next")
+    text = "a text in UTF-8 that is measured from now on; with --set or alone"
+    amend.add_argument("--held-out", action="append", default=[], metavar="NAME=FILE", help=text)
+    amend.add_argument("--withdraw", action="store_true", help="withdraw all that wait")
+    amend.set_defaults(rewind=None, samples_again=False)
+
+    back = commands.add_parser("rewind", help="go on with the parameters of an earlier step of the run")
+    back.add_argument("rewind", type=whole, metavar="STEP")
+    text = "train on the samples of the steps that are given up again"
+    back.add_argument("--samples-again", action="store_true", help=text)
+    _add_amendment(back)
+    back.set_defaults(at=None, held_out=[], withdraw=False)
+
+
+def _add_amendment(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
         help="a key and its new value, as in a run file; may be given several times; docs/run-file.md says which keys",
     )
-    amend.add_argument("--because", default="", metavar="TEXT", help="why, for the ledger, the page and the model card")
-    amend.add_argument("--at", type=count, metavar="STEP", help="the first step that it holds for; default: the next")
-    amend.add_argument("--dry-run", action="store_true", help="show what would change, and order nothing")
-    add_options(amend, RunStateOptions, "state_dir")
-    _add_swarm(amend)
-    amend.set_defaults(command=_amend)
+    text = "why, for the ledger, the page and the model card"
+    command.add_argument("--because", default="", metavar="TEXT", help=text)
+    command.add_argument("--dry-run", action="store_true", help="show what would change, and order nothing")
+    add_options(command, RunStateOptions, "state_dir")
+    _add_swarm(command)
+    command.set_defaults(command=_amend)
 
 
 def _add_swarm(command: argparse.ArgumentParser) -> None:
     command.add_argument("--nodes", type=count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
     for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
-        text = f"a node's {what} in Mbit/s; default {default:g}"
-        command.add_argument(name, type=within_reason, default=default, metavar="MBIT", help=text)
+        text = f"a node's {what} in Mbit/s; default that of the file of --machine, or {default:g}"
+        command.add_argument(name, type=within_reason, metavar="MBIT", help=text)
     text = f"round trip between two nodes in ms, for gossip; default {1000 * RTT_SECONDS:g}"
     command.add_argument("--rtt", type=within_reason, default=1000 * RTT_SECONDS, metavar="MS", help=text)
     speed = command.add_mutually_exclusive_group()
     speed.add_argument(
         "--machine",
-        choices=tuple(MACHINES),
+        type=_machine,
         default=DEFAULT_MACHINE,
-        help=f"what a node is, to estimate its speed to a factor of about three; default {DEFAULT_MACHINE}",
+        metavar="NAME|FILE",
+        help=f"what a node is: {', '.join(MACHINES)}, whose speeds are good to a factor of about three, or a file that "
+        f"`thinwire-node doctor --json` printed, which also gives --up and --down; default {DEFAULT_MACHINE}",
     )
     speed.add_argument("--tokens-per-second", type=within_reason, metavar="N", help="a node's measured speed")
+
+
+def _machine(text: str) -> str:
+    if text in MACHINES or Path(text).is_file():
+        return text
+    names = ", ".join(MACHINES)
+    raise argparse.ArgumentTypeError(f"must be {names}, or a file of `thinwire-node doctor --json`, not {text!r}")
 
 
 def within_reason(text: str) -> float:
@@ -104,7 +129,6 @@ def _init(arguments: argparse.Namespace) -> None:
 
 def _amend(arguments: argparse.Namespace) -> None:
     options = read_options(RunStateOptions, arguments)
-
     from thinwire_coordinator.cli.amend import amend  # noqa: PLC0415
 
     amend(options.state_dir, arguments)

@@ -87,6 +87,8 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts.add_row("nodes", _present(status))
     if not status.HasField("gossip"):
         facts.add_row("replicas", Text(equality(status), style=style))
+    if status.standby:
+        facts.add_row("standby", Text(clean_text(status.standby)))
     return facts
 
 

@@ -20,6 +20,7 @@ from thinwire_coordinator.hall.access.addresses import is_any
 from thinwire_coordinator.hall.access.door import NONCE_BYTES
 from thinwire_coordinator.hall.access.organizer import organizer_proof
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
+from thinwire_coordinator.hall.standby.standing import read_standing, rows_in
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.identity import statements
@@ -69,6 +70,9 @@ def _holds(stub: SwarmStub, key: PublicKey) -> bool:
 def _ready_address(state_dir: Path) -> str:
     """HOST:PORT at which this machine reaches the coordinator that runs on a state directory. Raises RemoteError."""
     ready = read_ready(state_dir / READY_FILE)
+    if ready is None and (standing := read_standing(state_dir)).waits:
+        text = f"it follows the coordinator at {standing.follows}, which has the status"
+        raise RemoteError(f"{state_dir} is a standby with {rows_in(state_dir)} steps, and answers nobody: {text}")
     if ready is None:
         raise RemoteError(
             f"{state_dir}: no coordinator runs here, or it still replays its ledger: there is no {READY_FILE}"

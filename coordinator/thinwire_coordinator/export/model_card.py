@@ -116,7 +116,7 @@ def _training(facts: RunFacts, text: bool) -> Iterator[str]:
             ("trained on", tokens if text else f"{facts.samples:,} samples"),
             *kind_of(contract).in_card(contract, facts.step, facts.contributions),
             ("rule", f"{_plain(contract.rule.kind)}, learning rate {contract.schedule.learning_rate:g}"),
-            *((f"amended from step {one.step:,}", _plain(one.in_words)) for one in contract.amendments),
+            *((f"amended from {facts.unit} {one.step:,}", _plain(one.in_words)) for one in contract.amendments),
         ),
     )
 

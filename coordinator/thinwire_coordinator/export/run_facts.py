@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.contract import Contract
-from thinwire_proto.exact.amendments import contract_at
+from thinwire_proto.exact.amendments import contract_at, history, is_in_history
 from thinwire_proto.exact.replica import Replica
 
 CONTRIBUTORS_MAX = 500
@@ -63,6 +63,7 @@ class RunFacts:
     nodes: int
     contributions: int
     samples: int
+    tokens_a_sample: int
     curves: tuple[Curve, ...]
 
     @property
@@ -72,8 +73,8 @@ class RunFacts:
 
     @property
     def tokens(self) -> int:
-        """Tokens trained on, each as often as it was trained on."""
-        return self.samples * self.contract.model.context
+        """Tokens trained on that count, each as often as it was trained on."""
+        return self.samples * self.tokens_a_sample
 
 
 def facts_of(state: RunState, replica: Replica) -> RunFacts:
@@ -82,11 +83,12 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
     samples: Counter[str] = Counter()
     kind = kind_of(state.contract)
     rows = kind.rows_with_samples(replica)
-    for start in range(0, rows, ROWS_AT_ONCE):
-        for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, rows)):
-            for node, share in counted:
-                contributions[node] += 1
-                samples[node] += share
+    for first, last in history(state.contract, rows):
+        for start in range(first, last, ROWS_AT_ONCE):
+            for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, last)):
+                for node, share in counted:
+                    contributions[node] += 1
+                    samples[node] += share
     names, step = state.ledger.names(NAMES_MAX), kind.trained(state.contract, replica)
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
@@ -103,6 +105,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
         nodes=len(contributions),
         contributions=contributions.total(),
         samples=samples.total(),
+        tokens_a_sample=state.tokens_a_sample,
         curves=_curves(state, step),
     )
 
@@ -110,6 +113,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
 def _curves(state: RunState, step: int) -> tuple[Curve, ...]:
     found = []
     for held_out in state.data.held_out_sets():
-        losses = tuple((at, loss) for at, loss in state.ledger.losses(held_out.name) if at <= step)
+        measured = [(at, loss) for at, loss in state.ledger.losses(held_out.name) if at <= step]
+        losses = tuple((at, loss) for at, loss in measured if is_in_history(state.contract, at, step))
         found.append(Curve(held_out.name, losses, held_out.bits_per_nat(state.contract.model.context)))
     return tuple(curve for curve in found if curve.losses)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.gossip.directory import Collect, Phase
@@ -27,11 +27,13 @@ from thinwire_coordinator.gossip.store import SealedReport, Store
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.leases import SampleRange
+from thinwire_coordinator.hall.leases import SampleRange, count
+from thinwire_coordinator.hall.ledger.state_directory import begun
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import Locked
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.reports import SignedReport
@@ -56,7 +58,7 @@ class BeatAnswer:
     """stage: waiting, paused, training, deposit or complete. text: in words. peers: those of the assignment whose
     places are new to the node. measure_at: the iteration whose sketch is asked for; 0: none. evaluate: parts of
     held-out sets to measure, on the parameters with which the part's iteration begins. resumes_in_s: of a pause; None:
-    nobody has said when it ends."""
+    nobody has said when it ends. amendments: those that the node does not have, oldest first."""
 
     stage: str
     text: str
@@ -67,6 +69,7 @@ class BeatAnswer:
     measure_at: int = 0
     evaluate: Sequence[Part] = ()
     resumes_in_s: float | None = None
+    amendments: Sequence[Amendment] = ()
 
 
 class Beats:
@@ -80,13 +83,14 @@ class Beats:
         self._sealer = sealer
         self.sketches = sketches
         self._held_out = held_out
-        self._store = Store(hall, settings)
+        self._store = Store(hall, settings, lambda: begun(sealer.begun))
         self.directory = self._store.directory
         if sealer.is_complete:
             self.directory.phase = Phase.COMPLETE
         self.is_closed = self._sealer.is_complete
         """Whether rows of beats are over: the next row is that of the mean."""
         self._answered: dict[str, SignedReport] = {}  # by node, the newest of its session
+        self._told: dict[str, int] = {}  # by node, the amendments that it had after the answer to that
         self._forming = asyncio.Lock()
         self.figures = GossipFigures(self.directory, settings.codec, sealer.step)
 
@@ -104,14 +108,32 @@ class Beats:
 
     async def _kept(self) -> None:
         await self.decide()
+        await self.keep()
+
+    async def keep(self) -> None:
+        """Return when all that has been decided up to now is on disk."""
         await self._store.keep()
 
+    def amend(self) -> None:
+        """The contract was amended."""
+        self.sketches.amend()
+        iteration = self._held_out.iteration
+        if self._held_out.amend(self._hall.state.held_out_sets):
+            self._given_up(iteration, "before the run was made shorter")
+
     async def beat(
-        self, member: Member, signed: SignedReport, sketch: bytes, address: str = "", lines: SeenLines | None = None
+        self,
+        member: Member,
+        signed: SignedReport,
+        sketch: bytes,
+        address: str = "",
+        lines: SeenLines | None = None,
+        amendments: int = 0,
     ) -> BeatAnswer:
         """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
 
         address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch.
+        amendments: those that the node has.
         """
         node, before = member.node_id, self._answered.get(member.node_id)
         was_there = (known := self.directory.by_node.get(node)) is not None and known.is_restored
@@ -120,14 +142,26 @@ class Beats:
                 text = f"report {signed.number} of this session came already, with another content"
                 raise ReportRefused(Denied(DoorReason.MALFORMED, text))
         else:
+            if before is not None and before.session == signed.session and amendments < self._told.get(node, 0):
+                raise ReportRefused(self._cannot_follow())
             self._take(member, signed, sketch, address)
             self._answered[node] = signed
         if lines is not None:
             self._see(node, lines, was_there=was_there)
         await self.decide()
-        answer = self._answer(self.directory.by_node[node], signed.report.topology)
-        await self._store.keep()
-        return answer
+        missing = self._hall.contract.amendments[amendments:]
+        answer = self._answer(self.directory.by_node[node], signed.report.topology, lacks=bool(missing))
+        self._told[node] = len(self._hall.contract.amendments)
+        await self.keep()
+        return replace(answer, amendments=missing) if missing else answer
+
+    def _cannot_follow(self) -> Denied:
+        newest = self._hall.contract.amendments[-1]
+        text = (
+            "the organizer has amended this run, and the node's version of thinwire cannot follow; it needs thinwire "
+            f"{newest.version} or newer"
+        )
+        return Denied(DoorReason.TOO_OLD, text)
 
     def _take(self, member: Member, signed: SignedReport, sketch: bytes, address: str) -> None:
         node, report, leases = member.node_id, signed.report, self._hall.leases
@@ -201,7 +235,8 @@ class Beats:
             reason=plan.reason,
         )
 
-    def _answer(self, known: Participant, topology: int) -> BeatAnswer:
+    def _answer(self, known: Participant, topology: int, *, lacks: bool) -> BeatAnswer:
+        """lacks: whether the node does not have all amendments."""
         directory, beat_s = self.directory, self._settings.beat_s
         soon_s, takes_part = min(beat_s, limits.LOOK_AGAIN_S), directory.runs(known)
         if directory.phase is Phase.COMPLETE:
@@ -218,19 +253,21 @@ class Beats:
                 else "send the parameters"
             )
             return BeatAnswer("deposit", text, soon_s)
-        return self._training(known, topology, soon_s)
+        return self._training(known, topology, soon_s, lacks=lacks)
 
-    def _training(self, known: Participant, topology: int, soon_s: float) -> BeatAnswer:
-        """The answer to a member that trains."""
+    def _training(self, known: Participant, topology: int, soon_s: float, *, lacks: bool) -> BeatAnswer:
+        """The answer to a member that trains. lacks: as for `_answer`; its lease then stays as it is."""
         directory, beat_s = self.directory, self._settings.beat_s
         if (pause := self._hall.pause) is not None:  # without a lease, a node stops within the iteration
             left_s = pause.left_s(self._hall.surroundings.wall())
             return BeatAnswer("paused", pause.text, soon_s, resumes_in_s=left_s)
         leases, measure_at = self._hall.leases, self.sketches.measure_at
         wanted = self._settings.lease_samples(directory.pace_of(known), known.iteration)
-        next_s = soon_s if self._is_awaited(known, soon_s) else beat_s
-        leases.grant(known.node, wanted, self._sealer.step)
+        next_s = soon_s if lacks or self._is_awaited(known, soon_s) else beat_s
+        if not lacks:
+            leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
+        directory.allow(known, count(lease))
         parts = self._held_out.open_to(known.node)
         if topology == directory.number:
             return BeatAnswer("training", "", next_s, lease, measure_at=measure_at, evaluate=parts)
@@ -262,6 +299,7 @@ class Beats:
         for node in leases.holders - self.directory.by_node.keys():  # they were forgotten
             leases.take_back(node)
         self._answered = {node: one for node, one in self._answered.items() if node in self.directory.by_node}
+        self._told = {node: told for node, told in self._told.items() if node in self._answered}
         await self.decide()
         await self.seal_reports()
         self._ask()
@@ -283,7 +321,7 @@ class Beats:
                 self._store.unsealed.put_back(pending)
                 return
             self._show_measured(measured)
-            event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.contract)
+            event = sealed_beat(self._sealer.step - 1, self._hall.now(), pending, self.figures, self._hall.state)
             self.figures.beats = self._sealer.step
             if not math.isnan(event.loss):
                 self.figures.loss = event.loss
@@ -302,7 +340,7 @@ class Beats:
 
     def _may_measure(self, known: Participant) -> bool:
         """Whether a node has contributed enough, in this process, to be asked for held-out losses."""
-        least = MEASURES_AFTER * self._settings.samples * self._hall.contract.model.context
+        least = MEASURES_AFTER * self._settings.samples * self._hall.state.tokens_a_sample
         return self._hall.counts.of(known.node).tokens >= least
 
     def _given_up(self, iteration: int, words: str) -> None:

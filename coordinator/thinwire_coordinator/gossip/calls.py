@@ -48,7 +48,8 @@ class GossipService(Service):
         try:
             address = address_of(request.listens_at, host_of(self.peer(context)))
             lines = lines_of(request.lines) if request.HasField("lines") else None
-            answer = await self.run.beats.beat(member, _signed(member, request), request.sketch, address, lines)
+            signed, amendments = _signed(member, request), request.amendments
+            answer = await self.run.beats.beat(member, signed, request.sketch, address, lines, amendments)
         except ReportRefused as refused:
             raise CallRefused(refused.denied) from None
         except PayloadError as error:
@@ -132,6 +133,7 @@ def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         measure_at=answer.measure_at,
         evaluate=[evaluation_part(part) for part in answer.evaluate],
         resumes_in_s=None if answer.resumes_in_s is None else round(answer.resumes_in_s),
+        amendments=[amendment.written for amendment in answer.amendments],
     )
     given = answer.assignment
     if given is not None:

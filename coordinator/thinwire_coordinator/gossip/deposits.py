@@ -36,6 +36,7 @@ from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.errors import LocalError
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
@@ -187,7 +188,7 @@ class Deposits:
         return self._folder / hashlib.sha256(node.encode()).hexdigest()
 
     def _rate(self, iteration: int) -> float:
-        return learning_rate(self._hall.contract.schedule, iteration)
+        return learning_rate(contract_at(self._hall.contract, iteration).schedule, iteration)
 
     async def seal_if_due(self) -> None:
         """Seal the mean once all members that are present and have begun have sent their parameters, or the patience is

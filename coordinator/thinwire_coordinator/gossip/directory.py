@@ -81,6 +81,8 @@ class Directory:
         self._members: frozenset[int] = frozenset()  # of the newest topology
         self._next_member = 0
         self._formed_at = 0.0
+        self.reach = 0
+        """Iterations that leases have allowed to any node. A node does no more of them before its next answer."""
 
     # what is heard
 
@@ -123,6 +125,7 @@ class Directory:
         if (heard.address, heard.public_key) != (known.address, known.public_key):
             known.address, known.public_key, known.placed_at = heard.address, heard.public_key, self.number + 1
         known.iteration = heard.iteration
+        self.reach = max(self.reach, heard.iteration)
         known.measure(now, self.settings.beat_s / 2)
         if self.topology is not None and known.member in self._members:
             for missed in self.topology.peers(known.member).intersection(heard.missed):
@@ -137,6 +140,10 @@ class Directory:
         if known.computing_s:
             return 1 / known.computing_s
         return max((one.pace for one in self.running if one.pace), default=None)
+
+    def allow(self, known: Participant, samples: int) -> None:
+        """A node is told that its lease has so many samples, from the iteration on that it has reported."""
+        self.reach = max(self.reach, known.iteration + self.settings.iterations_of(samples))
 
     def deposits(self, node: str, now: float) -> None:
         """The node has just had its turn to send its parameters at the end, and could not report meanwhile."""
@@ -308,14 +315,15 @@ class Directory:
 
     def plain_members(self) -> list[Any]:
         """All else that outlives the process."""
-        return [self._next_member, self.phase.value, [one.plain() for one in self.by_node.values()]]
+        return [self._next_member, self.phase.value, [one.plain() for one in self.by_node.values()], self.reach]
 
     @classmethod
     def from_plain(cls, settings: GossipSettings, topology: Any, members: Any, now: float) -> Directory:
         """Restore a directory; those that were present have the time of a lost node to report. Raises Damaged."""
         directory = cls(settings)
         try:
-            directory._next_member, phase, participants = members
+            directory._next_member, phase, participants, *reach = members
+            directory.reach = reach[0] if reach else 0  # format 1 began without it
             directory.phase = Phase(phase)
             for entry in participants:
                 directory._keep(Participant.from_plain(entry, now))

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
+from thinwire_coordinator.gossip.amending import Amending
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.deposits import Deposits
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
@@ -16,6 +18,7 @@ from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.view import GossipView
+from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment
@@ -38,8 +41,9 @@ class Gossip(Run):
         self._beat_s = settings.beat_s
         self._sealer = sealer = RowSealer(hall)
         sets = hall.state.held_out_sets
-        self.held_out = HeldOutLosses(sets, evaluate_samples, evaluate_every, settings.samples, settings.steps)
-        self.beats = Beats(hall, settings, sealer, Sketches(settings.steps), self.held_out)
+        self.held_out = HeldOutLosses(sets, evaluate_samples, evaluate_every, settings.samples, lambda: settings.steps)
+        self.beats = Beats(hall, settings, sealer, Sketches(lambda: settings.steps), self.held_out)
+        self._amending = Amending(hall, settings, self.beats)
         self.deposits = Deposits(hall, settings, self.beats, sealer)
         self.view = GossipView(hall, self.beats.figures)
         self.keep_up: Upkeep | None = None
@@ -54,10 +58,15 @@ class Gossip(Run):
 
     async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
         """A node keeps its lease: up to where it has trained is in its next report."""
+        if self._sealer.begun:
+            await self.beats.keep()  # the reply has them
         return JoinDecision(0, replica_step is None, "")
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         self.beats.leave(member, trained_through)
+
+    def amend(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        return self._amending.take(orders)
 
     def loses_place(self, member: Member) -> None:
         self.beats.leave(member, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from thinwire_coordinator.hall.measurement import PART_SAMPLES, Part, SetMeasured, is_plausible, weighted_median
@@ -40,12 +40,14 @@ class HeldOutLosses:
     """One measurement at a time.
 
     samples: of each set, at most. every: iterations between two measurements, at least; 0: there are none. trained:
-    samples of a node in an iteration. iterations: of the run.
+    samples of a node in an iteration. iterations: tells those of the run, which an amendment may change.
     """
 
-    def __init__(self, sets: Sequence[HeldOutSet], samples: int, every: int, trained: int, iterations: int) -> None:
-        spreads = {found.name: min(samples, found.samples) for found in sets}
-        self._spreads = {name: spread for name, spread in spreads.items() if spread}  # a set may be empty
+    def __init__(
+        self, sets: Sequence[HeldOutSet], samples: int, every: int, trained: int, iterations: Callable[[], int]
+    ) -> None:
+        self._samples = samples
+        self._spreads = self._spreads_of(sets)
         self._every = every
         self._trained = trained
         self._iterations = iterations
@@ -53,6 +55,16 @@ class HeldOutLosses:
         self._current: dict[str, _Progress] = {}  # by set
         self.results: asyncio.Queue[SetMeasured] = asyncio.Queue()
         """Its length is at most the number of sets, because the next measurement waits."""
+
+    def _spreads_of(self, sets: Sequence[HeldOutSet]) -> dict[str, int]:
+        spreads = {found.name: min(self._samples, found.samples) for found in sets}
+        return {name: spread for name, spread in spreads.items() if spread}  # a set may be empty
+
+    def amend(self, sets: Sequence[HeldOutSet]) -> bool:
+        """The run has other sets from its next measurement on, or another number of iterations. Returns whether the
+        measurement that is under way is given up, because no node comes to its iteration."""
+        self._spreads = self._spreads_of(sets)
+        return self.iteration >= self._iterations() and self.give_up()
 
     @property
     def iteration(self) -> int:
@@ -79,7 +91,7 @@ class HeldOutLosses:
         return is_given_up
 
     def _is_due(self, iteration: int, nodes: int) -> bool:
-        if not self._every or not self._spreads or not self._begun < iteration < self._iterations:
+        if not self._every or not self._spreads or not self._begun < iteration < self._iterations():
             return False  # the coordinator measures the mean, at the end
         most = sum(-(-spread // _pieces(spread, nodes)) for spread in self._spreads.values())
         least = math.ceil(SHARE * most / (TRAINING * self._trained))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from thinwire_coordinator.gossip.amending import first_step
 from thinwire_coordinator.gossip.calls import GossipService
+from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.gossip.disk import gossip_forecast
 from thinwire_coordinator.gossip.gossip import Gossip
-from thinwire_coordinator.gossip.ledger_rows import state_at_head
+from thinwire_coordinator.gossip.ledger_rows import KIND as KIND_OF_ROW
+from thinwire_coordinator.gossip.ledger_rows import MEAN, state_at_head
 from thinwire_coordinator.gossip.measurements import sketches_named_by
 from thinwire_coordinator.gossip.memory import gossip_memory
 from thinwire_coordinator.gossip.metrics import METRICS
+from thinwire_coordinator.gossip.settings import gossip_settings
+from thinwire_coordinator.gossip.store import directory_on_disk
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.verify import verify_beats
 from thinwire_coordinator.hall.access.door import Door
@@ -72,6 +77,16 @@ class GossipKind(Kind):
 
     def trained(self, contract: Contract, replica: Replica) -> int:
         return contract.schedule.steps if replica.step else 0
+
+    def first_amended(self, state: RunState) -> int:
+        contract, ledger = state.contract, state.ledger
+        directory = directory_on_disk(ledger, gossip_settings(contract, 1), 0.0)
+        if ledger.step and ledger.row(ledger.step - 1).extras.get(KIND_OF_ROW) == MEAN:
+            directory.phase = Phase.COMPLETE
+        return first_step(contract, directory)
+
+    def soon(self, step: int) -> str:
+        return f"an iteration that no node can have come to ({step}, or soon after)"
 
     def rows_with_samples(self, replica: Replica) -> int:
         return max(0, replica.step - 1)  # the last one has parameters alone

@@ -103,6 +103,9 @@ def decode_deposits(data: bytes) -> list[Deposited]:
         version, entries = msgpack.unpackb(data, raw=False)
         if version != BODY_VERSION:
             raise ValueError(f"it has version {version}")
-        return [Deposited(*entry) for entry in entries]
+        found = [Deposited(*entry) for entry in entries]
+        if any(tuple(map(type, astuple(one))) != (str, int, bytes, bytes, bytes) for one in found):
+            raise ValueError("a field is of another kind")
+        return found
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"these are no deposits: {error}") from None

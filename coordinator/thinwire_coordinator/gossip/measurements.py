@@ -126,9 +126,9 @@ def _decode(body: bytes) -> list[tuple[str, bytes]]:
         version, entries = msgpack.unpackb(body, raw=False)
         if version != BODY_VERSION or not entries:
             raise ValueError(f"it has version {version}, and {len(entries)} sketches")
-        found = [(str(node), bytes(sketch)) for node, sketch in entries]
-        if any(len(sketch) != SKETCH_BYTES for _, sketch in found):
-            raise ValueError("a sketch has the wrong size")
+        found = [(node, sketch) for node, sketch in entries]
+        if any((type(node), type(sketch), len(sketch)) != (str, bytes, SKETCH_BYTES) for node, sketch in found):
+            raise ValueError("a node or a sketch is of another kind or size")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"these are no sketches: {error}") from None
     return found

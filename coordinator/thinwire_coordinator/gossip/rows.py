@@ -15,14 +15,15 @@ from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
 from thinwire_coordinator.gossip.store import SealedReport
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
+from thinwire_coordinator.hall.ledger.state_directory import begun
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.contract.amendment import Amendment, parse_amendment
 from thinwire_proto.errors import Locked
+from thinwire_proto.exact.amendments import ROW_KEY, amendments_in
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.reports import encode_reports
 from thinwire_proto.identity import statements
 from thinwire_proto.wire.rows import Counted, Row
-
-NONCE_BITS = 64
 
 
 class RowSealer:
@@ -31,14 +32,19 @@ class RowSealer:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         self._replica = replica = hall.replica
-        self._random = hall.randomness
         ledger = hall.state.ledger
         self.step = ledger.step
         """Rows that are sealed."""
+        self._amended = len(ledger.amendments())  # amendments that they have
         self._round = hall.term.first_round
         newest = ledger.row(self.step - 1) if self.step else None
         self._head = newest.hash if newest else replica.head
         self.is_complete = newest is not None and newest.extras.get(KIND) == MEAN
+
+    @property
+    def begun(self) -> tuple[Amendment, ...]:
+        """The amendments in force that no row has. The next row has them."""
+        return self._hall.contract.amendments[self._amended :]
 
     async def seal(
         self,
@@ -81,7 +87,9 @@ class RowSealer:
     def _row(
         self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...], extras: dict[str, Any]
     ) -> Row:
-        state, nonce = self._hall.state, self._random.getrandbits(NONCE_BITS)
+        state, nonce = self._hall.state, self._hall.nonce()
+        if written := [one.written for one in self.begun]:
+            extras = {**extras, ROW_KEY: written}
         return Row(
             step=self.step,
             round=self._round,
@@ -98,12 +106,14 @@ class RowSealer:
     def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None, forget: Sequence[str] = ()) -> None:
         state = self._hall.state
         signature = state.key.sign(statements.row(row.hash))
+        amendments = list(map(parse_amendment, amendments_in(row.extras)))
         try:
-            state.ledger.append(row, RowSignatures(signature, signed), leases, forget)
+            state.ledger.append(row, RowSignatures(signature, signed), leases, [*forget, *begun(amendments)])
         except Locked:
             state.bodies.remove([row.body_hash.hex()])
             raise
         self.step, self._round, self._head = self.step + 1, self._round + 1, row.hash
+        self._amended += len(amendments)
 
 
 def _save_synced(replica: Replica, path: Path) -> None:

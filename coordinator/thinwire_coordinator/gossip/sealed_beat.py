@@ -11,34 +11,37 @@ from thinwire_coordinator.gossip.store import SealedReport
 from thinwire_coordinator.hall.events import BeatSealed, NodeProgress
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.measurement import is_plausible, weighted_median
 from thinwire_coordinator.hall.series import Bucket, add_loss
-from thinwire_proto.contract import Contract
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import LedgerError, PayloadError
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.gossip.reports import SignedReport, decode_reports
 
 
 def sealed_beat(
-    beat: int, at: float, reports: Sequence[SealedReport], figures: GossipFigures, contract: Contract
+    beat: int, at: float, reports: Sequence[SealedReport], figures: GossipFigures, state: RunState
 ) -> BeatSealed:
     """beat: the number of the row. at: on the coordinator's clock. figures: as of now."""
     samples = [entry.samples for entry in reports]
     signed = [entry.signed for entry in reports]
-    total, rule = sum(samples), contract.rule
+    contract, total = state.contract, sum(samples)
+    rule = contract.rule
+    newest = min(figures.iterations[1], contract.schedule.steps - 1)
     assert isinstance(rule, OwnStepsSpec)
     return BeatSealed(
         beat=beat,
         at=at,
         counted=tuple(entry.counted for entry in reports),
-        tokens_a_sample=contract.model.context,
+        tokens_a_sample=state.tokens_a_sample,
         progress=progress_of(signed, samples),
         iterations=figures.iterations,
         iterations_done=total / rule.samples,
         members=figures.members,
         loss=loss_of(signed, samples),
-        learning_rate=learning_rate(contract.schedule, min(figures.iterations[1], contract.schedule.steps - 1)),
+        learning_rate=learning_rate(contract_at(contract, newest).schedule, newest),
     )
 
 

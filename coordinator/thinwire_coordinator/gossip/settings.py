@@ -23,11 +23,11 @@ REPORTS_OF_A_NODE = 4
 """Reports of a node that one row seals; more than that come too soon."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class GossipSettings:
-    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node. samples:
-    of an iteration. patience_s: for the parameters of the last nodes at the end. absent_s: after so long, an absent
-    node's lease goes to others. codec: of messages."""
+    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node; an
+    amendment changes them here, and all others read them here. samples: of an iteration. patience_s: for the parameters
+    of the last nodes at the end. absent_s: after so long, an absent node's lease goes to others. codec: of messages."""
 
     topology: str
     nodes_least: int
@@ -48,6 +48,11 @@ class GossipSettings:
         kept from others for a while, and too few make the node, and then its peers, wait."""
         iterations = max(2, math.ceil(LEASE_BEATS * self.beat_s * pace)) if pace else LEASE_FIRST
         return min(min(iterations, max(0, self.steps - iteration)) * self.samples, LEASE_SAMPLES_MAX)
+
+    def iterations_of(self, samples: int) -> int:
+        """The iterations for which a node may take these samples of its lease. The last one may have fewer than it
+        should, because a node that has to pass over samples ends an iteration with what its lease has."""
+        return math.ceil(samples / self.samples)
 
 
 def lost_after_s(beat_s: float) -> float:

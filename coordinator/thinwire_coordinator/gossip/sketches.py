@@ -25,9 +25,9 @@ FIT_FACTOR = 4.0
 
 
 class Sketches:
-    """steps: iterations of the run."""
+    """steps: tells the iterations of the run, which an amendment may change."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: Callable[[], int]) -> None:
         self._steps = steps
         self.measure_at = 0
         """The iteration that is asked for; 0 for none."""
@@ -36,8 +36,12 @@ class Sketches:
 
     def ask(self, ahead: int) -> None:
         """Ask for an iteration, if none is asked for. ahead: nobody is past it before all have heard of it."""
-        furthest = min(-(-ahead // MEASURE_EVERY) * MEASURE_EVERY, self._steps)
+        furthest = min(-(-ahead // MEASURE_EVERY) * MEASURE_EVERY, self._steps())
         self.measure_at = self.measure_at or furthest
+
+    def amend(self) -> None:
+        """The run has another number of iterations, of which no node has done the last one."""
+        self.measure_at = min(self.measure_at, self._steps())
 
     def put(self, node: str, iteration: int, sketch: bytes, step_norm: float) -> None:
         """Keep a node's sketch, if it was asked for."""
@@ -74,8 +78,10 @@ class Sketches:
         sketches = np.stack([unpack_sketch(one.sketch) for one in alike])
         apart = median_low(np.linalg.norm(sketches - np.median(sketches, axis=0), axis=1).tolist())
         before = rate(max(0, iteration - 1))  # of the steps that the sketches came with
-        grows = max((rate(later) for later in range(iteration, self._steps)), default=before) / before if before else 1
-        steps = (self._steps - iteration) * max(1.0, grows) * median_low([one.step_norm for one in alike])
+        grows = (
+            max((rate(later) for later in range(iteration, self._steps())), default=before) / before if before else 1
+        )
+        steps = (self._steps() - iteration) * max(1.0, grows) * median_low([one.step_norm for one in alike])
         moved = float(np.linalg.norm(sketch_of(x, iteration) - unpack_sketch(own.sketch)))
         if moved <= FIT_FACTOR * (apart + steps):
             return ""

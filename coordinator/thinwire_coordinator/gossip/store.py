@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ import msgpack
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.settings import REPORTS_OF_A_NODE, GossipSettings
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.leases import count
+from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.errors import Damaged, PayloadError
 from thinwire_proto.gossip.reports import REPORTS_MAX, SignedReport, decode_reports, encode_reports
@@ -101,16 +103,14 @@ class Unsealed:
 
 
 class Store:
-    """directory: as it was on disk. unsealed: the reports that are in no row."""
+    """directory: as it was on disk. unsealed: the reports that are in no row. begun: tells the amendments that are in
+    no row, as parts of the directory on disk."""
 
-    def __init__(self, hall: Hall, settings: GossipSettings) -> None:
+    def __init__(self, hall: Hall, settings: GossipSettings, begun: Callable[[], Mapping[str, bytes]] = dict) -> None:
         self._hall = hall
-        ledger, now = hall.state.ledger, hall.now()
-        members = ledger.directory(MEMBERS)
-        if members is None:
-            self.directory = Directory(settings)
-        else:
-            self.directory = Directory.from_plain(settings, ledger.directory(TOPOLOGY), members, now)
+        self._begun = begun
+        ledger = hall.state.ledger
+        self.directory = directory_on_disk(ledger, settings, hall.now())
         self.unsealed = Unsealed(map(SealedReport.from_plain, ledger.directory_parts(REPORT)))
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
@@ -141,6 +141,7 @@ class Store:
         """The write of all that is newest. It returns the number of the topology that it has written."""
         directory, ledger = self.directory, self._hall.state.ledger
         parts, number = {MEMBERS: _packed(directory.plain_members()), **self.unsealed.parts()}, directory.number
+        parts |= self._begun()
         if number != self._written:
             parts[TOPOLOGY] = _packed(directory.plain_topology())
         leases = self._hall.leases.packed()
@@ -150,6 +151,18 @@ class Store:
             return number
 
         return write
+
+
+def directory_on_disk(ledger: Ledger, settings: GossipSettings, now: float) -> Directory:
+    """The directory as it was last recorded; a new one if there is none. Raises Damaged."""
+    members = ledger.directory(MEMBERS)
+    if members is None:
+        return Directory(settings)
+    directory = Directory.from_plain(settings, ledger.directory(TOPOLOGY), members, now)
+    leases = ledger.leases()
+    for known in directory.by_node.values():  # a version that knew no amendments has not noted how far they reach
+        directory.allow(known, count(leases.granted(known.node)))
+    return directory
 
 
 def _packed(plain: object) -> bytes:

@@ -9,7 +9,9 @@ from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, d
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck, first_state
 from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_proto.contract.amendment import parse_amendment
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
+from thinwire_proto.exact.amendments import amendments_in
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.reports import SignedReport, decode_reports
@@ -31,7 +33,7 @@ class BeatCheck:
 
     def check(self, row: Row) -> None:
         """Raises Damaged, or LedgerError with the step."""
-        before = self._before
+        before, reported = self._before, max(self._iterations.values(), default=0)
         check_follows(row, before, self._first.head if before is None else before.hash)
         try:
             body = self._state.bodies.get(row.body_hash, row.body_bytes)
@@ -44,6 +46,7 @@ class BeatCheck:
             raise Damaged(f"step {row.step}: the fingerprint is not that of the first state", row.step)
         if CONSENSUS in row.extras:
             self._check_consensus(row)
+        self._check_amendments(row, reported)
         self._before = row
         self.beats += not ends
 
@@ -70,6 +73,16 @@ class BeatCheck:
             self.sketches.check(plain, body)
         except (PayloadError, LedgerError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise LedgerError(f"step {row.step}: its disagreement: {error}", row.step) from None
+
+    def _check_amendments(self, row: Row, reported: int) -> None:
+        """An amendment holds from an iteration on that no node was past. reported: the furthest one of earlier rows."""
+        for amendment in map(parse_amendment, amendments_in(row.extras)):
+            if reported > amendment.step:
+                raise Damaged(
+                    f"step {row.step}: an amendment holds from iteration {amendment.step} on, but a node had done "
+                    f"{reported} by then",
+                    row.step,
+                )
 
     def _go_on(self, signed: SignedReport) -> None:
         before, now = self._iterations.get(signed.node, 0), signed.report.iteration
@@ -114,6 +127,8 @@ def verify_beats(
         say(f"{count} measurements of the disagreement: the sketches that the nodes signed give the sealed figures")
     if count := check.sketches.without_body:
         say(f"{count} measurements of the disagreement cannot be repeated: their sketches are not kept here")
+    for amendment in state.contract.amendments:
+        say(f"amended from iteration {amendment.step} on: {amendment.in_words}")
     if check.begun_anew:
         say(f"{check.begun_anew} times a node that had lost its journal began anew, as it says itself")
     for line in signatures.report():

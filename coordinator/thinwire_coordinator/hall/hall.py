@@ -27,6 +27,8 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.identity.terms import NO_PROMOTION, ProvenTerm, prove_term
 
+NONCE_BITS = 64
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -77,6 +79,10 @@ class Hall:
     @property
     def randomness(self) -> random.Random:
         return self.surroundings.randomness
+
+    def nonce(self) -> int:
+        """A new nonce for a fingerprint, 0 … 2⁶⁴ − 1."""
+        return self.randomness.getrandbits(NONCE_BITS)
 
     def now(self) -> float:
         """The coordinator's clock, in seconds."""

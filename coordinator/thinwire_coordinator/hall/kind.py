@@ -70,6 +70,15 @@ class Kind(ABC):
     def trained(self, contract: Contract, replica: Replica) -> int:
         """How far a replica is trained, in the unit of `schedule.steps`."""
 
+    def first_amended(self, state: RunState) -> int:
+        """The first step that an amendment can hold from, in the unit of `schedule.steps`. Raises ContractError if it
+        is too late for one."""
+        return state.ledger.step
+
+    def soon(self, step: int) -> str:
+        """When an amendment that can hold from this step on does, in words, if nothing was said about it."""
+        return f"the next round (step {step}, or soon after)"
+
     @abstractmethod
     def rows_with_samples(self, replica: Replica) -> int:
         """The number of rows up to a replica that name contributions with samples."""

@@ -63,7 +63,7 @@ class Leases:
         self.block: Callable[[int], range | None] = lambda position: None
         """See `DataSource.block`."""
         self.cursor = 0
-        """The first position that was never granted."""
+        """The first position that was not granted, or not since `begin_again`."""
         # positions taken back: sorted, with adjacent ranges merged, so that leases are not fragmented
         self._free: deque[SampleRange] = deque()
         self._held: dict[str, _Held] = {}
@@ -180,6 +180,19 @@ class Leases:
         held = self._held.pop(node, None)
         if held is not None:
             self._set_free(held.trained + held.granted + held.reserved)
+
+    def begin_again(self, samples: int) -> Callable[[], None]:
+        """Begin again with the last `samples` positions that were settled, and with all that are not: nobody holds any
+        of them from now on. Returns what undoes it."""
+        before = self.cursor, self._free, self._held
+        runs = [run for held in self._held.values() for run in held.granted + held.trained + held.reserved]
+        self.cursor = max(0, self.cursor - samples - count([*self._free, *runs]))
+        self._free, self._held = deque(), {}
+
+        def undo() -> None:
+            self.cursor, self._free, self._held = before
+
+        return undo
 
     def _set_free(self, runs: list[SampleRange]) -> None:
         self._free = deque(_joined(sorted([*self._free, *runs], key=lambda run: run.start)))

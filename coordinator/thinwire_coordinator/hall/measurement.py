@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from thinwire_proto.task import HeldOutSet
+from thinwire_proto.contract import ModelSpec
+from thinwire_proto.task import HeldOutSet, task_of
 
 MeasuredBy = Literal["coordinator", "nodes", "both"]
 """The party that measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
@@ -39,8 +40,14 @@ TOLERANCE = 1e-4
 Both are computed in float32, but devices, numbers of threads and batch sizes add in different orders. On one machine,
 batches of 1, 3 and 8 and one or two threads change the loss of byte-1m and byte-10m by at most 7e-8 of it. Other
 devices get the room of three more digits. bfloat16 changes it by 1.2e-4 and more, so nodes never use it here."""
+BASE_TOLERANCE = 2e-2
+"""The same, where each node chooses the bits of the model's frozen base: twice the largest difference of a part.
+
+With 16, 8 and 4 bits, parts of a small trained Llama differ from those in float32 by at most 0.08, 0.14 and 1.04%
+(`python -m bench.adversary.base_bits`). A liar stays undetected within this tolerance, and then moves a part's loss by
+half of it."""
 SMALLEST = 1e-2
-"""A loss below this is compared by its absolute difference, TOLERANCE · SMALLEST."""
+"""A loss below this is compared by its absolute difference, the tolerance times SMALLEST."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class SetMeasured:
-    """All parts of a set are measured. loss: mean over the samples, in nats per token."""
+    """All parts of a set are measured. loss: mean over the tokens that count, in nats per token."""
 
     step: int
     name: str
@@ -124,20 +131,30 @@ class _Progress:
 class Measurement:
     """One measurement.
 
-    nodes: the nodes that can measure; with fewer than two, the coordinator measures everything. answer_s: how long a
+    weights: of the mean loss of each part beside those of the others of its set; by default its samples. nodes: the
+    nodes that can measure; with fewer than two, the coordinator measures everything. answer_s: how long a
     node may take between two answers. randomness: decides who gets which part, so that no node can choose whom it is
-    compared with.
+    compared with. tolerance: see `tolerance_of`.
     """
 
     def __init__(
-        self, step: int, parts: Sequence[Part], nodes: Iterable[str], answer_s: float, randomness: random.Random
+        self,
+        step: int,
+        parts: Sequence[Part],
+        nodes: Iterable[str],
+        answer_s: float,
+        randomness: random.Random,
+        weights: Mapping[Part, int] = {},
+        tolerance: float = TOLERANCE,
     ) -> None:
         self.step = step
+        self._tolerance = tolerance
         self._nodes = sorted(nodes)
         randomness.shuffle(self._nodes)
         if len(self._nodes) < OPINIONS:
             self._nodes = []
         self._answer_s = answer_s
+        self._weights = {part: weights.get(part, part.count) for part in parts}
         self._random = randomness
         self._progress = {part: _Progress() for part in parts}
         self._open_to: dict[str, set[Part]] = {node: set() for node in self._nodes}
@@ -239,7 +256,9 @@ class Measurement:
             return []
         answers = list(progress.answers.values())
         if len(answers) >= OPINIONS:
-            return list(self._accept(part, sum(answers) / OPINIONS)) if agree(*answers) else self._measure_here(part)
+            one, other = answers
+            agreed = agree(one, other, self._tolerance)
+            return list(self._accept(part, (one + other) / OPINIONS)) if agreed else self._measure_here(part)
         actions: list[Action] = []
         for _ in range(OPINIONS - len(answers) - len(progress.open)):
             if (node := self._next_for(progress)) is None:
@@ -270,11 +289,11 @@ class Measurement:
             yield Tell(node)
         if math.isfinite(loss):  # otherwise the coordinator could not measure, or the run has diverged
             for node, found in progress.answers.items():
-                yield Judged(node, part, "agreed" if agree(found, loss) else "differed", found, loss)
+                yield Judged(node, part, "agreed" if agree(found, loss, self._tolerance) else "differed", found, loss)
         of_set = {other: found for other, found in self._progress.items() if other.name == part.name}
         if all(found.loss is not None for found in of_set.values()):
-            total = sum((found.loss or 0.0) * other.count for other, found in of_set.items())
-            mean = total / sum(other.count for other in of_set)
+            total = sum((found.loss or 0.0) * self._weights[other] for other, found in of_set.items())
+            mean = total / sum(self._weights[other] for other in of_set)
             yield SetMeasured(self.step, part.name, mean, _by([found.measured_here for found in of_set.values()]))
 
     def _withdraw(self, node: str, part: Part) -> None:
@@ -282,9 +301,14 @@ class Measurement:
         self._open_to[node].discard(part)
 
 
-def agree(one: float, other: float) -> bool:
-    """Whether two losses are equal to the digit that float32 allows."""
-    return abs(one - other) <= TOLERANCE * max(abs(one), abs(other), SMALLEST)
+def agree(one: float, other: float, tolerance: float = TOLERANCE) -> bool:
+    """Whether the relative difference of two losses is within a tolerance."""
+    return abs(one - other) <= tolerance * max(abs(one), abs(other), SMALLEST)
+
+
+def tolerance_of(model: ModelSpec) -> float:
+    """The relative difference of two losses of a model that counts as equal."""
+    return BASE_TOLERANCE if task_of(model).blobs() else TOLERANCE
 
 
 def _by(here: list[bool]) -> MeasuredBy:

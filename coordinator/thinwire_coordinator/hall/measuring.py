@@ -17,16 +17,6 @@ import torch
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import LossMeasured, Sampled
-from thinwire_coordinator.hall.generation import (
-    SAMPLE_TOKENS,
-    SampleBudget,
-    Sampling,
-    first_prompt,
-    generate,
-    prompt_tokens,
-    text_of,
-    tokenizer_of,
-)
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.state_directory import SETS_MAX
 from thinwire_coordinator.hall.measurement import MeasuredBy
@@ -35,9 +25,21 @@ from thinwire_proto.blobs import Blob, Blobs, HashingStopped, blob_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.generation import (
+    SAMPLE_TOKENS,
+    Sampling,
+    first_prompt,
+    generate,
+    prompt_tokens,
+    text_of,
+    tokenizer_of,
+)
 from thinwire_proto.task import DataSource, HeldOutSet, Stateless, task_of
 
 log = logging.getLogger("thinwire.coordinator")
+
+SAMPLE_SHARE = 1 / 200
+"""Largest share of the process's CPU time that samples may take, not counting the first and the last one."""
 
 
 class Measuring:
@@ -48,11 +50,14 @@ class Measuring:
         self._held_out = held_out
         self._budget = SampleBudget() if samples else None
         self._unit = unit
-        self._sets = {found.name: found for found in hall.state.held_out_sets}
         self.damaged: set[str] = set()
         """Held-out sets that could not be read the last time."""
         if (found := len(hall.state.data.held_out_sets())) > SETS_MAX:
             log.warning("there are %d held-out sets; the loss is measured on the first %d", found, SETS_MAX)
+
+    @property
+    def _sets(self) -> dict[str, HeldOutSet]:
+        return {found.name: found for found in self._hall.state.held_out_sets}
 
     @property
     def samples(self) -> int:
@@ -221,15 +226,16 @@ class HeldOut:
             self._check(self._data.held_out_needs(name, samples))
         except HashingStopped:
             return math.nan
-        total = 0.0
+        total, weight = 0.0, 0
         for start in range(0, len(samples), BATCH):
             if self._stopped.is_set():
                 return math.nan
             part = samples[start : start + BATCH]
             batch = self._data.held_out(name, part)
             with replica.in_use():
-                total += float(self._model.loss(replica.tensors, batch)) * len(part)
-        return total / len(samples)
+                total += float(self._model.loss(replica.tensors, batch)) * (of_batch := self._model.weight(batch))
+            weight += of_batch
+        return total / weight
 
     def _check(self, blobs: Iterable[Blob]) -> None:
         """Compare blobs with their names, each once: damage would give another loss, or numbers that no model takes."""
@@ -238,3 +244,19 @@ class HeldOut:
                 text = f"it has {found.size} bytes with the hash {found.hash[:16]}…"
                 raise Damaged(f"{path} is damaged: {text}; restore it from the newest copy that you have")
             self._whole.add(blob)
+
+
+class SampleBudget:
+    """Decides when the next sample may be generated, assuming that it costs as much as the newest one."""
+
+    def __init__(self) -> None:
+        self._spent_s = 0.0
+        self._newest_s = 0.0
+
+    def due(self, process_s: float, *, last: bool) -> bool:
+        """Whether a sample is due. process_s: CPU time of the process so far. last: whether the run is complete."""
+        return last or self._spent_s + self._newest_s <= SAMPLE_SHARE * process_s
+
+    def took(self, seconds: float) -> None:
+        self._newest_s = seconds
+        self._spent_s += seconds

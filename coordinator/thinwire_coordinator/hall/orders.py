@@ -6,13 +6,29 @@ The commands write to access.sqlite, whether or not the coordinator runs, so the
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.run import Run
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.limits import ORDERS_READ_S
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+def tell_amended(amendment: Amendment, unit: str = "step") -> None:
+    """Log an amendment that has come into force. unit: see `Kind.unit`."""
+    step, words = amendment.step, amendment.in_words
+    tell(log, logging.INFO, "coordinator.amended", f"amended from {unit} {step} on: {words}", step=step, reason=words)
+
+
+def tell_refused(amendment: Amendment, why: str) -> None:
+    """Log an amendment that the run cannot have."""
+    log.error("the amendment %s is refused: %s", amendment.in_words, why)
 
 
 async def watch_orders(

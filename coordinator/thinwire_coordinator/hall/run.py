@@ -16,9 +16,10 @@ from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Places
 from thinwire_coordinator.hall.series import ReadRow
 from thinwire_coordinator.hall.standby.keeper import Keeper
-from thinwire_coordinator.hall.standby.standing import note_newer
+from thinwire_coordinator.hall.standby.standing import Superseded, note_newer
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.errors import Damaged
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -154,7 +155,13 @@ class Run(ABC):
         self.superseded = True
         if self.keeper is not None:
             self.keeper.superseded = True
-        self.tasks.fail(note_newer(self.state.folder, term))
+            self.keeper.look()
+        try:
+            ends = note_newer(self.state.folder, term)
+        except (OSError, Damaged) as error:
+            log.error("the promotion cannot be noted, so do not start this coordinator again: %s", error)
+            ends = Superseded(term)
+        self.tasks.fail(ends)
 
     def make_place(self, node_id: str, group: str, *, has_counted: bool) -> bool:
         """Free a place of the full swarm for a node that wants to join. Returns False if it has to wait."""

@@ -111,7 +111,7 @@ async def replay_run(
 
     Raises ConfigError if the settings do not fit the run, LedgerError if the run is damaged.
     """
-    _check_settings(state, settings)
+    check_settings(state, settings)
     readiness.text = "replaying the ledger"
     replica = await worker.run(kind.at_head, state, worker.go_on)
     if replica.step:
@@ -128,7 +128,7 @@ async def replay_run(
     return ReplayedRun(replica, retention, needs, measure_disks, recorded.newest)
 
 
-def _check_settings(state: RunState, settings: CoordinatorSettings) -> None:
+def check_settings(state: RunState, settings: CoordinatorSettings) -> None:
     """Raise ConfigError if the settings do not fit the run."""
     if settings.run is not None:
         check_run(state, settings.run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
 from thinwire_proto.contract import Contract
+from thinwire_proto.task import HeldOutSet
 
 Stage = Literal["waiting", "paused", "training", "complete"]
 Plain = dict[str, Any]
@@ -32,8 +33,11 @@ class RunView(ABC):
         self.layout = hall.layout
         self.term = hall.term
         self.counts: Counts = hall.counts
-        self.held_out_sets = hall.state.held_out_sets
+
+    @property
+    def held_out_sets(self) -> Sequence[HeldOutSet]:
         """The held-out sets that are measured."""
+        return self._hall.state.held_out_sets
 
     @property
     def contract(self) -> Contract:
@@ -160,9 +164,10 @@ class WholeRun:
     """Figures of a whole run, over all terms of the coordinator, for the status call.
 
     tokens: of counted contributions. since_step: where this term began. nodes: with a counted contribution. shares:
-    those with the most tokens, at most SHARES_TOLD_MAX."""
+    those with the most tokens, at most SHARES_TOLD_MAX. asked: the share of the node that the call asks for."""
 
     tokens: int
     since_step: int
     nodes: int
     shares: tuple[NodeShare, ...]
+    asked: NodeShare

@@ -47,6 +47,8 @@ class Job(Enum):
     READ_UPDATE = "read update"
     READ_STATUS = "read status"
     READ_HISTORY = "read history"
+    READ_EARLIER = "read earlier"
+    """Compute the parameters of an earlier step, to which the run goes back."""
     COMPARE_CONTRACTS = "compare contracts"
     """Say how the contract of a joining node differs."""
     MEASURE_DISKS = "measure disks"
@@ -88,7 +90,14 @@ JOBS: dict[str, tuple[Job, ...]] = {
     ),
     "fetch": (Job.READ_UPDATE,),
     "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS, Job.COMPARE_CONTRACTS),
-    "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
+    "snapshot": (
+        Job.WEIGH_SNAPSHOT,
+        Job.WRITE_SNAPSHOT,
+        Job.DELETE_OLD,
+        Job.READ_EARLIER,
+        Job.WRITE_LOSS,
+        Job.WRITE_NAMES,
+    ),
     "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.FREEZE_REPLICA),
     "copy": (Job.WRITE_COPY,),
     "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE, Job.FORM_TOPOLOGY, Job.ADD_DEPOSIT),
@@ -101,7 +110,7 @@ seal: writes that a round cannot end without; once the swarm exists, this worker
 query: reads that a joining or waiting node needs an answer from; none is long.
 fetch: updates for nodes that catch up; they may come from a remote store.
 watch: reads for status, page and metrics, which may be long, and contracts of other runs.
-snapshot: writes beside the run, and deletions.
+snapshot: writes beside the run, deletions, and reads of what may be deleted.
 replica: all access to the parameters.
 copy: files of the replica. An update that is to be applied waits for them, so nothing else may hold them up.
 merge: payloads.

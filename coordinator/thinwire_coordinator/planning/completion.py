@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
-from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import ModelSpec, RunSpec
 from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.model_memory import memories_of
 from thinwire_proto.needs import CACHE_BYTES_MIN
 from thinwire_proto.task import Made, Writes, complete_model, data_kind_of, task_of
 
@@ -75,6 +75,7 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
     manifest = tuple(task.manifest())
     layout = TileLayout(manifest)
     model = task.model("meta")
+    memories = tuple(memories_of(spec)) if isinstance(model, Writes) else ()
     whole = sum(tensor.numel() for tensor in {id(tensor): tensor for _, tensor in model.named_parameters()}.values())
     return ModelFacts(
         trained=layout.parameters,
@@ -84,7 +85,8 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
         frozen=max(0, whole - layout.parameters),
         begins=begins,
         parameters=manifest,
-        activation_bytes=activation_bytes(task, spec) if isinstance(model, Writes) else 0,
+        activation_bytes=memories[0].activations.whole if memories else 0,
+        memories=memories,
     )
 
 
@@ -108,4 +110,5 @@ def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = Non
         bytes=sum(shard.size for shard in shards),
         node_bytes_min=CACHE_BYTES_MIN,
         vocabulary=manifest.vocabulary,
+        context=manifest.conversations.context if manifest.conversations is not None else 0,
     )

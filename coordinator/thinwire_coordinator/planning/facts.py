@@ -11,9 +11,17 @@ from typing import NamedTuple
 
 from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.trained import Trained
+from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER
+from thinwire_proto.pass_memory import ModelMemory
 
+UP_MBIT, DOWN_MBIT = 10.0, 50.0
+"""An ordinary home link in many countries."""
 RTT_SECONDS = 0.05
 """A round trip between two homes of a continent, if nothing else is known."""
+
+
+FLOPS_A_PARAMETER = 6.0
+"""The operations of both passes, for each token and trained parameter (arXiv 2001.08361, section 2.1)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,14 @@ class ModelFacts:
     """Whether the model begins from weights, which are fine-tuned."""
     parameters: tuple[Parameter, ...] = ()
     """Those that are trained."""
+    memories: tuple[ModelMemory, ...] = ()
+    """With each number of bits that a node may hold a frozen base in, the most exact first. Empty if the passes cannot
+    be counted."""
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Memory of the frozen base, in the fewest bits that a node may hold it in."""
+        return self.memories[-1].frozen if self.memories else FROZEN_BYTES_A_PARAMETER * self.frozen
 
     @property
     def tiles(self) -> int:
@@ -57,18 +73,20 @@ class ModelFacts:
     def flops_a_token(self) -> float:
         """Operations of a forward and a backward pass: 6 for a trained parameter (arXiv 2001.08361, section 2.1), and
         4 for a frozen one, which needs no gradient of its own. Attention over long contexts costs more."""
-        return 6.0 * self.trained + 4.0 * self.frozen
+        return FLOPS_A_PARAMETER * self.trained + 4.0 * self.frozen
 
 
 @dataclass(frozen=True)
 class DataFacts:
     """Sizes of training data. tokens: by source, held-out ones not included. bytes: of all files that nodes may
-    fetch. node_bytes_min: the room that a node asks for before it fetches any."""
+    fetch. node_bytes_min: the room that a node asks for before it fetches any. context: that conversations are packed
+    for; 0 if there are none."""
 
     tokens: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     node_bytes_min: int = 0
     vocabulary: int = 0
+    context: int = 0
 
     @property
     def all_tokens(self) -> int:

@@ -18,7 +18,7 @@ from thinwire_proto.needs import (
 )
 
 MICRO_BATCH = 8
-"""The micro-batch of `thinwire-node start` without `--micro-batch`."""
+"""The largest micro-batch of a node on a CPU, unless its volunteer says otherwise."""
 COORDINATOR_BYTES_A_PARAMETER = 16
 """Measured peak (docs/performance.md): replica, copy, the model that measures."""
 HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
@@ -128,7 +128,7 @@ class Plan:
 def node_memory_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
     """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
     activations = samples_at_once(run, micro_batch) * facts.activation_bytes
-    return PROGRAM_BYTES + trained_bytes(run, facts.size) + FROZEN_BYTES_A_PARAMETER * facts.frozen + activations
+    return PROGRAM_BYTES + trained_bytes(run, facts.size) + facts.frozen_bytes + activations
 
 
 def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float) -> int:
@@ -169,15 +169,8 @@ def _memory(plan: Plan) -> Iterator[Advice]:
     if needed > plan.memory_bytes:
         yield Advice(
             "model",
-            f"a node needs about {human_bytes(needed)} of memory even with --micro-batch {plan.micro_batch}, {has}; "
+            f"a node needs about {human_bytes(needed)} of memory even with one sample at a time, {has}; "
             "choose a smaller model or context, or larger machines",
-        )
-    elif plan.micro_batch < MICRO_BATCH:
-        by_default = human_bytes(node_memory_bytes(plan.run, plan.model, MICRO_BATCH))
-        yield Advice(
-            "model",
-            f"a node needs about {by_default} of memory by default, {has}; volunteers start it with --micro-batch "
-            f"{plan.micro_batch}, which needs {human_bytes(needed)}",
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.plan import Plan
+from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
 Key = tuple[str, Any, str]
@@ -30,6 +31,9 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     facts, run, step = plan.model, plan.run, plan.step
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
+    cards = card_words(run, facts.size, facts.memories)
+    bits = facts.memories[-1].bits if facts.memories else None
+    in_bits = f", a base of {bits} bits" if bits is not None else ""
     return {
         "the run": [
             ("model", f"{run.model.in_words()}: {human_count(facts.trained)} parameters are trained{frozen}"),
@@ -40,7 +44,8 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             ("until the end", human_seconds(plan.run_s)),
         ],
         "each volunteer": [
-            ("memory", f"{human_bytes(plan.node_memory_bytes)} with --micro-batch {plan.micro_batch}"),
+            ("memory", f"{human_bytes(plan.node_memory_bytes)} with {plan.micro_batch} samples at once{in_bits}"),
+            *((f"a card of {card}", how) for card, how in cards.items()),
             ("disk", f"{human_bytes(plan.node_disk_bytes)} at most"),
             ("to begin", f"{human_bytes(plan.first_download_bytes)} down, and the data as they are needed"),
             (f"a {words.step}", f"{human_bytes(step.sent_bytes)} up, {human_bytes(step.received_bytes)} down"),

@@ -55,6 +55,17 @@ def chosen_model(
 
     beside: the folder of the run file. Raises ConfigError.
     """
+    spec, keys, why = _chosen(name, sizes, beside, is_corpus=is_corpus, is_adapter=is_adapter)
+    if sizes.context and sizes.context != spec.context:
+        spec = spec.model_copy(update={"context": sizes.context})
+        keys = [key for key in keys if key[0] != "context"]
+        keys.append(("context", sizes.context, "tokens per sample, for which the conversations are packed"))
+    return spec, keys, why
+
+
+def _chosen(
+    name: str | None, sizes: DataFacts, beside: Path, *, is_corpus: bool, is_adapter: bool
+) -> tuple[ModelSpec, list[Key], str]:
     if name is None:
         name = BYTE_MODEL if is_corpus else _suitable(sizes)
     check_name(name, is_adapter=is_adapter)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from thinwire_coordinator.prepare.problems import Counts, SourceFailed
 from thinwire_coordinator.prepare.readers.choice import read_documents
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset, parse_hub, read_hub
@@ -119,7 +121,7 @@ class SourceReader:
         position = self._start
         for document, position in self._documents():
             documents.append(document)
-            size += len(document) * (1 if isinstance(document, str) else TOKEN_BYTES)
+            size += len(document) * (TOKEN_BYTES if isinstance(document, np.ndarray) else 1)
             if size >= BATCH_BYTES:
                 yield Batch(documents, position, self._read_bytes)
                 documents, size = [], 0

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Position
 from thinwire_coordinator.prepare.held_out import Side, Split
+from thinwire_coordinator.prepare.packing import Packed
 from thinwire_coordinator.prepare.problems import Counts
 from thinwire_proto.data.manifest import Source
 
@@ -39,11 +40,13 @@ class Divided:
 
 @dataclass
 class Finished:
-    """A source whose shards are written. source: its part of the manifest. left_out: see `Prepared`."""
+    """A source whose shards are written. source: its part of the manifest. left_out: documents that it does not train
+    on, because another source holds them out. packed: its conversations."""
 
     source: Source
     split: Split
     left_out: int
+    packed: Packed = field(default_factory=Packed)
 
 
 @dataclass

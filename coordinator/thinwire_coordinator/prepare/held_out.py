@@ -22,17 +22,19 @@ SMALL_SHARE_MAX = 0.1
 
 
 class Side(NamedTuple):
-    """The size of one side of a source: of what is trained on, or of what is held out."""
+    """The size of one side of a source: of what is trained on, or of what is held out. text_bytes: of the text that
+    counts. conversations: how many of the documents are conversations."""
 
     documents: int = 0
     tokens: int = 0
     text_bytes: int = 0
+    conversations: int = 0
 
     def plus(self, other: Side) -> Side:
-        return Side(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+        return Side(*(one + more for one, more in zip(self, other, strict=True)))
 
     def minus(self, other: Side) -> Side:
-        return Side(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+        return Side(*(one - less for one, less in zip(self, other, strict=True)))
 
 
 class Split(NamedTuple):
@@ -48,7 +50,7 @@ def is_held_out(key: bytes, share: float) -> bool:
 
 
 def side_of(document: Encoded) -> Side:
-    return Side(1, len(document.tokens), document.text_bytes)
+    return Side(1, len(document.tokens), document.text_bytes, int(document.marks is not None))
 
 
 def split(name: str, documents: Iterable[Encoded], total: Side, share: float) -> Split:

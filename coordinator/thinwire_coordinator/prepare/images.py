@@ -29,8 +29,9 @@ from thinwire_coordinator.prepare.shards import BlobWriter
 from thinwire_coordinator.prepare.sources import WORK_FOLDER, SourceFile, find_files
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizing import KEY_BYTES, Encoded
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.lfs_pointer import IS_LFS_POINTER, is_lfs_pointer
 from thinwire_proto.limits import PREPARE_SILENT_S

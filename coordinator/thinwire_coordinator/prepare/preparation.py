@@ -13,21 +13,24 @@ from pathlib import Path
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
+from thinwire_coordinator.prepare.chat_template import ChatTemplate, find_template, with_template
 from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
 from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
+from thinwire_coordinator.prepare.packing import Packed, RowPacker
 from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.port import Reading
-from thinwire_coordinator.prepare.shards import BlobWriter, cut
+from thinwire_coordinator.prepare.shards import BlobWriter, cut, cut_with
 from thinwire_coordinator.prepare.sources import WORK_FOLDER, NamedSource
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer, training_library
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
-from thinwire_proto.errors import ThinwireError
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Conversations, Manifest
+from thinwire_proto.errors import ConfigError, ThinwireError
 from thinwire_proto.limits import PREPARE_SILENT_S
+from thinwire_proto.models.transformers_models import CONTEXT_DEFAULT_MAX
 
 CHECKPOINT_BYTES = 256 << 20
 """Text between two checkpoints."""
@@ -35,7 +38,7 @@ SHARD_BYTES = 2 << 20
 HELD_OUT_SHARE = 0.005
 BAD_MAX = 10
 BYTES = "bytes"
-READERS_VERSION = 4
+READERS_VERSION = 5
 """Raised when readers find other documents in a file than before: a noted position would then mean another one."""
 
 
@@ -45,6 +48,8 @@ class Settings:
 
     tokenizer: "bytes", or the path of a `tokenizer.json` or of its folder. train_vocabulary: size of the tokenizer to
     train instead. end_token: see `find_tokenizer`. read_special: see `JsonEncoder`. held_out: share of the documents.
+    chat_template: a file, in place of the tokenizer's. context: tokens that a row of conversations predicts. packed:
+    whether conversations share rows.
     """
 
     sources: tuple[NamedSource, ...]
@@ -54,6 +59,9 @@ class Settings:
     end_token: str | None = None
     read_special: bool = False
     text_key: str = "text"
+    chat_template: Path | None = None
+    context: int = CONTEXT_DEFAULT_MAX
+    packed: bool = True
     held_out: float = HELD_OUT_SHARE
     shard_bytes: int = SHARD_BYTES
     bad_max: int = BAD_MAX
@@ -81,8 +89,9 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
         work = settings.out / WORK_FOLDER
         checkpoint = open_checkpoint(work, _inputs(settings, contents))
         tokenizer = _tokenizer(settings, contents, work, shown)
-        encoder = ByteEncoder() if tokenizer is None else JsonEncoder(tokenizer, settings.read_special)
-        preparation = _Preparation(settings, encoder, checkpoint, shown)
+        encoder = encoder_of(settings, tokenizer)
+        template = find_template(settings.chat_template, tokenizer)
+        preparation = _Preparation(settings, encoder, template, checkpoint, shown)
         for name, content in list(contents.items())[len(checkpoint.divided) :]:
             preparation.read(name, content)
         for name in list(contents)[len(checkpoint.finished) :]:
@@ -93,9 +102,17 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
 class _Preparation:
     """The sources, one after another."""
 
-    def __init__(self, settings: Settings, encoder: Encoder, checkpoint: Checkpoint, shown: Shown) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        encoder: Encoder,
+        template: ChatTemplate | None,
+        checkpoint: Checkpoint,
+        shown: Shown,
+    ) -> None:
         self._settings = settings
         self._encoder = encoder
+        self._template = template
         self._checkpoint = checkpoint
         self._shown = shown
         self._blobs = BlobWriter(settings.out / BLOBS_FOLDER)
@@ -107,6 +124,10 @@ class _Preparation:
         spill, read = self._read(name, content, self._folder(len(self._checkpoint.divided)), problems)
         if problems.counts.null_texts:
             self._shown.say(f"{name}: null texts, left out: {problems.counts.null_texts:,}")
+        if 0 < read.total.conversations < read.total.documents:
+            raise ConfigError(
+                f"source {name}: has both text and conversations; give them as two sources: text=… chats=…"
+            )
         halves = split(name, spill.sorted(), read.total, share)
         beyond = [key.hex() for key in beyond_share(spill.sorted(), halves, share)]
         divided = Divided(read.lengths, halves, beyond, problems.counts)
@@ -126,10 +147,31 @@ class _Preparation:
         missing = left_out(name, spill.sorted(), own.split, elsewhere)
         halves = Split(own.split.train.minus(missing), own.split.held_out)
         shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
-        made = cut(name, spill.sorted(), halves, self._blobs, shard_tokens, elsewhere)
-        self._checkpoint.finished.append(Finished(made, halves, missing.documents))
+        if halves.train.conversations:
+            train, held_out = self._packer(), self._packer()
+            made = cut_with(name, spill.sorted(), halves, train, held_out, elsewhere)
+            packed = train.packed.plus(held_out.packed)
+            if not made.train:
+                raise ConfigError(
+                    f"source {name}: no conversation to train on has at most {self._settings.context + 1:,} tokens; "
+                    "give a larger --context"
+                )
+        else:
+            made, packed = cut(name, spill.sorted(), halves, self._blobs, shard_tokens, elsewhere), Packed()
+        self._checkpoint.finished.append(Finished(made, halves, missing.documents, packed))
         self._checkpoint.write()
         shutil.rmtree(self._folder(number))
+
+    def _packer(self) -> RowPacker:
+        settings, encoder = self._settings, self._encoder
+        return RowPacker(
+            self._blobs,
+            encoder.dtype,
+            settings.context,
+            settings.shard_bytes,
+            encoder.end or 0,
+            packed=settings.packed,
+        )
 
     def _folder(self, number: int) -> Path:
         return self._checkpoint.folder / f"source-{number}"
@@ -143,7 +185,9 @@ class _Preparation:
         if current:
             self._shown.say(f"{name}: going on after {total.documents:,} documents")
         self._shown.begin(name, _bytes_of(content, start.file))
-        reading = Reading(self._settings.text_key, self._encoder.end, self._encoder.vocabulary, problems)
+        render = None if self._template is None else self._template.render
+        end, vocabulary = self._encoder.end, self._encoder.vocabulary
+        reading = Reading(self._settings.text_key, end, vocabulary, problems, render=render)
         unsaved, after = 0, start
         try:
             for batch, encoded in self._encoded(SourceReader(content, reading, start, self._settings.stall_s)):
@@ -152,7 +196,7 @@ class _Preparation:
                     spill.add(document)
                     total = total.plus(side_of(document))
                 added = total.minus(before)
-                self._shown.count(batch.read_bytes, *added)
+                self._shown.count(batch.read_bytes, *added[:3])
                 unsaved, after = unsaved + added.text_bytes, batch.after
                 if unsaved >= self._settings.checkpoint_bytes:
                     unsaved = 0
@@ -186,13 +230,19 @@ class _Preparation:
     def finish(self, tokenizer: TokenizerFiles | None) -> Prepared:
         """Write the tokenizer and the manifest, and remove what is no longer needed."""
         finished = self._checkpoint.finished
+        files = {} if tokenizer is None else tokenizer.files
+        form = None
+        if self._template is not None and any(each.packed.rows for each in finished):
+            files = with_template(files, self._template)
+            form = Conversations(context=self._settings.context, packed=self._settings.packed)
         manifest = Manifest(
             token=self._encoder.dtype.name,
             vocabulary=self._encoder.vocabulary,
             end=self._encoder.end,
             tokenizer=None if tokenizer is None else self._blobs.keep(tokenizer.path.read_bytes()),
-            files={} if tokenizer is None else {name: self._blobs.keep(data) for name, data in tokenizer.files.items()},
+            files={name: self._blobs.keep(data) for name, data in files.items()},
             sources=tuple(each.source for each in finished),
+            conversations=form,
         )
         written = manifest.written()
         self._blobs.keep_only({blob.hash for blob in manifest.blobs()})
@@ -206,6 +256,11 @@ class _Preparation:
         )
 
 
+def encoder_of(settings: Settings, tokenizer: TokenizerFiles | None) -> Encoder:
+    """The encoder of a tokenizer; of bytes without one."""
+    return ByteEncoder() if tokenizer is None else JsonEncoder(tokenizer, settings.read_special)
+
+
 def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, shown: Shown) -> TokenizerFiles | None:
     """The tokenizer to use; None for bytes. A trained one is kept in `work` for the case of an interruption."""
     if settings.train_vocabulary is None:
@@ -215,7 +270,9 @@ def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, sho
         return TokenizerFiles(path, 0)
     training_library()  # before minutes of reading
     shown.begin("read a sample for the tokenizer", None)
-    texts = list(sample_of(list(contents.values()), settings.text_key, settings.held_out, settings.stall_s))
+    template = find_template(settings.chat_template, None)
+    render = None if template is None else template.render
+    texts = list(sample_of(list(contents.values()), settings.text_key, settings.held_out, settings.stall_s, render))
     shown.begin(f"train a tokenizer on {sum(len(text) for text in texts):,} characters", None)
     return train_tokenizer(texts, settings.train_vocabulary, path, shown.say)
 
@@ -230,6 +287,8 @@ def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
     """A hash of everything that the shards depend on; of files, their names, sizes and times."""
     kept = asdict(replace(settings, out=Path(), stall_s=0, checkpoint_bytes=0, bad_max=0))
     found = hashlib.sha256(json.dumps([READERS_VERSION, kept], sort_keys=True, default=str).encode())
+    if settings.chat_template is not None and settings.chat_template.is_file():
+        found.update(settings.chat_template.read_bytes())
     for content in contents.values():
         for part in content:
             found.update(f"{part.path}\0{part.version}\n".encode(errors="surrogateescape"))

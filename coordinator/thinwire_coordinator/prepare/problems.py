@@ -23,13 +23,16 @@ class Counts(NamedTuple):
     """The numbers of things that were found in a source besides documents.
 
     bad: parts that cannot be read. null_texts: documents without a text. as_text: files that were read as plain text
-    although they look like another format.
+    although they look like another format. Of conversations: no_response: without a response, or with an empty one;
+    unrendered: that the chat template cannot write.
     """
 
     bad: int = 0
     binary_files: int = 0
     null_texts: int = 0
     as_text: int = 0
+    no_response: int = 0
+    unrendered: int = 0
 
     def plus(self, other: Counts) -> Counts:
         return Counts(*(one + more for one, more in zip(self, other, strict=True)))
@@ -64,6 +67,11 @@ class Problems:
     def leave_null(self) -> None:
         """Count a document without a text. Data sets mark missing texts like this, so nothing is damaged."""
         self.counts = self.counts.plus(Counts(null_texts=1))
+
+    def leave_out(self, where: str, count: str, what: str) -> None:
+        """Report a conversation without anything to learn. These are no damage either. count: its field of `Counts`."""
+        self.counts = self.counts._replace(**{count: (number := getattr(self.counts, count) + 1)})
+        self._say_some(number, f"left out: {where}: {what}", "such conversations")
 
     def read_as_text(self, where: str, what: str) -> None:
         """Report a file that is read as plain text although it looks like another format."""

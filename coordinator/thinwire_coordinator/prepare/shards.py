@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_common.files import rename_synced
+from thinwire_coordinator.hall.ledger.creation import keep_blob
 from thinwire_coordinator.prepare.held_out import Side, Split
 from thinwire_coordinator.prepare.tokenizing import Encoded
-from thinwire_proto.data.manifest import File, Shard, Source
+from thinwire_proto.contract.data.prepared import File, Shard
+from thinwire_proto.data.manifest import Source
 
 
 class BlobWriter:
@@ -29,13 +29,7 @@ class BlobWriter:
 
     def keep(self, data: bytes) -> File:
         """Write a blob. One that exists already is not written again. Raises OSError."""
-        name = hashlib.sha256(data).hexdigest()
-        path = self._folder / name
-        if not (path.is_file() and path.stat().st_size == len(data)):
-            temporary = path.with_name(f"{name}.part")
-            temporary.write_bytes(data)
-            rename_synced(temporary, path)
-        return File(hash=name, size=len(data))
+        return File(**keep_blob(self._folder, data)._asdict())
 
     def keep_only(self, named: set[str]) -> None:
         """Delete files that no manifest names, left by runs that were interrupted and began again otherwise."""
@@ -71,6 +65,9 @@ class ShardCutter:
             self._cut()
         self._take(tokens[position:], document.text_bytes - text_before)
 
+    def finish(self) -> None:
+        """Nothing is left: the last shard ends with the last token."""
+
     def _room(self) -> int:
         """Tokens that the present shard still takes: shard i ends at the share (i + 1) / count of all tokens."""
         number = len(self.shards) + 1
@@ -101,10 +98,35 @@ def cut(
     split: without what other sources hold out. elsewhere: the keys of that.
     """
     held_out = ShardCutter(blobs, split.held_out, shard_tokens)
-    train = ShardCutter(blobs, split.train, shard_tokens)
+    return cut_with(name, documents, split, ShardCutter(blobs, split.train, shard_tokens), held_out, elsewhere)
+
+
+class Cutter(Protocol):
+    """Makes the shards of one side of a source."""
+
+    shards: list[Shard]
+
+    def add(self, document: Encoded) -> None:
+        """Add the next document."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+
+
+def cut_with(
+    name: str,
+    documents: Iterable[Encoded],
+    split: Split,
+    train: Cutter,
+    held_out: Cutter,
+    elsewhere: Collection[bytes] = (),
+) -> Source:
+    """See `cut`."""
     for number, document in enumerate(documents):
         if number < split.held_out.documents:
             held_out.add(document)
         elif document.key not in elsewhere:
             train.add(document)
+    train.finish()
+    held_out.finish()
     return Source(name=name, train=tuple(train.shards), held_out=tuple(held_out.shards))

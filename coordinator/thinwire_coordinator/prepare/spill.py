@@ -25,8 +25,8 @@ DEPTH_MAX = KEY_BYTES * 8 // BITS
 SORTED_BYTES_MAX = 128 << 20
 """Largest bucket that is sorted in memory."""
 BUFFER_BYTES = 1 << 16
-HEAD = struct.Struct(f"<{KEY_BYTES}sII")
-"""Key, bytes of text, number of tokens. The tokens follow."""
+HEAD = struct.Struct(f"<{KEY_BYTES}sII?")
+"""Key, bytes of text, number of tokens, and whether they have marks. The tokens follow, and then the marks."""
 
 
 class Spill:
@@ -51,9 +51,7 @@ class Spill:
             self._files.append(file)
 
     def add(self, document: Encoded) -> None:
-        file = self._files[_bucket(document.key, 0)]
-        file.write(HEAD.pack(document.key, document.text_bytes, len(document.tokens)))
-        file.write(document.tokens.astype(self._dtype, copy=False).tobytes())
+        _write(self._files[_bucket(document.key, 0)], document, self._dtype)
 
     def lengths(self) -> list[int]:
         """The length of each bucket, all of which is then on the disk."""
@@ -91,9 +89,7 @@ class Spill:
         files = [part.open("wb", BUFFER_BYTES) for part in parts]
         try:
             for document in self._read(path):
-                file = files[_bucket(document.key, depth)]
-                file.write(HEAD.pack(document.key, document.text_bytes, len(document.tokens)))
-                file.write(document.tokens.tobytes())
+                _write(files[_bucket(document.key, depth)], document, self._dtype)
         finally:
             for file in files:
                 file.close()
@@ -104,8 +100,18 @@ class Spill:
     def _read(self, path: Path) -> Iterator[Encoded]:
         with path.open("rb") as file:
             while head := file.read(HEAD.size):
-                key, text_bytes, count = HEAD.unpack(head)
-                yield Encoded(key, text_bytes, np.frombuffer(file.read(count * self._dtype.itemsize), self._dtype))
+                key, text_bytes, count, is_marked = HEAD.unpack(head)
+                tokens = np.frombuffer(file.read(count * self._dtype.itemsize), self._dtype)
+                marks = np.frombuffer(file.read(count), np.uint8) if is_marked else None
+                yield Encoded(key, text_bytes, tokens, marks)
+
+
+def _write(file: IO[bytes], document: Encoded, dtype: np.dtype[Any]) -> None:
+    marks = document.marks
+    file.write(HEAD.pack(document.key, document.text_bytes, len(document.tokens), marks is not None))
+    file.write(document.tokens.astype(dtype, copy=False).tobytes())
+    if marks is not None:
+        file.write(marks.tobytes())
 
 
 def _bucket(key: bytes, depth: int) -> int:

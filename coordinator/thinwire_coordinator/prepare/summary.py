@@ -7,8 +7,10 @@ from pathlib import Path
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.prepare.images import PreparedImages
+from thinwire_coordinator.prepare.packing import Packed
 from thinwire_coordinator.prepare.preparation import Prepared
 from thinwire_coordinator.prepare.problems import Counts
+from thinwire_proto.data.manifest import Manifest
 
 CLASSES_SHOWN = 20
 
@@ -30,17 +32,36 @@ def summary(out: Path, prepared: Prepared) -> str:
         if finished.left_out:
             what = f"not trained on in {finished.source.name}, because another source holds them out"
             lines.append(f"{what}: {finished.left_out:,} documents")
+    for finished in prepared.sources:
+        lines += _packed(finished.source.name, finished.packed, prepared.manifest)
     lines += _skipped(prepared.counts)
     manifest = prepared.manifest
     lines += [
         f"vocabulary: {manifest.vocabulary:,} tokens ({manifest.token} in the shards)",
         f"manifest: {prepared.manifest_hash}",
         "",
-        "Lines for the run file; model.vocabulary must be at least the vocabulary above:",
+        "Lines for the run file; model.vocabulary must be at least the vocabulary above"
+        + (f", and model.context {manifest.conversations.context}:" if manifest.conversations else ":"),
         "",
         *_run_file("tokens", out),
     ]
     return "\n".join(lines)
+
+
+def _packed(name: str, packed: Packed, manifest: Manifest) -> list[str]:
+    """How the conversations of a source fill rows, and which are left out."""
+    if manifest.conversations is None or not packed.rows:
+        return []
+    length = manifest.conversations.context + 1
+    found = [
+        f"{name}: {packed.conversations:,} conversations in {packed.rows:,} rows of {length:,} tokens, "
+        f"{packed.tokens / (packed.rows * length):.0%} full; of their {packed.tokens:,} tokens {packed.counted:,} count"
+    ]
+    if packed.too_long:
+        found.append(f"{name}: left out, longer than {length:,} tokens (--context): {packed.too_long:,} conversations")
+    if packed.uncounted:
+        found.append(f"{name}: left out, no token of them counts: {packed.uncounted:,} conversations")
+    return found
 
 
 def _skipped(counts: Counts) -> list[str]:
@@ -48,6 +69,10 @@ def _skipped(counts: Counts) -> list[str]:
     if counts.bad or counts.binary_files or counts.null_texts:
         nulls = f"; null texts: {counts.null_texts:,}" if counts.null_texts else ""
         lines.append(f"skipped: unreadable parts: {counts.bad}; binary files: {counts.binary_files}{nulls}")
+    if counts.no_response:
+        lines.append(f"left out, without a response or with an empty one: {counts.no_response:,} conversations")
+    if counts.unrendered:
+        lines.append(f"left out, the chat template cannot write them: {counts.unrendered:,} conversations")
     if counts.as_text:
         lines.append(f"files read as plain text although they look like something else: {counts.as_text:,}")
     return lines

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from thinwire_coordinator.prepare.conversations import Rendered
 from thinwire_coordinator.prepare.readers.port import Document, Tokens
+from thinwire_proto.data.conversations import BEGINS, COUNTS
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.errors import ConfigError
 
@@ -22,11 +24,13 @@ KEY_BYTES = 16
 
 
 class Encoded(NamedTuple):
-    """A document as tokens. key: the first bytes of the SHA-256 of its text. text_bytes: of its text in UTF-8."""
+    """A document as tokens. key: the first bytes of the SHA-256 of its text. text_bytes: of its text in UTF-8, as far
+    as it counts. marks: of a conversation, uint8 for each token (`thinwire_proto.data.conversations`)."""
 
     key: bytes
     text_bytes: int
     tokens: npt.NDArray[Any]
+    marks: npt.NDArray[np.uint8] | None = None
 
 
 class Encoder(Protocol):
@@ -40,7 +44,7 @@ class Encoder(Protocol):
     dtype: np.dtype[Any]
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
-        """Each document with the end token after it."""
+        """Each document with the end token after it; a conversation as its template ends it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,13 @@ class ByteEncoder(Encoder):
         return [self._encoded(document) for document in documents]
 
     def _encoded(self, document: Document) -> Encoded:
+        if isinstance(document, Rendered):
+            starts = np.cumsum([0, *(len(character.encode()) for character in document.text)])
+            utf8 = np.frombuffer(document.text.encode(), np.uint8)
+            counts = np.zeros(len(utf8), bool)
+            for begin, end in document.counts:
+                counts[starts[begin] : starts[end]] = True
+            return _conversation(document, utf8, counts)
         text = document.encode() if isinstance(document, str) else document.astype(np.uint8).tobytes()
         return Encoded(key_of(text), len(text), np.frombuffer(text, np.uint8))
 
@@ -72,6 +83,7 @@ class JsonEncoder(Encoder):
     """Tokenizes with a `tokenizer.json`, whose library uses its own threads.
 
     read_special: text that spells a special token becomes that token. Without it, a document cannot spell its own end.
+    In conversations it always does, as in transformers: templates write special tokens as text.
     """
 
     def __init__(self, files: TokenizerFiles, read_special: bool) -> None:
@@ -82,21 +94,37 @@ class JsonEncoder(Encoder):
         self._library = tokenizer.library
         self._library.no_truncation()
         self._library.no_padding()
-        self._library.encode_special_tokens = not read_special
+        self._read_special = read_special
         self._end = np.array([] if files.end is None else [files.end], self.dtype)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         texts = [document for document in documents if isinstance(document, str)]
         of_text = self._of_text(texts)
-        of_tokens = self._of_tokens([document for document in documents if not isinstance(document, str)])
-        return [next(of_text if isinstance(document, str) else of_tokens) for document in documents]
+        of_tokens = self._of_tokens([document for document in documents if isinstance(document, np.ndarray)])
+        of_chat = self._of_chat([document for document in documents if isinstance(document, Rendered)])
+        return [
+            next(of_text if isinstance(one, str) else of_chat if isinstance(one, Rendered) else of_tokens)
+            for one in documents
+        ]
 
     def _of_text(self, texts: list[str]) -> Iterator[Encoded]:
         pieces = [list(_pieces(text)) for text in texts]
         joined = [piece for pieces_of_one in pieces for piece in pieces_of_one]
+        self._library.encode_special_tokens = not self._read_special
         found = iter(self._library.encode_batch_fast(joined, add_special_tokens=False))
         for text, pieces_of_one in zip(texts, pieces, strict=True):
             yield self._encoded(text, [next(found).ids for _ in pieces_of_one])
+
+    def _of_chat(self, conversations: list[Rendered]) -> Iterator[Encoded]:
+        for conversation in conversations:
+            self._library.encode_special_tokens = False
+            found = self._library.encode(conversation.text, add_special_tokens=False)
+            before = np.zeros(len(conversation.text) + 1, np.int64)  # characters that count before each
+            for begin, end in conversation.counts:
+                before[begin + 1 : end + 1] = 1
+            before = before.cumsum()
+            ends = np.array(found.offsets, np.int64).reshape(-1, 2)
+            yield _conversation(conversation, np.array(found.ids, self.dtype), before[ends[:, 1]] > before[ends[:, 0]])
 
     def _of_tokens(self, documents: list[Tokens]) -> Iterator[Encoded]:
         """Documents that are tokens already. Their text is needed for its hash and its length."""
@@ -108,6 +136,14 @@ class JsonEncoder(Encoder):
         tokens = np.concatenate([*(np.array(part, self.dtype) for part in parts), self._end])
         utf8 = text.encode()
         return Encoded(key_of(utf8), len(utf8), tokens)
+
+
+def _conversation(rendered: Rendered, tokens: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> Encoded:
+    """A conversation as tokens. counts: whether the text of each does; bool [tokens]."""
+    marks = counts.astype(np.uint8) * COUNTS
+    marks[:1] = BEGINS
+    text_bytes = sum(len(rendered.text[begin:end].encode()) for begin, end in rendered.counts)
+    return Encoded(key_of(rendered.text.encode()), text_bytes, tokens, marks)
 
 
 def limit_threads(threads: int) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.ledger.state_directory import unsealed
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
@@ -91,7 +91,7 @@ class Announcer:
             self._view.term.number,
             machine.step,
             text,
-            complete=machine.complete,
+            complete=machine.complete and self._driver.going_back is None,
             paused=self._view.stage == "paused",
             resumes_in_s=left_s,
         )

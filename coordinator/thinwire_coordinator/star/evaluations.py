@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import PartJudged
@@ -25,10 +25,12 @@ from thinwire_coordinator.hall.measurement import (
     SetMeasured,
     Tell,
     parts_of,
+    tolerance_of,
 )
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
+from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.limits import evaluation_answer_s
 
 log = logging.getLogger("thinwire.coordinator")
@@ -65,6 +67,7 @@ class Evaluations:
         self._copy: asyncio.Future[KeptReplica] | None = None
         self._silent: set[str] = set()  # sessions that did not answer in time
         self._alone = False
+        self._weights: dict[Part, int] = {}  # at step 0
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, every: int, samples: int, measured: int | None) -> None:
@@ -106,8 +109,23 @@ class Evaluations:
         parts = parts_of(step, self._hall.state.held_out_sets, self._samples)
         self._copy = self._hall.copies.take()
         answer_s = evaluation_answer_s(self._hall.contract.round.length_s)
-        self._current = Measurement(step, parts, trusted, answer_s, self._hall.randomness)
+        weights = {part: self._weight_of(part) for part in parts}
+        tolerance, randomness = tolerance_of(self._hall.contract.model), self._hall.randomness
+        self._current = Measurement(step, parts, trusted, answer_s, randomness, weights, tolerance)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
+
+    def _weight_of(self, part: Part) -> int:
+        """The weight of a part, read once, since a set has the same samples at each step. If its shard is damaged, its
+        samples: the coordinator then does not measure it either, and says so."""
+        key, state = replace(part, step=0), self._hall.state
+        if key not in self._weights:
+            found = next(one for one in state.held_out_sets if one.name == part.name)
+            samples = found.spread(part.spread)[part.start : part.start + part.count]
+            try:
+                self._weights[key] = state.data.held_out_weight(part.name, samples)
+            except BlobMissing:
+                return part.count
+        return self._weights[key]
 
     def answered(self, node: str, part: Part, loss: float) -> str:
         """A node reports the loss of a part. Returns why it is refused, in words, or nothing."""

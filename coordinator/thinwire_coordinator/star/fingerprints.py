@@ -30,6 +30,10 @@ class KnownFingerprints:
         for old in [known for known in self._by_step if known < step - self._age_max]:
             del self._by_step[old]
 
+    def forget(self) -> None:
+        """Forget all: no earlier step is a base of what follows."""
+        self._by_step.clear()
+
     def at(self, step: int) -> KnownFingerprint | None:
         return self._by_step.get(step)
 

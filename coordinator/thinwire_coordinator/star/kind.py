@@ -24,6 +24,7 @@ from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_coordinator.star.verify import verify_updates
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.amendments import history
 from thinwire_proto.exact.replica import Replica
 
 
@@ -52,18 +53,20 @@ class StarKind(Kind):
         return StarService(run, door, **others)  # type: ignore[abstract]  # other kinds have the rest
 
     def at_head(self, state: RunState, go_on: GoOn = always) -> Replica:
-        return replica_at_head(state, set_aside=True, go_on=go_on)
+        replica = replica_at_head(state, set_aside=True, go_on=go_on)
+        if state.went_back_since(state.snapshot_steps()[-1]):  # killed before it was written, and nodes need it
+            state.save_snapshot(replica)
+        return replica
 
     def model_at(self, state: RunState, step: int | None) -> Replica:
         if step is None:
             return replica_at_head(state)
         if not 0 <= step <= state.ledger.step:
             raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
-        snapshots = state.snapshot_steps()
-        if not snapshots:
+        if not state.snapshot_steps():
             raise no_snapshot(state)
-        if step < snapshots[0]:
-            raise ConfigError(f"step {step} is no longer kept: the oldest snapshot is that of step {snapshots[0]}")
+        if why := state.why_not_kept(step):
+            raise ConfigError(why)
         return replica_at_step(state, step)
 
     def trained(self, contract: Contract, replica: Replica) -> int:
@@ -83,7 +86,8 @@ class StarKind(Kind):
         verify_updates(state, say, signatures)
 
     def in_card(self, contract: Contract, steps: int, contributions: int) -> Sequence[tuple[str, str]]:
-        return [("updates", f"{steps:,}, from {contributions:,} contributions")]
+        updates = sum(last - first for first, last in history(contract, steps))
+        return [("updates", f"{updates:,}, from {contributions:,} contributions")]
 
 
 KIND = StarKind()

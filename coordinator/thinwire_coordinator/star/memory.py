@@ -12,7 +12,7 @@ from thinwire_coordinator.star.trust.comparison import ENTRIES_MAX
 from thinwire_coordinator.star.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_coordinator.star.trust.observer import NOTED_VOTES_MAX, ROUNDS_WAITING_MAX
 from thinwire_coordinator.star.trust.trust import NODES_MAX
-from thinwire_proto.activations import activation_bytes
+from thinwire_proto.activations import activations_of
 from thinwire_proto.contract import Contract, DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import CHUNK
@@ -26,6 +26,8 @@ SUM_BYTES_A_COMPONENT = 2
 parameters."""
 CODES_BYTES_A_TILE = 2 * 256 + 4 * 8
 """Magnitudes of which the median counts: the weight of each code of a tile, and what the median takes."""
+STATE_BYTES_A_VALUE = 4
+"""The parameters and moments of the step that the run goes back to, beside those that it has."""
 MERGED_BYTES, MERGED_RANKED_BYTES = 28, 54
 """For each component of an update: the merged votes (10 bytes) and what encoding takes meanwhile (18, measured). It
 takes more (44) where a tile's components are ranked, which are few."""
@@ -67,6 +69,7 @@ def star_memory(contract: Contract, frozen: int = 0, *, audits: bool = True, act
     if audits:
         held_frozen = FROZEN_BYTES_A_PARAMETER * frozen
         named["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + held_frozen + activations
+    named["going back"] = STATE_BYTES_A_VALUE * contract.state_elements
     moments = contract.rule.MOMENT_BYTES_A_PARAMETER * layout.parameters
     model = sums_bytes(contract) + moments + contract.rule.step_bytes(contract.parameters)
     return OwnMemory(min(_payload_bytes(contract, layout), PART_BYTES_MAX), model, named)
@@ -76,7 +79,7 @@ def audit_activation_bytes(contract: Contract) -> int:
     """Memory of the samples that an audit computes at a time, beside parameters and gradients. 0 if the pass cannot be
     traced (`thinwire_proto.activations`)."""
     samples = min(BATCH, samples_of(contract, TileLayout(contract.parameters).parameters))
-    return samples * activation_bytes(task_of(contract.model), contract.model)
+    return samples * activations_of(task_of(contract.model), contract.model).whole
 
 
 def _payload_bytes(contract: Contract, layout: TileLayout) -> int:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.ledger.checks import check_length, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
+from thinwire_proto.exact.amendments import history, rewinds
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
 
-def replay(state: RunState, replica: Replica, stop: int | None = None) -> Iterator[Row]:
+def not_kept(step: int) -> Replica:
+    raise LedgerError(f"the parameters of step {step}, to which the run went back, are not kept", step)
+
+
+def replay(
+    state: RunState, replica: Replica, stop: int | None = None, earlier: Callable[[int], Replica] = not_kept
+) -> Iterator[Row]:
     """Advance a replica from its step to `stop` (the head, if None). Yield each row after it is checked and applied.
 
     Checks each row's own hash, the chain, the body's hash, and the fingerprint of the state before the update. Raises
     LedgerError with the step, and leaves the replica at that step.
+
+    earlier: the replica of an earlier step, to which a row goes back.
     """
+    back = rewinds(state.contract)
     for row in state.ledger.rows(replica.step, stop):
         if row.step != replica.step:
             raise Damaged(f"step {replica.step}: the row is missing; the next row is of step {row.step}", replica.step)
@@ -33,7 +43,11 @@ def replay(state: RunState, replica: Replica, stop: int | None = None) -> Iterat
                 "machine, the memory or processor of this one is faulty",
                 row.step,
             )
-        replica.apply(state.update(row), row.hash)
+        update = state.update(row)
+        if row.step in back:
+            replica.go_back(earlier(back[row.step]), row.hash)
+        else:
+            replica.apply(update, row.hash)
         yield row
 
 
@@ -48,9 +62,11 @@ def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = a
 
 
 def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
-    """The same at a step that the ledger holds (the head, if None), from the newest usable snapshot at or before it."""
+    """The same at a step that the ledger holds (the head, if None), from the newest usable snapshot that leads to it.
+    Steps that were given up before are passed over."""
     problems = []
-    for step in reversed([found for found in state.snapshot_steps() if stop is None or found <= stop]):
+    to_head, stop = stop is None, state.ledger.step if stop is None else stop
+    for step in reversed(state.snapshots_before(stop)):
         try:
             replica = state.load_own_snapshot(step)
         except ReplicaError as error:
@@ -65,9 +81,15 @@ def replica_at_step(state: RunState, stop: int | None, *, set_aside: bool = Fals
                 )
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
-        for _ in replay(state, replica, stop):
-            go_on()
+        for first, last in history(state.contract, stop):
+            if last < replica.step:
+                continue
+            if replica.step < first:
+                replica.step, replica.head = first, state.ledger.row(first - 1).hash
+            # up to the last row there is, whatever its number says
+            for _ in replay(state, replica, None if to_head and last == stop else last):
+                go_on()
         return replica
     if not problems:
-        raise no_snapshot(state)
+        raise no_snapshot(state, stop)
     raise Damaged(f"{state.folder}: no snapshot can be used: {'; '.join(problems)}", restore="one")

@@ -34,7 +34,6 @@ from thinwire_proto.wire.rows import Row
 
 log = logging.getLogger("thinwire.coordinator")
 
-NONCE_BITS = 64
 LEDGER_LOCKED = "another program holds the lock of the ledger"
 
 
@@ -78,7 +77,7 @@ class Rounds:
     def _open(self, opened: Opened) -> None:
         current = self._driver.machine.round
         assert current is not None
-        nonce = self._hall.randomness.getrandbits(NONCE_BITS)
+        nonce = self._hall.nonce()
         fingerprint = self._hall.workers.submit(Job.FINGERPRINT, self._hall.replica.fingerprint, nonce)
         self._fingerprints.know(opened.step, nonce, fingerprint)
         self._intake.open(current, merger_of(self._hall.contract, self._hall.layout, opened.step))
@@ -132,7 +131,7 @@ class Rounds:
         if self._driver.machine.complete:
             text = f"the run is complete: {self._driver.machine.step} updates are sealed"
             tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.machine.step)
-        if self._driver.machine.complete or self._hall.pause is not None:
+        if self._driver.machine.complete or self._hall.pause is not None or self._driver.going_back is not None:
             self._announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:
@@ -162,7 +161,7 @@ class Rounds:
                 at=self._hall.sealed_at,
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
-                tokens=_samples(accepted) * self._hall.contract.model.context,
+                tokens=_samples(accepted) * self._hall.state.tokens_a_sample,
                 loss=weighted_median((one.loss, one.weight) for one in accepted),
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
-from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_coordinator.hall.ledger.state_directory import RunState, unsealed
 from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.workers import Job, Workers
-from thinwire_coordinator.star.amending import unsealed
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import Locked
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -46,6 +46,14 @@ class PublishedUpdate:
     applied: asyncio.Future[float]
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The replica of an earlier step, to which a row goes back, and the contract that is in force from then on."""
+
+    replica: Replica
+    contract: Contract
+
+
 class Sealer:
     """Seals rounds one after another, and keeps the coordinator's own replica at the head."""
 
@@ -72,6 +80,7 @@ class Sealer:
         signatures: tuple[NodeSignature, ...],
         merger: Merges,
         leases: Callable[[], bytes] | None = None,
+        earlier: Earlier | None = None,
     ) -> PublishedUpdate:
         """Seal a round's update. Return when it is on disk and published.
 
@@ -80,6 +89,8 @@ class Sealer:
         that the row's leases are newer than all those recorded before. Raises OSError or LedgerError if the disk fails,
         Locked if another program holds the ledger's lock, and StandbyAway; nothing is published then, and after the
         last two nothing is on disk.
+
+        earlier: what the row goes back to. It is in a snapshot before the row is published, since nodes fetch that.
         """
         began = self._now()
         update, components, encoded = await self._workers.submit(Job.ENCODE_UPDATE, self._body, row.step, merger)
@@ -93,17 +104,34 @@ class Sealer:
         self._keeper.sealed(row.step + 1)
         await self._keeper.has_row()
         on_disk = self._now()
-        applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
+        if earlier is None:
+            applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
+        else:
+            self._state.contract = earlier.contract  # before the snapshot, for which nodes must drop their momentum
+            applied = self._workers.submit(Job.APPLY_UPDATE, self._go_back, earlier.replica, row.hash)
+            await applied
+            earlier.replica.step, earlier.replica.head = row.step + 1, row.hash
+            await self._workers.submit(Job.WRITE_SNAPSHOT, self._state.save_snapshot, earlier.replica)
         await self._feed.publish(out)
         return PublishedUpdate(update, components, len(encoded), merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
         """Apply the update to the replica. Return the seconds that this took."""
         began = self._now()
-        for frozen in self._replica.frozen:
-            frozen.released.wait(max(0.0, began + FILE_WAIT_S - self._now()))
+        self._let_files_be_written(began)
         self._replica.apply(update, head)
         return self._now() - began
+
+    def _go_back(self, earlier: Replica, head: bytes) -> float:
+        """The same for a row that goes back."""
+        began = self._now()
+        self._let_files_be_written(began)
+        self._replica.go_back(earlier, head)
+        return self._now() - began
+
+    def _let_files_be_written(self, began: float) -> None:
+        for frozen in self._replica.frozen:
+            frozen.released.wait(max(0.0, began + FILE_WAIT_S - self._now()))
 
     def _body(self, step: int, merger: Merges) -> tuple[Update, int, bytes]:
         schedule, merged = self._state.contract.schedule, merger.merged()

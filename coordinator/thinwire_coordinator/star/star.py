@@ -28,6 +28,7 @@ from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
+from thinwire_coordinator.star.rewinding import Rewinding
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.star.round.announcements import Announcement
 from thinwire_coordinator.star.round.driver import RoundDriver
@@ -39,6 +40,7 @@ from thinwire_coordinator.star.trust.observer import NO_AUDITS, Observer, TrustS
 from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import LedgerError
+from thinwire_proto.exact.amendments import rewinds
 from thinwire_proto.limits import LAST_WORD_S
 from thinwire_proto.wire.codec import update_bytes_max
 from thinwire_proto.wire.reasons import Reason
@@ -106,7 +108,7 @@ class Star(Run):
         )
         self.fingerprints = fingerprints = KnownFingerprints(contract.round.base_age_max)
         self._know_older_bases()
-        self.view = view = StarView(hall, driver, feed)
+        self.view = view = StarView(hall, driver, feed, self.keeper)
         self.observer = observer = Observer(hall, trust)
         self.intake = intake = Intake(hall, driver, fingerprints, observer)
         self.evaluations = Evaluations(hall, driver, observer, self._announce_again)
@@ -114,11 +116,14 @@ class Star(Run):
         self._presence = Presence(hall.events)
         self.keep_up: Upkeep | None = None
         sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now, self.keeper)
-        self._amending = Amending(hall, driver, intake)
+        self._rewinding = Rewinding(hall, driver, fingerprints, sealer, self.keeper)
+        self._amending = Amending(hall, driver, intake, self._rewinding, self.hold)
         rounds = Rounds(
             hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer, self._amending
         )
         driver.start(rounds.handle)
+        self.keeper.on_change = self.hold
+        self.hold()
 
     def _announce_again(self, nodes: Iterable[str]) -> None:
         self._announcer.announce_again(nodes)
@@ -126,7 +131,8 @@ class Star(Run):
     def _know_older_bases(self) -> None:
         """After a restart, restore from the rows the fingerprints of the bases that nodes may still use."""
         head = self.feed.step
-        for row in self.state.ledger.rows(max(0, head - self.hall.contract.round.base_age_max), head):
+        after = max(rewinds(self.hall.contract), default=-1) + 1
+        for row in self.state.ledger.rows(max(after, head - self.hall.contract.round.base_age_max), head):
             known = asyncio.get_running_loop().create_future()
             known.set_result(row.fingerprint)
             self.fingerprints.know(row.step, row.nonce, known)
@@ -149,6 +155,9 @@ class Star(Run):
             holds_lease=leases.holds(member.node_id),
             counted_since=counted + in_open_round,
             age_max=spec.momentum_age_max,
+            went_back=state.went_back_since(
+                self.rows - spec.momentum_age_max if replica_step is None else replica_step
+            ),
         )
         if why or momentum is None:
             if self.intake.may_count_from(member.node_id):
@@ -166,14 +175,16 @@ class Star(Run):
         return JoinDecision(self.feed.step, take_snapshot, why)
 
     def hold(self) -> None:
-        self.driver.hold(held=self.hall.pause is not None)
+        held = self.hall.pause is not None or self.driver.going_back is not None or bool(self.keeper.holds())
+        self.driver.hold(held=held)
         if self.intake.current is None:
             self._announcer.announce_to_all()
 
     def amend(self, orders: Sequence[Order]) -> Mapping[str, str]:
         known = len(self.hall.contract.amendments)
         refused = self._amending.take(orders)
-        if len(self.hall.contract.amendments) > known and self.intake.current is None:
+        told = len(self.hall.contract.amendments) > known or self.driver.going_back is not None
+        if told and self.intake.current is None:
             self._announcer.announce_to_all()
         return refused
 
@@ -262,6 +273,7 @@ class Star(Run):
     def stop(self) -> None:
         super().stop()
         self.driver.stop()
+        self._rewinding.stop()
         self.evaluations.stop()
         self.observer.stop()
 

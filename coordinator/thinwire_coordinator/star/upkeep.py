@@ -61,14 +61,13 @@ class Upkeep:
 
     async def _follow(self, measured: int | None) -> None:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
-        newest = self._hall.state.snapshot_steps()[-1]
         by_nodes = self._evaluations is not None
         if measured is not None:  # a run that goes on shows what its model writes, also when it is complete
             copy = await self._hall.copies.take()
             await self._measuring.sample(copy, copy.step)
             del copy
         while True:
-            step = self._feed.step
+            step, newest = self._feed.step, self._newest()  # going back adds one too, and deletes those before it
             last = step == self._hall.contract.schedule.steps
             # nodes leave after the last step, so the coordinator measures it in any case
             due = last or (not by_nodes and (measured is None or step - measured >= self._every))
@@ -82,12 +81,15 @@ class Upkeep:
                 if to_measure:
                     measured = copy.step
                     await self._measuring.measure_all(copy, copy.step)
-                if to_save:
-                    newest = copy.step
+                if to_save and copy.step > self._newest():
                     await self._save(copy)
                 del copy  # with its file
             await self._hall.sealed.wait()
             self._hall.sealed.clear()
+
+    def _newest(self) -> int:
+        """The step of the newest snapshot."""
+        return self._hall.state.snapshot_steps()[-1]
 
     def _is_due(self, newest: int) -> bool:
         """Whether the bodies since the newest snapshot are larger than it.

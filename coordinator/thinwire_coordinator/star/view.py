@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire_coordinator.hall.hall import Hall
+from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.view import Plain, RunView, Stage, counted, waiting_for
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.round.driver import RoundDriver
@@ -11,24 +12,31 @@ from thinwire_coordinator.star.round.driver import RoundDriver
 class StarView(RunView):
     """A star run, read-only."""
 
-    def __init__(self, hall: Hall, driver: RoundDriver, feed: Feed) -> None:
+    def __init__(self, hall: Hall, driver: RoundDriver, feed: Feed, keeper: Keeper) -> None:
         super().__init__(hall)
+        self._keeper = keeper
         self._driver = driver
         self._feed = feed
 
     @property
     def stage(self) -> Stage:
-        if self._driver.machine.complete:
+        if self._driver.machine.complete and self._driver.going_back is None:
             return "complete"
         if self.pause is not None and self._driver.machine.round is None:
             return "paused"
-        return "waiting" if self._driver.machine.round is None and self._driver.machine.missing_nodes else "training"
+        machine = self._driver.machine
+        waits = machine.round is None and (machine.missing_nodes or self._keeper.holds())
+        return "waiting" if waits or (machine.sealing and self._keeper.holds()) else "training"
 
     @property
     def condition(self) -> str:
         if self.pause is not None and self.stage == "paused":
             return self.pause.text
-        return waiting_for(self._driver.machine.missing_nodes) if self.stage == "waiting" else self.stage
+        if (back := self._driver.going_back) is not None:
+            return f"going back to step {back}"
+        if self.stage == "waiting":
+            return self._keeper.holds() or waiting_for(self._driver.machine.missing_nodes)
+        return self.stage
 
     @property
     def step(self) -> int:

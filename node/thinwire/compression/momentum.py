@@ -13,7 +13,8 @@ sign times the value of the tile's code. The arithmetic need not be exact, becau
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from thinwire.compression.zeros import zeros
 from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TensorTiles, TileLayout
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 if TYPE_CHECKING:
     from thinwire.compression.triton.compress import FusedCompressor, GradientInput
@@ -42,8 +44,18 @@ class BatchOfTiles:
     first: int
 
 
-Added = tuple[Mapping[str, Tensor], float, int]
-"""The arguments of `Momentum.accumulate`."""
+@dataclass(frozen=True)
+class Added:
+    """The arguments of `Momentum.accumulate`, and what it has done, should a batch be repeated for lack of memory.
+
+    seconds: parts of the layout whose second moments are updated, by tensor, first row and first column. batches: those
+    whose gradient is in the momentum, by their first component."""
+
+    gradients: Mapping[str, Tensor]
+    rate: float
+    samples: int
+    seconds: set[tuple[str, int, int]] = field(default_factory=set)
+    batches: set[int] = field(default_factory=set)
 
 
 class Momentum:
@@ -71,12 +83,14 @@ class Momentum:
     def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int = 1) -> None:
         """m ← β·m + η·P(g), where g is the mean gradient.
 
-        gradients: sums over `samples`, by tensor name, contiguous, in the tensors' shapes.
+        gradients: sums over `samples`, by tensor name, contiguous, in the tensors' shapes. On another device than the
+        momentum, they come over batch by batch.
         """
         self._begin()
+        added = Added(gradients, learning_rate, samples)
 
         def accumulate(tiles: BatchOfTiles, slot: int) -> None:
-            self._accumulate(tiles, (gradients, learning_rate, samples), slot)
+            self._accumulate(tiles, added, slot)
 
         process_batches(accumulate, self._batches(), self.buffer.device)
 
@@ -91,7 +105,7 @@ class Momentum:
     ) -> Sent:
         """`accumulate` followed by `extract`, reading each batch of tiles from memory only once."""
         self._begin()
-        return self._extract(k, (gradients, learning_rate, samples))
+        return self._extract(k, Added(gradients, learning_rate, samples))
 
     def _extract(self, k: int, added: Added | None) -> Sent:
         """Extract from each batch of tiles, and collect the parts in one list. added: see `accumulate`; it is added to
@@ -99,9 +113,9 @@ class Momentum:
         if self._spec.sends_whole_tiles:
             return self._extract_whole(added)
         batches = self._batches(with_matrices=self.fused is None)
-        chosen = _Chosen(self._layout.selected_max(k), self.buffer.device)
+        chosen = retry_out_of_memory(lambda: _Chosen(self._layout.selected_max(k), self.buffer.device))
         if self.fused is not None:
-            inputs = None if added is None else self._inputs(*added)
+            inputs = None if added is None else self._inputs(added.gradients, added.rate, added.samples)
             matrices = self._layout.matrices(self.buffer)
             chosen.put(self.fused.extract(matrices, k, inputs), 0, 0)
 
@@ -111,13 +125,12 @@ class Momentum:
             chosen.put(self.compressor.extract(tiles.values, k, slot), tiles.first, self._selected_before(tiles, k))
 
         process_batches(extract, batches, self.buffer.device)
-        return chosen.sent(self._extractions, has_codes=self._spec.magnitude == "tile")
+        return retry_out_of_memory(partial(chosen.sent, self._extractions, has_codes=self._spec.magnitude == "tile"))
 
     def _extract_whole(self, added: Added | None) -> Sent:
         """Extract all components of each tile."""
-        device, tiles = self.buffer.device, self._layout.tiles
-        signs = torch.empty(self._layout.components, dtype=torch.int8, device=device)
-        sizes, codes = torch.empty(tiles, device=device), torch.empty(tiles, dtype=torch.uint8, device=device)
+        device = self.buffer.device
+        signs, sizes, codes = retry_out_of_memory(self._whole)
 
         def extract(of_batch: BatchOfTiles, slot: int) -> None:
             if added is not None:
@@ -128,7 +141,14 @@ class Momentum:
             take_out(of_batch.values, own, sizes[part], codes[part], slot)
 
         process_batches(extract, self._batches(), device)
-        return WholeSent(signs, sizes, self._extractions, codes[sizes > 0], self._spec.vote_levels)
+        voted = retry_out_of_memory(lambda: codes[sizes > 0])
+        return WholeSent(signs, sizes, self._extractions, voted, self._spec.vote_levels)
+
+    def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Room for the signs, sizes and codes of all tiles."""
+        device, tiles = self.buffer.device, self._layout.tiles
+        signs = torch.empty(self._layout.components, dtype=torch.int8, device=device)
+        return signs, torch.empty(tiles, device=device), torch.empty(tiles, dtype=torch.uint8, device=device)
 
     def _tiles_of(self, batch: Batch) -> slice:
         """The batch's tiles among all tiles."""
@@ -163,23 +183,29 @@ class Momentum:
         self._extractions += 1
 
     def _accumulate(self, to: BatchOfTiles, added: Added, slot: int) -> None:
-        batch, (gradients, rate, samples) = to.batch, added
+        if to.first in added.batches:
+            return
+        batch, gradients, samples = to.batch, added.gradients, added.samples
         tiles, scratch = self.compressor.buffers(to.values.shape, slot)
         if any(part.is_padded for part in batch.parts):
             tiles.zero_()
         for part in batch.parts:
-            band = part.band(gradients[part.tensor.name])
+            band = part.band(gradients[part.tensor.name]).to(to.values.device)
             if self._second is None:
                 for band_piece, tiles_piece in part.pieces(band, tiles):
                     tiles_piece.copy_(band_piece)
                 continue
-            root = self._second.root_of(part, band, samples, scratch.view(-1)[: band.numel()].view(band.shape))
+            if (key := (part.tensor.name, part.rows.start, part.columns.start)) not in added.seconds:
+                self._second.update_part(part, band, samples)
+                added.seconds.add(key)
+            root = self._second.root_of(part, scratch.view(-1)[: band.numel()].view(band.shape))
             for (band_piece, tiles_piece), (root_piece, _) in zip(
                 part.pieces(band, tiles), part.pieces(root, tiles), strict=True
             ):
                 torch.div(band_piece, root_piece, out=tiles_piece)
         scale = 1 / samples if self._second is None else self._second.scale / samples
-        self.compressor.accumulate(to.values, tiles, rate * scale, slot)
+        self.compressor.accumulate(to.values, tiles, added.rate * scale, slot)
+        added.batches.add(to.first)
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:
@@ -263,5 +289,6 @@ class _Chosen:
             components, values = (
                 torch.cat([whole[start:end] for start, (end, _) in filled]) for whole in (components, values)
             )
-        codes = torch.cat([codes for _, (_, codes) in filled]) if has_codes else None
+        none = torch.empty(0, dtype=torch.uint8, device=values.device)  # of a rank without tiles
+        codes = torch.cat([none, *(codes for _, (_, codes) in filled)]) if has_codes else None
         return Sent(components, values, extraction, codes)

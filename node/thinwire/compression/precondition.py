@@ -14,6 +14,7 @@ from torch import Tensor
 
 from thinwire.compression.zeros import zeros
 from thinwire_proto.exact.tiles import Part, TileLayout
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 EPSILON = 1e-8  # Adam's
 
@@ -51,14 +52,14 @@ class SecondMoment:
         """g / root_of(g) times this factor is g / (√v̂ + ε)."""
         return math.sqrt(self.weight)
 
-    def root_of(self, part: Part, gradient: Tensor, samples: int, out: Tensor) -> Tensor:
-        """Update v with the gradient of a band, and write √v + ε·`scale` to `out`.
-
-        gradient, out: in the band's shape. gradient: a sum over `samples`, whose mean is g.
-        """
+    def update_part(self, part: Part, gradient: Tensor, samples: int) -> None:
+        """Update v with the gradient of a band, in its shape: a sum over `samples`, whose mean is g."""
         second = part.band(self._of[part.tensor.name])
         second.mul_(self._beta).addcmul_(gradient, gradient, value=(1 - self._beta) / samples**2)
-        return torch.sqrt(second, out=out).add_(EPSILON * self.scale)
+
+    def root_of(self, part: Part, out: Tensor) -> Tensor:
+        """Write √v + ε·`scale` of a band to `out`, in its shape."""
+        return torch.sqrt(part.band(self._of[part.tensor.name]), out=out).add_(EPSILON * self.scale)
 
     def precondition(self, name: str, gradient: Tensor) -> Tensor:
         """Update v with g, and return g / (√v̂ + ε) of one tensor, as a new tensor."""
@@ -66,9 +67,9 @@ class SecondMoment:
 
     def root(self, name: str, gradient: Tensor) -> Tensor:
         """Update v with g, and return √v̂ + ε of one tensor, as a new tensor."""
-        second = self._of[name]
+        second, weight = self._of[name], self._weight.item()
         second.mul_(self._beta).addcmul_(gradient, gradient, value=1 - self._beta)
-        return (second / self._weight.item()).sqrt_().add_(EPSILON)
+        return retry_out_of_memory(lambda: (second / weight).sqrt_().add_(EPSILON))
 
     def of(self, name: str) -> dict[str, Tensor]:
         """The learned tensors of one parameter, by name, not copied. All parameters share the weight."""

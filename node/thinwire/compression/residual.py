@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from thinwire.compression.sent import Sent
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Levels, Merged
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ class Awaited:
         votes = merged if isinstance(merged, Merged) else None  # with update_topk an update contains votes
         for one in list(self._by_hash.values()):
             if one.step <= step:
+                part = None
+                if votes and one.hash in counted:
+                    part = retry_out_of_memory(partial(dropped_part, one.sent, votes, layout, self.update_topk))
                 del self._by_hash[one.hash]
-                part = (
-                    dropped_part(one.sent, votes, layout, self.update_topk) if votes and one.hash in counted else None
-                )
                 if part is not None:
                     yield part
 

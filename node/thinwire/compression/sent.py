@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS
 from thinwire_proto.exact.votes import Votes, WholeVotes
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 Fill = Callable[[Tensor], object]
 """Writes the values of a batch of tiles into a float32 tensor of their shape, 0 where nothing was sent."""
@@ -39,12 +41,16 @@ class Sent:
 
     def add_to(self, buffer: Tensor, share: float) -> None:
         """buffer += share · values. buffer: float32 [components of the tile space]."""
-        components, values = self.components.to(buffer.device), self.values.to(buffer.device)
+        components, values = retry_out_of_memory(partial(self._on, buffer.device))
         buffer.index_add_(0, components, values, alpha=share)
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Components and values on a device."""
+        return self.components.to(device), self.values.to(device)
 
     def fillers(self, firsts: Sequence[int], tiles: Sequence[slice], device: torch.device) -> list[Fill]:
         """A `Fill` for each batch. firsts: the first component of each. tiles: those of each, among all tiles."""
-        components, values = self.components.to(device), self.values.to(device)
+        components, values = self._on(device)
         starts = torch.searchsorted(components, torch.tensor(firsts, device=device)).tolist()
 
         def filler(first: int, own: slice) -> Fill:
@@ -97,8 +103,13 @@ class WholeSent(Sent):
 
     def add_to(self, buffer: Tensor, share: float) -> None:
         for tiles, components, size in self._parts():
-            signs, sizes = (of.to(buffer.device) for of in (self.signs[components], self.sizes[tiles]))
-            buffer[components].view(-1, size).add_(signs.view(-1, size) * sizes[:, None], alpha=share)
+            added = retry_out_of_memory(partial(self._values, tiles, components, size, buffer.device))
+            buffer[components].view(-1, size).add_(added, alpha=share)
+
+    def _values(self, tiles: slice, components: slice, size: int, device: torch.device) -> Tensor:
+        """The values of some tiles' components, float32 [tiles, size]."""
+        signs, sizes = (of.to(device) for of in (self.signs[components], self.sizes[tiles]))
+        return signs.view(-1, size) * sizes[:, None]
 
     def fillers(self, firsts: Sequence[int], tiles: Sequence[slice], device: torch.device) -> list[Fill]:
         signs, sizes = self.signs.to(device), self.sizes.to(device)

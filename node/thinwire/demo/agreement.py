@@ -17,6 +17,13 @@ BYTES_LEAST = 32
 """A few parameters have so few components that ranks may well choose the same ones."""
 
 
+BROADCAST = "rank 0 before the first step: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+BROADCAST_SHARDS = (
+    "the first site before the first step: for p in model.parameters(): "
+    "torch.distributed.broadcast(p.detach().to_local(), group=process_group, group_src=0)"
+)
+
+
 def check_equal(agreements: Sequence[dict[str, Any]]) -> None:
     """Raise ConfigError with the differences of the ranks' settings and parameters, as they describe them by name."""
     first, *others = agreements
@@ -27,8 +34,8 @@ def check_equal(agreements: Sequence[dict[str, Any]]) -> None:
     ]
     if found and all(line.startswith("parameters: ") for line in found):
         raise ConfigError(
-            "the ranks do not start from the same parameters; use one seed on all ranks, or broadcast those "
-            "of rank 0 before the first step: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+            "the ranks do not start from the same parameters; use one seed on all ranks, or broadcast those of "
+            + (BROADCAST_SHARDS if "site" in first else BROADCAST)
         )
     if found:
         more = f"; and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
@@ -48,6 +55,18 @@ def check_equal_rates(rates: Sequence[Sequence[Sequence[float]]]) -> None:
                         f"the {name} of param group {number} is {a} on rank 0 and {b} on rank {rank}; it must be equal "
                         "on all ranks in each step, so a schedule must not depend on anything local to a rank"
                     )
+
+
+def differing_rates(most: Sequence[float], least: Sequence[float]) -> str:
+    """The difference among the rates of the ranks of a site, in words; empty if there is none.
+
+    most, least: of all ranks; by param group, learning rate and weight decay in turn.
+    """
+    for number, (high, low) in enumerate(zip(most, least, strict=True)):
+        if not math.isclose(high, low, rel_tol=RATE_TOLERANCE):
+            name = ("lr", "weight_decay")[number % 2]
+            return f"the {name} of param group {number // 2} is {low} on one rank of a site, and {high} on another"
+    return ""
 
 
 def _differences(first: dict[str, Any], other: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -30,19 +30,22 @@ class AllGather:
     """All-gather between the ranks of `group` or the default group. Without torch.distributed, this process is the only
     rank.
 
+    is_alone: this process is the only rank, whatever the ranks of torch.distributed.
+
     bytes_sent, bytes_received: totals of all exchanges, including padding. A rank sends its bytes once for every other
     rank, as the rings of gloo and NCCL do.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, *, is_alone: bool = False) -> None:
         self._group = group
+        self._is_alone = is_alone
         self._capacity = CAPACITY_FIRST
         self.bytes_sent = 0
         self.bytes_received = 0
 
     @property
     def ranks(self) -> int:
-        return dist.get_world_size(self._group) if _is_initialised() else 1
+        return dist.get_world_size(self._group) if _is_initialised() and not self._is_alone else 1
 
     def check(self) -> None:
         """Raise ConfigError if this process is one of several that have no process group."""

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from numbers import Real
+from itertools import chain
 from typing import Any, Literal, overload
 
 import msgpack
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from thinwire.demo.agreement import EqualPayloads, check_equal, check_equal_rates
+from thinwire.demo.agreement import EqualPayloads, check_equal, check_equal_rates, differing_rates
 from thinwire.demo.all_gather import AllGather
+from thinwire.demo.checks import SETTINGS_OF_STATE, check_state, rates_of, trained_of
+from thinwire.demo.gradients import all_finite, gradient_of
 from thinwire.demo.param_group import ParamGroup, check_rates, described, group_of, settings_of
+from thinwire.demo.sharded_group import ShardedVoteGroup
+from thinwire.demo.site import SHARD_LATER, Site
+from thinwire.placement import check_between_sites, mesh_of, named, refuse_replaced
 from thinwire.script import only_asks_for_state
-from thinwire.whole_parameters import named, refuse_partial, refuse_replaced
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.fingerprint import fingerprint
-
-SETTINGS_OF_STATE = ("values", "compression_chunk", "precondition")
-"""A loaded state must have been made with the same values of these settings. All other settings are restored
-from it."""
-GRADIENT_MAX = 1e18
-"""Beyond it the second moment would overflow and stay infinite."""
 
 
 class DeMo(Optimizer):
@@ -44,13 +40,15 @@ class DeMo(Optimizer):
     hardware adds floats in different orders.
 
         params               float32, in any form that torch's optimizers take; a param group may override every setting
-                             except `process_group`. To compute in bfloat16, keep float32 masters and use autocast
+                             except `process_group`. To compute in bfloat16, keep float32 masters and use autocast. All
+                             whole, or with votes all sharded by `fully_shard` over one dimension of a mesh, a site
         compression_decay    β of the momentum
         compression_topk     k, components selected from each chunk
         compression_chunk    edge of a chunk; 64 with votes
         weight_decay         decoupled, θ ← θ·(1 − lr·weight_decay), for every trained parameter
         process_group        the ranks that exchange; by default the default group, or without torch.distributed only
-                             this process
+                             this process. With shards, those that hold the same ones at all sites; if there is one
+                             site alone, none
         lr                   a scheduler may change it between steps; all ranks use the value of the first rank
         update_topk          with votes: number of components that a step applies in each chunk, the strongest of all
                              ranks together; dropped components return to the momentum of their senders. 0: no limit
@@ -123,6 +121,9 @@ class DeMo(Optimizer):
         self._process_group = process_group
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
+        self._site: Site | None = None  # with sharded parameters
+        self._in_site = self._all_gather  # the same between the ranks of the site
+        self._problem = ""  # of the site in this step; the other sites hear of it too
         self._equal_payloads = EqualPayloads()
         self._has_stepped = False
         self._ranks_most = 1  # that a step has had
@@ -130,18 +131,33 @@ class DeMo(Optimizer):
         self.dropped = 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch. Raises ConfigError for invalid settings, and for parameters that are sharded or not float32."""
+        """As in torch. Raises ConfigError for invalid settings, and for parameters that are not float32, or sharded in
+        another way than by `fully_shard` over one dimension of a mesh."""
         super().add_param_group(param_group)
         try:
-            _refuse_partial(self.param_groups[-1])
+            self._check_placement()
             # saved with the state, because the tiled momentum does not show the shapes
             self.param_groups[-1]["shapes"] = [list(tensor.shape) for tensor in self.param_groups[-1]["params"]]
             settings_of(self.param_groups[-1])
-            check_rates(*_rates(self.param_groups[-1]))
-            _trained(self.param_groups[-1])
+            check_rates(*rates_of(self.param_groups[-1]))
+            trained_of(self.param_groups[-1])
         except ConfigError:
             self.param_groups.pop()
             raise
+
+    def _check_placement(self) -> None:
+        """Find the site, if the parameters are sharded. Raises ConfigError if they are neither whole nor sharded alike,
+        or if the ranks of the exchange cannot be those of other sites."""
+        trained = [(n, t) for group in self.param_groups for n, t in named(group) if t.requires_grad]
+        mesh = mesh_of("DeMo", trained)
+        if mesh is None or self._site is not None:
+            return
+        if any(group["values"] == "float" for group in self.param_groups):
+            raise ConfigError("values='float' takes whole parameters alone; omit it, or leave the model unwrapped")
+        check_between_sites("DeMo", mesh, self._process_group)
+        self._site = Site(mesh)
+        self._in_site = AllGather(self._site.group)
+        self._all_gather = AllGather(self._process_group, is_alone=self._process_group is None)
 
     @property
     def bytes_sent(self) -> int:
@@ -155,8 +171,13 @@ class DeMo(Optimizer):
     @torch.no_grad()
     def fingerprint(self) -> int:
         """A number, 0 … 2⁶⁴ − 1, that depends on all bits of the trained parameters. Equal parameters give equal
-        fingerprints."""
-        return fingerprint((tensor for group in self.param_groups for tensor in _trained(group)), 0)
+        fingerprints, whole or sharded. With shards, all ranks of a site must ask for it."""
+        parameters = [tensor for group in self.param_groups for tensor in trained_of(group)]
+        if self._site is None:
+            return fingerprint(parameters, 0)
+        part = self._site.fingerprint(parameters)
+        parts = self._in_site.gather(part.to_bytes(8, "big"), self._device)
+        return sum(int.from_bytes(one, "big") for one in parts) % (1 << 64)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -183,19 +204,21 @@ class DeMo(Optimizer):
         if not self._has_stepped:
             stepped = [tensor for group in groups.values() for tensor in group.parameters]
             if all(tensor.grad is None for tensor in stepped):
-                refuse_replaced("DeMo", stepped)
+                refuse_replaced("DeMo", stepped, SHARD_LATER)
             self._has_stepped = True
-        rates = [_rates(group) for group in self.param_groups]
+        rates = [rates_of(group) for group in self.param_groups]
         for rate in rates:
             check_rates(*rate)
         scale = getattr(self, "grad_scale", None)  # of a GradScaler; None: there is none, or it has unscaled
         unscale = 1.0 if scale is None else 1 / float(scale)
         gradients = {
-            number: [_gradient(tensor, unscale) for tensor in group.parameters] for number, group in groups.items()
+            number: [gradient_of(tensor, unscale) for tensor in group.parameters] for number, group in groups.items()
         }
         payloads: dict[int, bytes] = {}
-        overflowed = bool(getattr(self, "found_inf", False))
-        if not overflowed and _all_finite([gradient for tensors in gradients.values() for gradient in tensors]):
+        finite = not bool(getattr(self, "found_inf", False)) and all_finite([*chain(*gradients.values())])
+        if self._site is not None:
+            finite = self._agree_in_site(finite, rates)
+        if finite:
             for number, group in groups.items():
                 payloads[number] = group.extract(gradients[number], rates[number][0])
         else:
@@ -215,7 +238,7 @@ class DeMo(Optimizer):
     def _begin(self) -> dict[int, ParamGroup]:
         """Create the groups that have trained parameters, with new or loaded state."""
         for number, options in enumerate(self.param_groups):
-            settings, trained = settings_of(options), _trained(options)
+            settings, trained = settings_of(options), trained_of(options)
             known = [parameter for parameter in options["params"] if self.state.get(parameter)]
             changed = {id(parameter) for parameter in known} ^ {id(parameter) for parameter in trained}
             if known and changed:
@@ -226,7 +249,7 @@ class DeMo(Optimizer):
                 )
             begun = self._groups.get(number)
             if begun is None:
-                _refuse_partial(options)
+                self._check_placement()
             if not trained or (begun and begun.settings == settings):
                 continue
             for name in SETTINGS_OF_STATE:
@@ -234,17 +257,29 @@ class DeMo(Optimizer):
                     raise ConfigError(
                         f"{name} of param group {number} cannot change after the first step; create a new optimizer"
                     )
-            self._groups[number] = self._restore(group_of(trained, settings))
+            sharded = self._site and ShardedVoteGroup(trained, settings, self._site)
+            self._groups[number] = self._restore(sharded or group_of(trained, settings))
             self._agreement_hash = b""
         return self._groups
 
     def _restore(self, group: ParamGroup) -> ParamGroup:
         """Copy torch's `state` into the group's tensors, which then become torch's state."""
+        group.load([self.state.get(parameter, {}) for parameter in group.parameters])
         for parameter, learned in zip(group.parameters, group.state(), strict=True):
-            for name, tensor in self.state.get(parameter, {}).items():
-                learned[name].copy_(tensor)
             self.state[parameter] = learned
         return group
+
+    def _agree_in_site(self, finite: bool, rates: Sequence[tuple[float, float]]) -> bool:
+        """Whether the gradients of all ranks of the site are finite. They also hear here whether one of them has to
+        compare settings again, or has other rates."""
+        assert self._site is not None
+        own = [float(number) for pair in rates for number in pair]
+        asked = [float(not finite), float(not self._agreement_hash), *own, *(-number for number in own)]
+        overflowed, changed, *found = self._site.largest(asked, self._device)
+        if changed:
+            self._agreement_hash = b""
+        self._problem = differing_rates(found[: len(own)], [-number for number in found[len(own) :]])
+        return not overflowed
 
     def _gather(
         self, rates: list[tuple[float, float]], payloads: dict[int, bytes]
@@ -257,16 +292,20 @@ class DeMo(Optimizer):
             )
         self._all_gather.check()
         self._ranks_most = self._all_gather.ranks
-        if self._ranks_most == 1:
-            return rates, [payloads]
-        if not self._agreement_hash:
+        if not self._agreement_hash and (self._ranks_most > 1 or self._site is not None):
             self._agreement_hash = hashlib.sha256(canonical_json(self._agreement())).digest()[:16]
+        if self._problem:
+            self._agreement_hash = b""
+        if self._ranks_most == 1:
+            self._raise_problem()
+            return rates, [payloads]
         message = msgpack.packb([self._agreement_hash, rates, payloads])
         gathered = [
             msgpack.unpackb(data, strict_map_key=False) for data in self._all_gather.gather(message, self._device)
         ]
         if any(agreement != gathered[0][0] for agreement, _, _ in gathered):
             self._check_equal()
+        self._raise_problem()
         check_equal_rates([theirs for _, theirs, _ in gathered])
         return [(rate, decay) for rate, decay in gathered[0][1]], [sent for _, _, sent in gathered]
 
@@ -279,7 +318,18 @@ class DeMo(Optimizer):
     def _agreement(self) -> dict[str, Any]:
         """The present settings of all groups, and the parameters: all ranks must have the same."""
         groups = {f"param group {number}": described(group) for number, group in self._groups.items()}
-        return groups | {"parameters": f"{self.fingerprint():016x}"}
+        found = groups | {"parameters": f"{self.fingerprint():016x}"}
+        if self._site is None:
+            return found
+        of_ranks = self._in_site.gather(msgpack.packb(groups), self._device)
+        if any(one != of_ranks[0] for one in of_ranks):
+            self._problem = self._problem or "the ranks of a site have different settings"
+        site = {"ranks": self._site.ranks, "number of this rank": self._site.rank}
+        return found | {"site": site | ({"problem": self._problem} if self._problem else {})}
+
+    def _raise_problem(self) -> None:
+        if self._problem:
+            raise ConfigError(f"the ranks' optimizers differ: {self._problem}")
 
     def _check_equal(self) -> None:
         """Raise ConfigError with the differences of the ranks. All of them take part, because all have seen that the
@@ -289,6 +339,21 @@ class DeMo(Optimizer):
         check_equal([msgpack.unpackb(data) for data in agreements])
 
     @torch.no_grad()
+    def state_dict(self) -> StateDict:
+        """As in torch. With shards, learned tensors are DTensors, and all ranks of a site must ask for it."""
+        found = super().state_dict()
+        numbers = {
+            id(tensor): number
+            for options, saved in zip(self.param_groups, found["param_groups"], strict=True)
+            for tensor, number in zip(options["params"], saved["params"], strict=True)
+        }
+        for group in self._groups.values():
+            if isinstance(group, ShardedVoteGroup):
+                for tensor, saved in zip(group.parameters, group.saved(), strict=True):
+                    found["state"][numbers[id(tensor)]] = saved
+        return found
+
+    @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
         """As in torch; the settings are restored with the state.
 
@@ -296,77 +361,10 @@ class DeMo(Optimizer):
         SETTINGS_OF_STATE.
         """
         for number, (saved, options) in enumerate(zip(state_dict["param_groups"], self.param_groups, strict=False)):
-            _check_state(number, saved, options, state_dict["state"])
+            check_state(number, saved, options, state_dict["state"])
         super().load_state_dict(state_dict)
         self._groups.clear()
         self._agreement_hash = b""
-
-
-def _refuse_partial(options: dict[str, Any]) -> None:
-    """Raises ConfigError for a trained parameter that this rank does not hold whole."""
-    refuse_partial("DeMo", ((name, tensor) for name, tensor in named(options) if tensor.requires_grad))
-
-
-def _trained(options: dict[str, Any]) -> list[Tensor]:
-    """The trained parameters of a torch param group; tied ones appear once. Raises ConfigError."""
-    trained = {id(tensor): tensor for tensor in options["params"] if tensor.requires_grad and tensor.numel()}
-    for tensor in trained.values():
-        if tensor.dtype != torch.float32:
-            raise ConfigError(
-                f"DeMo needs float32 parameters, but one is {str(tensor.dtype).removeprefix('torch.')}, where rounding "
-                "may lose a step. Keep float32 masters: leave the model in float32, and use autocast"
-            )
-    if len({tensor.device for tensor in trained.values()}) > 1:
-        raise ConfigError("all parameters of a param group must be on one device; make one param group for each device")
-    return list(trained.values())
-
-
-def _rates(options: dict[str, Any]) -> tuple[float, float]:
-    """Learning rate and weight decay. Raises ConfigError if one is no number."""
-    for name in ("lr", "weight_decay"):
-        if not isinstance(options[name], (Real, Tensor)):
-            raise ConfigError(f"{name} must be a number; it is {options[name]!r}")
-    return float(options["lr"]), float(options["weight_decay"])
-
-
-def _gradient(parameter: Tensor, factor: float) -> Tensor:
-    gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
-    return dense if factor == 1 else dense * factor
-
-
-def _all_finite(gradients: Sequence[Tensor]) -> bool:
-    """Whether all gradients are finite and below GRADIENT_MAX. Waits for the device once."""
-    if not gradients:
-        return True
-    device = gradients[0].device
-    largest = [torch.linalg.vector_norm(gradient, math.inf).to(device) for gradient in gradients]
-    return bool((torch.stack(largest) < GRADIENT_MAX).all())  # false for NaN
-
-
-def _check_state(number: int, saved: dict[str, Any], options: dict[str, Any], state: dict[int, Any]) -> None:
-    """Raises ConfigError."""
-    for name in SETTINGS_OF_STATE:
-        if name not in saved:
-            raise ConfigError(f"this is not a state of DeMo: its param group {number} has no {name}")
-        if saved[name] != options[name]:
-            raise ConfigError(
-                f"param group {number}: the state was made with {name}={saved[name]!r}, and the optimizer with "
-                f"{options[name]!r}; create the optimizer with the setting of the state"
-            )
-    for index, (there, here) in enumerate(zip(saved["shapes"], options["shapes"], strict=False)):
-        if there != here:
-            raise ConfigError(f"parameter {index} of param group {number} is {there} in the state, and {here} here")
-    known = [bool(state.get(key)) for key in saved["params"]]
-    trained = {id(tensor) for tensor in _trained(options)}
-    for index, (there, tensor) in enumerate(zip(known, options["params"], strict=False)):
-        if any(known) and there != (id(tensor) in trained):
-            raise ConfigError(
-                f"parameter {index} of param group {number} was {'trained' if there else 'frozen'} in the state, and "
-                "is not here; set requires_grad as it was before loading"
-            )
 
 
 @contextmanager

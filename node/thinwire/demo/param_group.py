@@ -23,13 +23,15 @@ from thinwire.compression.precondition import SecondMoment
 from thinwire.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire.compression.residual import dropped_part
 from thinwire.compression.sent import Sent
+from thinwire.demo.shards import matrix_shape
+from thinwire.placement import local
 from thinwire_proto.contract import TILE_EDGE, DemoSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.exact.topk import topk_selection
-from thinwire_proto.exact.votes import merge
+from thinwire_proto.exact.topk import TopkSelection, topk_selection
+from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -124,17 +126,25 @@ class ParamGroup(Protocol):
     def state(self) -> list[dict[str, Tensor]]:
         """The learned tensors, by parameter and name, not copied."""
 
+    def load(self, saved: Sequence[Mapping[str, Tensor]]) -> None:
+        """Continue from what `state` gave, by parameter; from the beginning where it is empty."""
+        for one, learned in zip(saved, self.state(), strict=True):
+            for name, tensor in one.items():
+                learned[name].copy_(tensor)
+
 
 def group_of(parameters: Sequence[Tensor], settings: GroupSettings) -> ParamGroup:
-    """Create a param group without learned state. parameters: float32, on one device, none of them empty."""
+    """Create a param group without learned state. parameters: float32, whole, on one device, none of them empty."""
     return VoteGroup(parameters, settings) if settings.values == "vote" else FloatGroup(parameters, settings)
 
 
-class VoteGroup:
-    def __init__(self, parameters: Sequence[Tensor], settings: GroupSettings) -> None:
+class VoteGroup(ParamGroup):
+    def __init__(self, parameters: Sequence[Tensor], settings: GroupSettings, layout: TileLayout | None = None) -> None:
+        """layout: of the tiles that this rank steps; None: those of all parameters."""
         self.settings = settings
         self.parameters = parameters
-        self._layout = _layout_of(parameters)
+        self._device = parameters[0].device
+        self._layout = whole_layout(parameters) if layout is None else layout
         self._k = min(settings.compression_topk, MATRIX_COMPONENTS)
         self._demo = DemoSpec(
             k=self._k,
@@ -144,15 +154,17 @@ class VoteGroup:
             precondition=settings.precondition,
             precondition_beta=settings.precondition_beta,
         )
-        self._momentum = Momentum(self._layout, self._demo, parameters[0].device)
+        self._momentum = Momentum(self._layout, self._demo, self._device)
         self._step = torch.zeros((), dtype=torch.int64)
         self._sent: Sent | None = None  # by this rank, in the current step
         for parameter in parameters:
-            with _contiguous([parameter]) as (theta,):
+            with contiguous([local(parameter)]) as (theta,):
                 flush_subnormals(theta)
 
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
-        self._sent = self._momentum.accumulate_and_extract(_named(gradients), to_float32(learning_rate), 1, self._k)
+        self._sent = self._momentum.accumulate_and_extract(
+            self._by_tensor(gradients), to_float32(learning_rate), 1, self._k
+        )
         return encode_votes(self._sent.votes(), self._layout)
 
     def put_back(self) -> None:
@@ -164,34 +176,37 @@ class VoteGroup:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in gathered]
         step, sent = int(self._step), self._sent
         self._sent = None
-        merged = merge(votes, self._layout.components, topk_selection(self._demo, self._layout, step))
+        merged = merge(votes, self._layout.components, self._selection(step))
         if sent is not None and (part := dropped_part(sent, merged, self._layout, self._demo.update_topk)):
             self._momentum.put_back(part)
         rate = to_float32(learning_rate)
         decay = to_float32(1 - rate * weight_decay)
-        with _contiguous(self.parameters) as tensors:
-            apply_votes(
-                _named(tensors),
-                merged,
-                self._layout,
-                self._demo,
-                learning_rate=rate,
-                decay=decay,
-                step=step,
-            )
+        self._subtract(merged, rate, decay, step)
         self._step += 1
+
+    def _by_tensor(self, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The gradients of the layout's tensors, by name."""
+        return _named(gradients)
+
+    def _selection(self, step: int) -> TopkSelection | None:
+        return topk_selection(self._demo, self._layout, step)
+
+    def _subtract(self, merged: Merged, rate: float, decay: float, step: int) -> None:
+        """Step the parameters by merged votes; see `apply_votes`."""
+        with contiguous(self.parameters) as tensors:
+            apply_votes(_named(tensors), merged, self._layout, self._demo, learning_rate=rate, decay=decay, step=step)
 
     def state(self) -> list[dict[str, Tensor]]:
         return [{"step": self._step} | self._momentum.of(tensor) for tensor in self._layout.tensors]
 
 
-class FloatGroup:
+class FloatGroup(ParamGroup):
     def __init__(self, parameters: Sequence[Tensor], settings: GroupSettings) -> None:
         self.settings = settings
         self.parameters = parameters
         device = parameters[0].device
         self._published = PublishedMomentum(
-            {str(number): _matrix_shape(parameter) for number, parameter in enumerate(parameters)},
+            {str(number): matrix_shape(parameter.shape) for number, parameter in enumerate(parameters)},
             beta=settings.compression_decay,
             k=settings.compression_topk,
             chunk=settings.compression_chunk,
@@ -199,7 +214,7 @@ class FloatGroup:
         )
         self._second: SecondMoment | None = None
         if settings.precondition == "adam":
-            self._second = SecondMoment(_layout_of(parameters), settings.precondition_beta, device)
+            self._second = SecondMoment(whole_layout(parameters), settings.precondition_beta, device)
         self._step = torch.zeros((), dtype=torch.int64)
         self._sent: dict[str, ChunkCoefficients] | None = None  # by this rank, in the current step
 
@@ -260,24 +275,20 @@ def described(group: ParamGroup) -> dict[str, Any]:
     return asdict(group.settings) | {"steps so far": int(group.state()[0]["step"])} | shapes
 
 
-def _matrix_shape(tensor: Tensor) -> tuple[int, ...]:
-    """The tensor's shape in at most two dimensions."""
-    return (tensor.shape[0], tensor[0].numel()) if tensor.dim() > 2 else tuple(tensor.shape)
-
-
 def _named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors by their index as name, in at most two dimensions."""
-    return {str(number): tensor.view(_matrix_shape(tensor)) for number, tensor in enumerate(tensors)}
+    return {str(number): tensor.view(matrix_shape(tensor.shape)) for number, tensor in enumerate(tensors)}
 
 
-def _layout_of(parameters: Sequence[Tensor]) -> TileLayout:
+def whole_layout(parameters: Sequence[Tensor]) -> TileLayout:
+    """The tiles of all parameters, sharded or not."""
     return TileLayout(
-        [Parameter(name=str(number), shape=_matrix_shape(tensor)) for number, tensor in enumerate(parameters)]
+        [Parameter(name=str(number), shape=matrix_shape(tensor.shape)) for number, tensor in enumerate(parameters)]
     )
 
 
 @contextmanager
-def _contiguous(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def contiguous(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """The parameters themselves. Those that are not contiguous are replaced by copies, which are written back at the
     end."""
     found = [parameter.detach().contiguous() for parameter in parameters]

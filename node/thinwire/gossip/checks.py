@@ -9,11 +9,12 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from thinwire.whole_parameters import named, refuse_partial
+from thinwire.placement import check_between_sites, mesh_of, named, refuse_partial
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
 from thinwire_proto.gossip.push_sum import CODECS
@@ -71,9 +72,9 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tens
 
     mixed: parameters that must still be the model's.
     """
-    refuse_partial("Gossip", [*model.named_parameters(), *model.named_buffers()])
-    for group in optimizer.param_groups:
-        refuse_partial("Gossip", named(group))
+    refuse_partial("Gossip", model.named_buffers())
+    mesh_of("Gossip", model.named_parameters())
+    mesh_of("Gossip", (one for group in optimizer.param_groups for one in named(group)))
     if any(one.__name__ == "ZeroRedundancyOptimizer" for one in type(optimizer).__mro__):  # slow to import
         raise ConfigError(
             "ZeroRedundancyOptimizer overwrites the parameters of all ranks by those of the rank that steps them; give "
@@ -93,7 +94,7 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tens
     if any(id(parameter) not in of_model for parameter in mixed):
         raise ConfigError(
             "parameters of the model were replaced after Gossip was created, as FSDP does, so it would mix those that "
-            "nobody trains; create optimizer and Gossip last, for a model whose parameters are whole on each rank"
+            "nobody trains; create optimizer and Gossip last, after fully_shard"
         )
 
 
@@ -122,6 +123,18 @@ def trained(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
     if not chosen:
         raise ConfigError("the optimizer has no parameter to train")
     return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in chosen]
+
+
+def shard_of(parameters: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> dict[str, str]:
+    """Which shards this rank holds, as a setting that all ranks of the group must share; empty if its parameters are
+    whole. Raises ConfigError if the group cannot be the ranks that hold the same ones at all sites."""
+    mesh = mesh_of("Gossip", parameters)
+    if mesh is None:
+        return {}
+    check_between_sites("Gossip", mesh, group)
+    if len(dist.get_process_group_ranks(mesh.get_group())) == dist.get_world_size():
+        raise ConfigError("the parameters are sharded over all ranks, so there is no other site to gossip with")
+    return {"shard": f"{mesh.get_local_rank()} of {mesh.size()}"}
 
 
 def described(model: nn.Module, parameters: Sequence[tuple[str, Tensor]]) -> dict[str, str]:

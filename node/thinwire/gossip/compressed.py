@@ -117,7 +117,7 @@ def tiles_of(layout: FlatLayout, what: str) -> TileLayout:
     """The tiles of all parameters. Raises ConfigError, which says what needs them, if one is not float32."""
     if [bucket.dtype for bucket in layout.buckets] != [torch.float32]:
         raise ConfigError(f"{what} takes float32 parameters; for others, use codec 'dense' and edges with both ends")
-    parameters = layout.buckets[0].parameters
+    parameters = [held for held in layout.buckets[0].held if held.numel()]  # a rank may hold nothing of a small one
     return TileLayout([Parameter(name=str(number), shape=_shape(tensor)) for number, tensor in enumerate(parameters)])
 
 

@@ -1,4 +1,7 @@
-"""The trained parameters as one run of bytes, to be sent in one message: by dtype, each parameter in its shape."""
+"""The trained parameters as one run of bytes, to be sent in one message: by dtype, each parameter in its shape.
+
+Of sharded parameters, the part that this rank holds.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.placement import local
 from thinwire_proto.errors import ConfigError
 
 ALIGNED_BYTES = 64
@@ -34,11 +38,20 @@ class Bucket:
 
     @property
     def sizes(self) -> list[int]:
-        return [parameter.numel() for parameter in self.parameters]
+        return [held.numel() for held in self.held]
+
+    @property
+    def held(self) -> list[Tensor]:
+        return held_of(self.parameters)
 
     @property
     def elements(self) -> int:
         return sum(self.sizes)
+
+
+def held_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """This rank's part of each, without gradients. To be asked for each time, because FSDP2 may replace a shard."""
+    return [local(parameter.detach()) for parameter in parameters]
 
 
 class FlatLayout:
@@ -56,6 +69,7 @@ class FlatLayout:
             )
         if unknown := {str(parameter.dtype) for parameter in parameters if parameter.dtype not in DTYPES}:
             raise ConfigError(f"Gossip mixes parameters that are floats; some are {', '.join(sorted(unknown))}")
+        self._parameters = parameters
         self.buckets: list[Bucket] = []
         end = 0
         for dtype in DTYPES:
@@ -64,6 +78,11 @@ class FlatLayout:
                 self.buckets.append(bucket)
                 end += -(-bucket.elements * dtype.itemsize // ALIGNED_BYTES) * ALIGNED_BYTES
         self.bytes = end
+
+    @property
+    def held(self) -> list[Tensor]:
+        """This rank's part of each parameter, in their order."""
+        return held_of(self._parameters)
 
     def empty(self) -> Tensor:
         """A new buffer on the parameters' device."""
@@ -83,25 +102,22 @@ class FlatLayout:
     def read(self, buffer: Tensor) -> None:
         """Copy the parameters into a buffer."""
         for bucket, views in zip(self.buckets, self._views(buffer), strict=True):
-            torch._foreach_copy_(views, [parameter.detach() for parameter in bucket.parameters])
+            torch._foreach_copy_(views, bucket.held)
 
     def write(self, buffer: Tensor) -> None:
         """Copy a buffer into the parameters."""
         for bucket, views in zip(self.buckets, self._views(buffer), strict=True):
-            torch._foreach_copy_([parameter.detach() for parameter in bucket.parameters], views)
+            torch._foreach_copy_(bucket.held, views)
 
     def add(self, buffer: Tensor, factor: float = 1.0) -> None:
         """Add a buffer, times the factor, to the parameters."""
         for bucket, views in zip(self.buckets, self._views(buffer), strict=True):
-            torch._foreach_add_([parameter.detach() for parameter in bucket.parameters], views, alpha=factor)
+            torch._foreach_add_(bucket.held, views, alpha=factor)
 
     def _views(self, buffer: Tensor) -> list[list[Tensor]]:
         """Each parameter's part of a buffer, in its shape."""
         return [
-            [
-                part.view(parameter.shape)
-                for part, parameter in zip(torch.split(values, bucket.sizes), bucket.parameters, strict=True)
-            ]
+            [part.view(held.shape) for part, held in zip(torch.split(values, bucket.sizes), bucket.held, strict=True)]
             for bucket, values in zip(self.buckets, self.values(buffer), strict=True)
         ]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire.gossip.checks import check_one_way, check_settings, check_unwrapped, described, trained
+from thinwire.gossip.checks import check_one_way, check_settings, check_unwrapped, described, shard_of, trained
 from thinwire.gossip.compressed import CompressedCodec, codec_of
 from thinwire.gossip.consensus_control import ConsensusControl
 from thinwire.gossip.edge_codec import DENSE
@@ -25,6 +25,7 @@ from thinwire.gossip.pushed import PushedTurns
 from thinwire.gossip.ranks import Averaged, Ranks, ranks_per_host
 from thinwire.gossip.saved_form import STATE_VERSION, checksum, why_unreadable, with_form
 from thinwire.gossip.turns import Turns
+from thinwire.placement import local
 from thinwire.script import only_asks_for_state, warn_script
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
@@ -63,8 +64,9 @@ class Gossip:
                          the same difference later, so the mean of all ranks does not move
         patience_s       a step waits so long at most. Then the peer is left out until it is heard of. The ranks also
                          wait so long for each other here
-        process_group    the ranks that take part; by default all. Without torch.distributed, this process is alone
-        per_host         ranks that share a host; by default those that torchrun has started on each
+        process_group    the ranks that take part; by default all. Without torch.distributed, this process is alone.
+                         If `fully_shard` has sharded the model inside a site, those that hold the same shards
+        per_host         ranks that share a host; by default those that torchrun has started on each, or with shards 1
         seed             for topologies that are drawn at random
         consensus_target how far apart the ranks may be, in steps of the optimizer: root mean square distance from their
                          mean over that of a step. The ranks measure it, and choose codec and `every`, the same on all,
@@ -111,9 +113,10 @@ class Gossip:
         self._parameters = trained(model, optimizer)
         if any(parameter in _in_use for parameter in self._trained()):
             raise ConfigError("this optimizer, or another one of its parameters, has a Gossip; call its finish() first")
+        shard = shard_of(self._parameters, process_group)
         self._ranks = Ranks(process_group, patience_s)
         self._layout = FlatLayout([parameter for _, parameter in self._parameters])
-        per_host = ranks_per_host(self._ranks.count) if per_host is None else per_host
+        per_host = per_host or (1 if shard else ranks_per_host(self._ranks.count))
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
             check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
@@ -124,10 +127,11 @@ class Gossip:
             "gamma": float(gamma),  # of any real type, and JSON knows few
             "gradient_pull": float(gradient_pull),
             "consensus_target": None if consensus_target is None else float(consensus_target),
+            **shard,
         }
         self._ranks.check_equal(self._settings | described(model, self._parameters))
         run = torch.tensor(secrets.randbits(RUN_BITS))
-        self._ranks.broadcast([*model.parameters(), *model.buffers(), run])
+        self._ranks.broadcast([*map(local, model.parameters()), *model.buffers(), run])
         self._run = int(run)
         self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
         self._codec = None if self.topology.is_directed else codec_of(codec, self._layout, self._control)
@@ -163,7 +167,7 @@ class Gossip:
         """Inside the block, the model is the mean of all ranks: trained parameters, and buffers of floats unless
         `buffers` is false. Then all are as before. All ranks must enter. Yields those that took part."""
         self._leave_averaged("averaged")
-        held = [*self._trained(), *self._model.buffers()]
+        held = [*self._layout.held, *self._model.buffers()]
         backup = [tensor.detach().clone() for tensor in held]
         self._averaging = True
         try:
@@ -239,7 +243,7 @@ class Gossip:
             "factor": self.factor,
             "since": self._since,
             "consensus": self._control.state_dict() if self._control else None,
-            "parameters": checksum(self._trained()),
+            "parameters": checksum(self._layout.held),
             "own": None if self._pulled.own is None else self._pulled.own.clone(),
             "exchange": exchange,
         }
@@ -307,7 +311,7 @@ class Gossip:
             if there != here:
                 mend = f"; {WITHOUT_STATE}" if name in OF_RANKS else ""
                 return f"{name} was {there!r} when the state was saved, and is {here!r}{mend}"
-        if state["parameters"] != checksum(self._trained()):
+        if state["parameters"] != checksum(self._layout.held):
             return (
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
@@ -321,7 +325,7 @@ class Gossip:
     def _average(self, buffers: bool) -> Averaged:
         self._exchange.peers.enter_averaging()
         floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
-        tensors, exchange = [*self._trained(), *floats], self._exchange
+        tensors, exchange = [*self._layout.held, *floats], self._exchange
         return self._ranks.average(tensors, lambda: exchange.peers.gone, exchange.weight, exchange.peers.iteration)
 
     @torch.no_grad()

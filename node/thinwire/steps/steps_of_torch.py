@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from thinwire.placement import named, refuse_partial, refuse_replaced
 from thinwire.script import only_asks_for_state
-from thinwire.whole_parameters import named, refuse_partial, refuse_replaced
 from thinwire_proto.errors import ConfigError
 
 

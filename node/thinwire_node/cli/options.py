@@ -14,16 +14,16 @@ from thinwire_common.options import (
     host_and_port,
     log_format_option,
     option,
-    threads_option,
 )
-from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, IpNetwork, read_networks
+from thinwire_node.limits.limits import Limits
 from thinwire_node.peer_settings import PeerSettings, read_peers
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path("~/.thinwire/node")
 METRICS_HOST = "127.0.0.1"
-DEVICE = re.compile(r"auto|cuda(:\d+)?|mps|cpu")
+DEVICE = re.compile(r"(auto|(?:cuda|xpu)(?::\d+)?|mps|cpu)(?:\*(\d{1,2}))?")
+ALL_CARDS = "all"
 
 
 def _below_home(path: Path) -> Path:
@@ -48,9 +48,22 @@ def _name(text: str) -> str:
 
 
 def _device(text: str) -> str:
-    if not DEVICE.fullmatch(text):
-        raise ValueError(f"{text!r} is not auto, cuda, cuda:N, mps or cpu")
+    if text != ALL_CARDS:
+        devices_named(text)
     return text
+
+
+def devices_named(text: str) -> list[str]:
+    """The devices of a list such as cuda:0,cuda:1 or cpu*2, each as often as it is named. Raises ValueError."""
+    found: list[str] = []
+    for entry in text.split(","):
+        if (match := DEVICE.fullmatch(entry)) is None or match[2] == "0":
+            raise ValueError(
+                f"{entry!r} is not auto, cuda, cuda:N, xpu, xpu:N, mps or cpu; several, such as cuda:0,cuda:1, cpu*2 "
+                "or all (the cards of this machine), make a node of several processes"
+            )
+        found += [match[1]] * int(match[2] or 1)
+    return found
 
 
 def _metrics(text: str) -> tuple[str, int]:
@@ -81,11 +94,68 @@ class NodeStateOptions(Options):
     )
 
 
+class LimitsOptions(NodeStateOptions):
+    limits: Path | None = option(
+        "the file with the limits", None, metavar="FILE", shown="limits.toml in the state directory"
+    )
+
+
 class StatusOptions(NodeStateOptions):
     state_slots: Path | None = option("show every node that has a folder DIR/0, DIR/1, …", None, metavar="DIR")
 
 
-class StartOptions(NodeStateOptions):
+class DoctorOptions(NodeStateOptions):
+    invite: str | None = option(
+        "the invite of a run, whose coordinator is asked who it is",
+        None,
+        metavar="INVITE",
+        positional=True,
+        shown="the one that this state directory has joined with, if any",
+        has_variable=False,
+    )
+    device: Annotated[str, AfterValidator(_device)] = option(
+        "auto, cuda, cuda:N, xpu, xpu:N, mps or cpu", "auto", metavar="DEVICE", has_variable=False
+    )
+    threads: int | None = option("CPU threads", None, metavar="N", ge=1, has_variable=False)
+
+
+class CertificateOptions(NodeStateOptions):
+    invite: str | None = option(
+        "with --check: an invite of the run, whose coordinator must have signed the certificate",
+        None,
+        metavar="INVITE",
+        positional=True,
+        has_variable=False,
+    )
+    check: Path | None = option("check the certificate in this file", None, metavar="FILE", has_variable=False)
+    out: Path = option(
+        "write the certificate to this file", Path("thinwire-certificate.json"), metavar="FILE", has_variable=False
+    )
+    badge: Path | None = option("also draw a badge, in SVG", None, metavar="FILE", has_variable=False)
+
+
+class PageOptions(LimitsOptions):
+    port: int = option(
+        "serve the page on this port of 127.0.0.1",
+        0,
+        metavar="PORT",
+        shown="any free one",
+        has_variable=False,
+        ge=0,
+        le=65535,
+    )
+
+
+class SampleOptions(NodeStateOptions):
+    prompt: str | None = option(
+        "the text to continue", None, metavar="TEXT", positional=True, has_variable=False, shown="nothing, or `def `"
+    )
+    length: int = option("tokens to write", 200, metavar="N", has_variable=False, ge=1, le=100_000)
+    temperature: float = option("0 takes the most likely token", 0.8, has_variable=False, ge=0, allow_inf_nan=False)
+    seed: int = option("of the draws", 1, has_variable=False, ge=0, lt=1 << 63)
+
+
+class StartOptions(LimitsOptions, Limits):
     invite: str | None = option(
         "the invite from the organizer, @FILE with it, or HOST:PORT of a coordinator on this machine",
         None,
@@ -94,7 +164,10 @@ class StartOptions(NodeStateOptions):
         shown="the one that this state directory has joined with",
     )
     device: Annotated[str, AfterValidator(_device)] = option(
-        "auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE"
+        "auto, cuda, cuda:N, xpu, xpu:N, mps or cpu; auto takes a free card. Several, such as cuda:0,cuda:1 or "
+        "cpu*2, or all the cards of this machine: one node of several processes",
+        "auto",
+        metavar="DEVICE,…",
     )
     name: Annotated[str, AfterValidator(_name)] | None = option(
         "the node's name, shown to people",
@@ -103,13 +176,19 @@ class StartOptions(NodeStateOptions):
         shown="the last one in this state directory, else the first digits of its id, or node-N in state slot N",
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1, has_variable=False)
-    micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
-    compute_max: int = option(
-        "percentage of the time that the node may spend computing; it rests between micro-batches",
-        100,
-        metavar="PERCENT",
+    micro_batch: int | None = option(
+        "maximum samples in a micro-batch; the node takes fewer if more do not fit into its memory",
+        None,
+        metavar="SAMPLES",
+        shown="8, or 64 on a card",
         ge=1,
-        le=100,
+    )
+    base_bits: Literal["16", "8", "4"] | None = option(
+        "bits a parameter of a frozen base in memory, in a run of adapters",
+        None,
+        metavar="16|8|4",
+        shown="those of its files, or as many as fit into the memory",
+        has_variable=False,
     )
     cache_bytes: int = option(
         "maximum size of the training data and base weights that the node keeps on disk",
@@ -137,19 +216,6 @@ class StartOptions(NodeStateOptions):
         metavar="[HOST:]PORT",
         shown="listen on no port, and connect to nodes that do",
     )
-    memory_max: Annotated[int, BeforeValidator(read_bytes_size)] | None = option(
-        "memory that a run may need, such as 8G; a run that needs more is refused",
-        None,
-        metavar="SIZE",
-        shown="nine tenths of the machine's",
-    )
-    disk_max: Annotated[int, BeforeValidator(read_bytes_size)] | None = option(
-        "disk space that a run may need, such as 20G, with the data that the node keeps",
-        None,
-        metavar="SIZE",
-        shown="nine tenths of the free space",
-    )
-    threads: int | None = threads_option("all cores")
     give_up_after: float | None = option(
         "exit after this long without a coordinator",
         None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,9 +14,15 @@ from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.open_files import check_open_files
 from thinwire_node import runtime
 from thinwire_node.bind_host import check_free
+from thinwire_node.cli.follower import follow
+from thinwire_node.cli.keyboard import Keys
 from thinwire_node.cli.options import StartOptions
+from thinwire_node.cli.site import Launch, devices_of, followers, launch, meeting
 from thinwire_node.daemon import Node
 from thinwire_node.data_addresses import DataAddresses
+from thinwire_node.limits.keeper import LimitsSource
+from thinwire_node.limits.limits import Limits, changed, check
+from thinwire_node.limits.machine_load import set_priority
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.peer_settings import PeerSettings
@@ -23,28 +30,37 @@ from thinwire_node.resources import ResourceLimits
 from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
+from thinwire_node.training.ranks import Ranks
 
 FILES_LEAST = 64
 """Open files; a small node has 24 (measured)."""
 
 
-def start(options: StartOptions) -> None:
-    """Run a node until it leaves. Raises ThinwireError."""
+def start(options: StartOptions, given: Mapping[str, str]) -> None:
+    """Run a node until it leaves. given: the limits on the command line, as texts. Raises ThinwireError."""
     check_open_files(FILES_LEAST)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     peers = options.peers or PeerSettings()
     if peers.port is not None:
         check_free(peers.host, peers.port)
-    given = read_destination(options.invite) if options.invite is not None else None
+    invite = read_destination(options.invite) if options.invite is not None else None
+    launched = launch()
+    devices = devices_of(options.device, launched)
+    if launched is not None and launched.rank:
+        _obey(check(changed({}, dict(given))))
+        with meeting(launched) as ranks:
+            follow(ranks, devices[0])
+        return
     with _logging(options) as terminal, _home(options) as (state_dir, default_name):
-        destination = choose(state_dir, given)
+        destination = choose(state_dir, invite)
+        source = LimitsSource(options.limits, given)
+        limits = source.read(state_dir)
+        _obey(limits)
         name = kept_name(state_dir) if options.name is None else options.name
         settings = NodeSettings(
             address=destination.address,
             invite=destination.invite,
             state_dir=state_dir,
-            device=options.device,
+            device=devices[0],
             options=NodeOptions(
                 name or default_name,
                 options.micro_batch,
@@ -52,12 +68,42 @@ def start(options: StartOptions) -> None:
                 options.cache_bytes,
                 DataAddresses(options.data_schemes, options.data_networks or ()),
                 peers,
-                options.compute_max / 100,
+                limits.max_compute / 100,
+                int(options.base_bits) if options.base_bits else None,
             ),
             give_up_after_s=options.give_up_after,
-            limits=ResourceLimits(options.memory_max, options.disk_max),
+            limits=ResourceLimits(limits.max_memory, limits.max_disk),
+            own=source,
         )
-        runtime.run(Monitor(Node(settings), terminal, options.metrics, options.metrics_tls).run)
+        with _ranks(devices, launched) as ranks:
+            node = Node(replace(settings, ranks=ranks))
+            keys = Keys(state_dir, terminal)
+            try:
+                runtime.run(Monitor(node, terminal, options.metrics, options.metrics_tls, keys.open).run)
+            finally:
+                keys.close()
+
+
+def _obey(limits: Limits) -> None:
+    """Take the limits that hold for a whole process. Followers that this one starts have them too."""
+    if limits.threads is not None:
+        torch.set_num_threads(limits.threads)
+    set_priority(limits.priority)
+
+
+@contextmanager
+def _ranks(devices: Sequence[str], launched: Launch | None) -> Iterator[Ranks | None]:
+    """The processes of this node, or None if this is the only one."""
+    if launched is not None:
+        with meeting(launched) as ranks:
+            yield ranks
+    elif len(devices) == 1:
+        yield None
+    else:
+        threads = max(1, torch.get_num_threads() // len(devices))
+        torch.set_num_threads(threads)
+        with followers(devices, threads) as ranks:
+            yield ranks
 
 
 @contextmanager

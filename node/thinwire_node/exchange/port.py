@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from thinwire_common.traffic import Traffic
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto.blobs import Blob
@@ -58,7 +59,8 @@ class Surroundings:
 
     address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
     that answers there; None: any is taken. thin_line: whether to bound what is on its way to this node, as
-    `coordinator.link` explains. heard_of_standby: is told HOST:PORT of the coordinator's standby."""
+    `coordinator.link` explains. heard_of_standby: is told HOST:PORT of the coordinator's standby. throttle: paces the
+    connections, if the owner limits the traffic."""
 
     address: str
     clocks: Clocks
@@ -66,6 +68,7 @@ class Surroundings:
     invite: Invite | None = None
     thin_line: bool = False
     heard_of_standby: Callable[[str], None] = lambda address: None
+    throttle: Throttle | None = None
 
 
 @dataclass(frozen=True)

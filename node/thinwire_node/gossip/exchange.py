@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from thinwire_node.exchange.coordinator.link import Link
@@ -24,10 +25,18 @@ class Gossip(Link):
         return admission
 
     async def beat(self, report: BeatReport) -> BeatAnswer:
+        contract = self._contract
+        assert contract is not None, "join first"
         key, session = self.joined_as()
         self._beats += 1
         request = messages.beat_request(report, self._beats, key, session)
-        return messages.beat_answer(await self.send_beat(request))
+        request.amendments = len(contract.amendments)
+        reply = await self.send_beat(request)
+        answer = messages.beat_answer(reply)
+        if not reply.amendments:
+            return answer
+        self._contract = messages.amended(reply, contract)
+        return replace(answer, contract=self._contract)
 
     def relay(self, parcels: Parcels) -> AsyncGenerator[Any, None]:
         return self.open_relay(parcels)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from thinwire_node.training.compute import Compute
-from thinwire_node.training.gradient_receiver import NotFinite, add_gradient, check_finite
+from thinwire_node.training.failures import NotFinite
+from thinwire_node.training.gradient_receiver import Tensors, add_gradient
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import Batch, DataSource
 
@@ -56,7 +57,7 @@ class GradientSum:
 
     def _clear(self) -> None:
         self._sum.zero_()
-        self._samples, self._loss_sum = 0, 0.0
+        self._samples, self._weight, self._loss_sum = 0, 0, 0.0
 
     def interrupt(self) -> None:
         """Abort the running micro-batch and every later one. May be called from any thread."""
@@ -64,18 +65,14 @@ class GradientSum:
 
     def add(self, positions: Sequence[int]) -> None:
         """Add the gradient of the samples at these positions. Raises Interrupted, and BlobMissing if the data are not
-        here; then nothing was added, unless the exception says that it spoils the sum."""
+        here; then nothing was added, unless the exception says that it spoils the sum. Raises TooLittleMemory."""
         began = time.perf_counter()
-        batch, samples = self._data.batch(positions), len(positions)
         try:
-            loss = self._add(batch, samples)
+            self._compute.micro_batch.in_pieces(self._data.batch(positions), self._sums, self._add)
         except NotFinite as error:
             self._dropped += 1
             if error.spoils:
                 self._clear()
-        else:
-            self._samples += samples
-            self._loss_sum += loss.item() * samples
         self._compute_s += time.perf_counter() - began
 
     def held_out_loss(self, name: str, samples: Sequence[int]) -> float:
@@ -83,19 +80,23 @@ class GradientSum:
         the data are not here."""
         return self._compute.loss(self._x, self._data.held_out(name, samples))
 
-    def _add(self, batch: Batch, samples: int) -> Tensor:
+    def _add(self, batch: Batch, sums: Tensors | None) -> None:
+        assert sums is not None
+        weight = self._compute.weight(batch)
         if self._compute.device.type == "cpu":
-            return self._compute.add_gradients(batch, self._sums, samples)
-        loss, gradients = self._compute.gradients(batch)
-        check_finite(loss, gradients)
-        add_gradient(self._sums, gradients, samples)
-        return loss
+            loss = self._compute.add_gradients(batch, sums, weight)
+        else:
+            loss, gradients = self._compute.gradients(batch)
+            add_gradient(sums, gradients, weight)
+        self._samples += len(batch[0])
+        self._weight += weight
+        self._loss_sum += loss.item() * weight
 
     def mean(self) -> Gradient:
         """The mean of what was added since `begin`; 0 if nothing was finite."""
-        count = max(1, self._samples)
-        self._sum.div_(count)
-        return Gradient(self._sum, self._samples, self._loss_sum / count, self._dropped, self._compute_s)
+        weight = max(1, self._weight)
+        self._sum.div_(weight)
+        return Gradient(self._sum, self._samples, self._loss_sum / weight, self._dropped, self._compute_s)
 
 
 def named_views(layout: TileLayout, flat: Tensor) -> Mapping[str, Tensor]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
 from thinwire_node.storage.state import NodeState
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, ReplicaError
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.gossip.member_state import MemberState
 
@@ -85,3 +86,13 @@ class GossipJournal:
             raise self.unreadable(error) from None
         member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
         return JournalEntry(member, moments, steps, finished, trained_through, samples, (unreported[0], unreported[1]))
+
+
+def read_x(folder: Path) -> torch.Tensor:
+    """The parameters in a journal, float32, flat, also while a node runs. Raises ReplicaError, or FileNotFoundError
+    without a journal."""
+    try:
+        x = read_tensors(folder / JOURNAL_FILE)[f"{MEMBER}x"]
+    except (SafetensorError, KeyError) as error:
+        raise ReplicaError(f"{folder / JOURNAL_FILE} cannot be read: {error}") from None
+    return x

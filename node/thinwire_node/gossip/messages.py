@@ -8,7 +8,9 @@ import math
 from thinwire_node.exchange.coordinator.messages import KEY_BYTES, check_number, evaluation_parts, lease_of, resumes_in
 from thinwire_node.gossip.port import BeatAnswer, BeatReport, PeerPlace, Phase
 from thinwire_proto.clean_text import clean_text
-from thinwire_proto.errors import PayloadError
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import ContractError, PayloadError
+from thinwire_proto.exact.amendments import amended_by
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.lines_wire import report_of_lines
 from thinwire_proto.gossip.report_wire import request_of, sign_report
@@ -38,6 +40,14 @@ def beat_request(beat: BeatReport, number: int, key: SecretKey, session: bytes) 
     request.lines.CopyFrom(report_of_lines(beat.lines))
     sign_report(request, number, key, session)
     return request
+
+
+def amended(reply: pb.BeatReply, contract: Contract) -> Contract:
+    """The contract after the amendments of a reply. Raises ContractError."""
+    try:
+        return amended_by(contract, reply.amendments)
+    except ContractError as error:  # it quotes the amendment
+        raise ContractError(clean_text(str(error))) from None
 
 
 def beat_answer(reply: pb.BeatReply) -> BeatAnswer:

@@ -10,7 +10,7 @@ from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.gossip.lines_port import MakeLines
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.gossip.work import GossipWork
+from thinwire_node.gossip.work import GossipWork, TakeContract
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
@@ -37,8 +37,10 @@ def open_training(
     record: Record,
     options: NodeOptions,
     clocks: Clocks,
+    take_contract: TakeContract = lambda contract: None,
 ) -> GossipTraining:
-    """first: the parameters that all nodes begin with. kept: the newest entry of the journal."""
+    """first: the parameters that all nodes begin with. kept: the newest entry of the journal. take_contract: see
+    `GossipWork`."""
     layout, exchange = layout_of(contract.parameters), contract.exchange
     assert isinstance(exchange, GossipSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
@@ -55,7 +57,7 @@ def open_training(
             raise journal.unreadable(error) from None
     pulled = torch.empty_like(member.x) if exchange.gradient_pull else None
     gradient = GradientSum(layout, data, compute, member.x, pulled)
-    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, pulled)
+    work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, pulled, take_contract)
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from thinwire_common.reach.hosts import split_address
 from thinwire_node.exchange.port import MomentumClaim
@@ -18,7 +19,9 @@ from thinwire_node.part import Part
 from thinwire_node.report import PartView, Peers
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
+from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.gossip.peer_wire import body_bytes_max
@@ -29,6 +32,8 @@ class GossipPart(Part):
     takes_snapshots = False  # the one that a node begins with is the first state
 
     def __init__(self, settings: PartSettings) -> None:
+        if settings.ranks is not None:
+            raise ConfigError("this is a gossip run, in which a node is one process; give one --device")
         self._settings = settings
         self._journal = GossipJournal(settings.state, settings.contract.hash)
         self._entry = self._journal.read()  # not taken up yet
@@ -58,6 +63,16 @@ class GossipPart(Part):
             return MomentumClaim(self.training.work.saved.trained_through)
         return MomentumClaim(self._entry.trained_through) if self._entry is not None else None
 
+    @property
+    def contract(self) -> Contract:
+        return self.training.work.contract if self.training is not None else self._settings.contract
+
+    async def amend(self, contract: Contract) -> None:
+        if self.training is not None:
+            await self.training.work.amend(contract)
+        else:
+            self._settings = replace(self._settings, contract=contract)
+
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         if self.training is not None:
             return
@@ -66,9 +81,10 @@ class GossipPart(Part):
         exchange, layout = contract.exchange, layout_of(contract.parameters)
         assert isinstance(exchange, GossipSpec)
         threads, key = machine.threads(), settings.state.key
-        compute = await machine.make_compute(contract, settings.state, threads)
+        compute = await machine.make_compute(contract, settings.state, threads, settings.record)
         coordinator, _ = split_address(settings.address)
-        direct = await open_direct_lines(options, coordinator, key, contract.hash, contract.round.nodes_max)
+        nodes_max, throttle = contract.round.nodes_max, settings.throttle
+        direct = await open_direct_lines(options, coordinator, key, contract.hash, nodes_max, throttle)
         bytes_max, traffic = body_bytes_max(layout, exchange.codec), settings.record.traffic
         self.training = open_training(
             contract,
@@ -82,6 +98,7 @@ class GossipPart(Part):
             settings.record,
             options,
             machine.clocks,
+            settings.take_contract,
         )
         self._entry = None
 

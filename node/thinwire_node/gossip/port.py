@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from thinwire_node.exchange.port import Entrance, EvaluationPart
+from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.reports import Report
 from thinwire_proto.gossip.seen_lines import SeenLines
@@ -57,7 +58,7 @@ class BeatAnswer:
     those that were reported. assignment: a new one; None if the node has the newest. places: of its peers, as far as
     they are new to this node. measure_at: the iteration whose sketch is wanted; 0: none. evaluate: parts of held-out
     sets to measure on the parameters with which the iteration `step` of the part begins. resumes_in_s: of a pause;
-    None: nobody has said when it ends."""
+    None: nobody has said when it ends. contract: with the amendments that came; None: none came."""
 
     phase: Phase
     text: str
@@ -68,13 +69,15 @@ class BeatAnswer:
     measure_at: int = 0
     evaluate: tuple[EvaluationPart, ...] = ()
     resumes_in_s: float | None = None
+    contract: Contract | None = None
 
 
 class GossipExchange(Entrance, Protocol):
     """One connection to the coordinator of a gossip run. Every call may raise LinkLost or Refused."""
 
     async def beat(self, report: BeatReport) -> BeatAnswer:
-        """Send a report. May also raise PayloadError."""
+        """Send a report. May also raise PayloadError, or ContractError for an amendment that this version does not
+        know."""
 
     def relay(self, parcels: Parcels) -> AsyncGenerator[Any, None]:
         """Hand parcels to the relay, and yield those that it hands on to this node."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
@@ -42,6 +43,7 @@ class GossipSession:
         self._exchange = exchange
         self._training = training
         self._record = record
+        record.tokens_a_sample = data.tokens_a_sample(training.work.contract.model.context)
         self._now = clocks.now
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
         fetch = self._prefetch.fetch_held_out
@@ -49,7 +51,7 @@ class GossipSession:
         self._beat_s_max = training.work.contract.round.length_s
         self._answer: BeatAnswer | None = None
         self._deposits_left = DEPOSITS_MAX
-        self._beat_now = asyncio.Event()
+        self._rests = asyncio.Event()
         self.is_open = True
         """Until `run` has ended."""
 
@@ -62,21 +64,23 @@ class GossipSession:
         beats = asyncio.ensure_future(self._beats())
         prefetch = asyncio.ensure_future(self._prefetch.run())
         lines = asyncio.ensure_future(training.neighbours.lines.run(self._exchange.relay))
-        waker = asyncio.ensure_future(self._beat_at_the_end())
         prepare = asyncio.ensure_future(self._evaluation.prepare())
         measured = asyncio.ensure_future(self._evaluation.report())
         failure = asyncio.ensure_future(training.errands.failure())
-        own = (beats, prefetch, lines, waker, prepare, measured, failure)
+        rests = asyncio.ensure_future(self._rests.wait())
+        own = (beats, prefetch, lines, prepare, measured, failure, rests)
         try:
-            waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations, prepare, measured, failure}
+            waiting: set[asyncio.Future[Any]] = {beats, prefetch, lines, iterations, prepare, measured, failure, rests}
             while True:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 training.errands.check()
+                if rests.done():
+                    return
                 if iterations.cancelled():
                     raise LinkLost("the iterations were stopped")
-                for task in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
-                    if task.done():
-                        task.result()
+                for ended in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
+                    if ended.done():
+                        ended.result()
                 if lines.done():
                     raise LinkLost("the coordinator ended the relay")
                 if beats.done() or not training.work.is_done:
@@ -88,14 +92,11 @@ class GossipSession:
                 task.cancel()
             await asyncio.gather(*own, return_exceptions=True)
 
-    async def _beat_at_the_end(self) -> None:
-        await self._training.finished_event.wait()
-        self._beat_now.set()
-
     async def _beats(self) -> None:
         """Report once a beat, until the run is complete."""
         training = self._training
         while True:
+            training.report_now.clear()
             report = training.report()
             answer = await self._exchange.beat(report)
             training.reported(report)
@@ -113,22 +114,28 @@ class GossipSession:
             is_wanted = answer.phase is Phase.DEPOSIT and training.work.is_done and self._deposits_left > 0
             if is_wanted and await self._deposit():
                 continue
-            await set_or_after(self._beat_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
-            self._beat_now.clear()
+            await set_or_after(training.report_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
 
     async def _deposit(self) -> bool:
         """Send the parameters. Returns whether they were taken."""
-        work = self._training.work
-        refused = await self._exchange.deposit(work.finished, work.saved.head, await work.parameters())
+        refused = await self._training.hand_in(self._exchange.deposit)
         text = f"the parameters were refused: {refused}" if refused else "handed in the parameters"
         level = logging.WARNING if refused else logging.INFO
-        tell(log, level, "node.deposited", text, iteration=work.finished, refused=refused)
+        tell(log, level, "node.deposited", text, iteration=self._training.work.finished, refused=refused)
         self._deposits_left = 0 if not refused else self._deposits_left - 1
         return not refused
 
     def leave(self) -> None:
         """Stop after this iteration. `run` then returns."""
         self._training.leave()
+
+    def finish(self) -> None:
+        """Stop after this iteration. `run` then returns."""
+        self._training.leave()
+
+    def rest(self) -> None:
+        """End the session. The iterations rest as well: see `Record.resting`."""
+        self._rests.set()
 
     @property
     def trained_through(self) -> int | None:

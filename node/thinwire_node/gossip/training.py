@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from thinwire_common.logs import tell
@@ -24,7 +25,7 @@ from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
-from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.failures import Interrupted
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.exact.replica import Replica
@@ -33,6 +34,9 @@ from thinwire_proto.gossip.reports import MISSED_MAX, Report, sketch_hash
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
+
+Deposit = Callable[[int, bytes, bytes], Awaitable[str]]
+"""Sends iteration, head and parameters: `GossipExchange.deposit`."""
 
 
 @dataclass
@@ -91,17 +95,29 @@ class GossipTraining:
         """The parameters that all nodes begin with."""
         self.finished_event = asyncio.Event()
         """Set when all iterations are finished, or enough of them for this process."""
+        self.report_now = asyncio.Event()
+        """Set when the next report should not wait for its beat."""
         self._record = record
         self._clocks = clocks
         self._options = options
+        assert isinstance(work.contract.rule, OwnStepsSpec)
+        self._rule = work.contract.rule
         self._saved = work.saved
         self._unreported = Unreported(*work.unreported)
+        self._reported = work.saved.iteration
+        """The iteration that the newest answered report names."""
+        self._through = 0
+        """The iterations that the newest answer allows: those of its lease, from the one that its report names. A node
+        that takes a peer's iteration stands further than the coordinator knows, and waits here for its next answer.
+        So an amendment that the coordinator has decided reaches it in time."""
         self._prefetch: Prefetch | None = None
         self._evaluation: Evaluation | None = None
         self._decisions: deque[Mix] = deque()  # in the last iteration, a second one can follow at once
         self._changed = asyncio.Event()
         self._leaving = False
         self._iterations_here = 0
+        self._end = asyncio.Lock()
+        self._is_handed_in = False
         self._running: asyncio.Task[None] | None = None
         self.errands = Errands(self._stop_iterations)
         self.neighbours = Neighbours(work, make_lines, self.errands, self._note, self._unreported.missed.add)
@@ -159,10 +175,15 @@ class GossipTraining:
     def reported(self, beat: BeatReport) -> None:
         """The coordinator has answered a report."""
         self._unreported.reported(beat.report)
+        self._reported = beat.report.iteration
 
     async def take(self, answer: BeatAnswer) -> None:
-        """Take lease and topology of an answer."""
+        """Take amendments, lease and topology of an answer. Raises a ThinwireError if this machine cannot go on under
+        the amended contract."""
+        if answer.contract is not None:
+            await self.work.amend(answer.contract)
         self.work.lease.renew(answer.lease)
+        self._through = self._reported + math.ceil(sum(map(len, answer.lease)) / self._rule.samples)
         self.work.measure_at = answer.measure_at
         if self._evaluation is not None:
             self._evaluation.want(answer.evaluate, answer.measure_at)
@@ -187,11 +208,23 @@ class GossipTraining:
             self._changed.set()
 
     async def _mix_late(self, mix: Mix) -> None:
-        """Mix a message that has come after the last iteration: the peer has mixed this node's."""
-        self.work.unreported = self._unreported.counted
-        await self.work.mix_late(mix)
-        before, self._saved = self._saved, self.work.saved
-        self.neighbours.confirm(before.confirmed, self._saved.confirmed)
+        """Mix a message that has come after the last iteration: the peer has mixed this node's. What is handed in stays
+        as it is."""
+        async with self._end:
+            if self._is_handed_in:
+                return
+            self.work.unreported = self._unreported.counted
+            await self.work.mix_late(mix)
+            before, self._saved = self._saved, self.work.saved
+            self.neighbours.confirm(before.confirmed, self._saved.confirmed)
+
+    async def hand_in(self, deposit: Deposit) -> str:
+        """Hand in the parameters. Returns why they were refused, or nothing."""
+        async with self._end:
+            work = self.work
+            refused = await deposit(work.finished, work.saved.head, await work.parameters())
+            self._is_handed_in = not refused
+        return refused
 
     def _stop_iterations(self, reason: str) -> None:
         if self._running is not None:
@@ -216,6 +249,7 @@ class GossipTraining:
             self._took(await work.finish(decision))
         self.doing = "delivering: all iterations are finished"
         self.finished_event.set()
+        self.report_now.set()
         late, self._decisions = self._decisions, deque()
         for mix in late:
             self._note(mix)
@@ -226,14 +260,19 @@ class GossipTraining:
         An iteration that has passed over samples ends with those that the lease has. The coordinator learns of them
         with the next report alone, which names the samples of whole iterations, and would grant no others before.
         """
-        work, rule, skipped = self.work, self.work.contract.rule, self._record.samples_skipped
+        work, rule, skipped = self.work, self._rule, self._record.samples_skipped
+        if work.view.iteration >= self._through:
+            self.report_now.set()
+        while work.view.iteration >= self._through:
+            if self._leaving:
+                return False
+            await self._wait("waiting: for a lease from the coordinator", "wait")
         await work.begin_gradient()
-        assert isinstance(rule, OwnStepsSpec)
         left = rule.samples
         while left:
             if not await self._rest():
                 return False
-            size = min(left, rule.micro_batch_max(self._options.micro_batch))
+            size = min(left, rule.micro_batch_max(self._record.at_once.samples))
             ready = self._ready(size)
             if not ready:
                 if self._leaving:
@@ -258,11 +297,15 @@ class GossipTraining:
         return True
 
     async def _rest(self) -> bool:
-        """Let the machine rest as long as it owes. False if the node leaves meanwhile."""
-        while (until := self._record.lent.rests_until(self._clocks.now())) > self._clocks.now():
+        """Let the machine rest as long as its owner wants. False if the node leaves meanwhile."""
+        record, now = self._record, self._clocks.now
+        while record.resting or record.lent.rests_until(now()) > now():
             if self._leaving:
                 return False
-            await self._wait("waiting: resting, because of --compute-max", "rest", until)
+            owed = "waiting: resting, because of --max-compute"
+            await self._wait(
+                record.resting or owed, "rest", math.inf if record.resting else record.lent.rests_until(now())
+            )
         return True
 
     async def _measure(self, size: int) -> None:
@@ -327,7 +370,7 @@ class GossipTraining:
             self._record.loss = gradient.loss
         self._record.dropped += gradient.dropped
         self._record.counted += 1
-        self._record.tokens += gradient.samples * self.work.contract.model.context
+        self._record.tokens += gradient.samples * self._record.tokens_a_sample
         self._iterations_here += 1
         if self.neighbours.have_ended_edges:
             self.neighbours.open()

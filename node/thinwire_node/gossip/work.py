@@ -16,10 +16,12 @@ from torch import Tensor
 from thinwire_node.gossip.gradient import Gradient, GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.gossip.rules import OwnSteps
+from thinwire_node.part import tell_amendments
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.consensus import pack_sketch
@@ -28,6 +30,7 @@ from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.message import Message
 
 Result = TypeVar("Result")
+TakeContract = Callable[[Contract], None]
 Sending = list[tuple[int, Message]]
 """Messages to send, each with its peer's member number."""
 
@@ -86,7 +89,8 @@ class Finished:
 
 class GossipWork:
     """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
-    pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`)."""
+    pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`). take_contract: takes an
+    amended contract, or raises a ThinwireError if this machine cannot go on under it."""
 
     def __init__(
         self,
@@ -99,10 +103,12 @@ class GossipWork:
         threads: Threads,
         kept: JournalEntry | None,
         pulled: Tensor | None = None,
+        take_contract: TakeContract = lambda contract: None,
     ) -> None:
         self.contract = contract
+        """With all amendments that are known: also those of iterations that the node has not come to."""
+        self._take_contract = take_contract
         self.layout = layout
-        self.iterations = contract.schedule.steps
         self.lease = Lease(kept.trained_through if kept else None)
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
@@ -127,6 +133,11 @@ class GossipWork:
         self._pull()
 
     @property
+    def iterations(self) -> int:
+        """Of the run."""
+        return self.contract.schedule.steps
+
+    @property
     def is_done(self) -> bool:
         """Whether all iterations are finished."""
         return self.finished >= self.iterations
@@ -140,6 +151,16 @@ class GossipWork:
 
     def _job_done(self, done: asyncio.Future[Any]) -> None:
         self.jobs -= 1
+
+    async def amend(self, contract: Contract) -> None:
+        """Go on under an amended contract. The coordinator tells it before the node is at the iteration from which it
+        holds. Raises a ThinwireError if this machine cannot."""
+        if contract == self.contract:
+            return
+        self._take_contract(contract)
+        tell_amendments(self.contract, contract, "iteration")
+        self.contract = contract
+        await self.run(NodeJob.AMEND, self.member.ends_after, contract.schedule.steps)
 
     # events
 
@@ -171,6 +192,7 @@ class GossipWork:
 
     def _begin_first(self) -> Sending:
         sending = self.member.begin()
+        self.finished = max(self.finished, self.member.iteration)  # with a peer's parameters, its iterations are done
         self._pull()
         self._save(self.lease.trained_through)
         return sending
@@ -226,7 +248,9 @@ class GossipWork:
         norm = 0.0
         if gradient.samples:
             before = member.x.clone()
-            norm = self._optimizer.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
+            schedule = contract_at(self.contract, iteration).schedule
+            rate = learning_rate(schedule, iteration)
+            norm = self._optimizer.step(member.x, gradient.flat, rate, schedule.weight_decay)
             member.stepped(before.sub_(member.x))
         self._samples += gradient.samples
         samples, loss_sum = self.unreported

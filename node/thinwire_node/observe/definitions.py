@@ -117,7 +117,7 @@ PHASE_SECONDS = METRICS.histogram(
     "Time spent in each phase. phase: compute (a micro-batch), encode (an extraction), upload (first byte sent to last "
     "byte received), receipt (end of the upload to the receipt), apply (an update), wait (nothing to train on), "
     "data (the data of the lease are not here), evaluate (a batch of held-out samples), peers (an iteration waits for "
-    "messages of other nodes), rest (see --compute-max).",
+    "messages of other nodes), rest (see --max-compute).",
     "phase",
 )
 _gauge(

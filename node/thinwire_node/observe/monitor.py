@@ -43,7 +43,7 @@ class Monitor:
     """Runs and observes one node.
 
     metrics: host and port for `/metrics`; None: no metrics. ready: the ready file; by default in the state
-    directory. metrics_tls: see `MetricsServer`."""
+    directory. metrics_tls: see `MetricsServer`. on_opened: called once the node obeys its owner."""
 
     def __init__(
         self,
@@ -51,11 +51,13 @@ class Monitor:
         terminal: Terminal | None,
         metrics: tuple[str, int] | None,
         metrics_tls: Path | None = None,
+        on_opened: Callable[[], None] | None = None,
     ) -> None:
         self._node = node
         self._terminal = terminal
         self._listen = metrics
         self._metrics_tls = metrics_tls
+        self._on_opened = on_opened
         self._metrics_url: str | None = None
         self._ready_file = node.settings.state_dir / READY_FILE
         self._announced = False
@@ -72,7 +74,7 @@ class Monitor:
     async def run(self, stop: asyncio.Event) -> None:
         """Run the node and observe it. Raises ThinwireError."""
         web = self._open_web()
-        self._node.on_opened = lambda: prepare_ready(self._ready_file)
+        self._node.on_opened = self._open
         watching = asyncio.ensure_future(self._watch())
         watching.add_done_callback(_tell_failure)
         announcing = asyncio.ensure_future(self._announce())
@@ -87,6 +89,11 @@ class Monitor:
             await asyncio.wait({watching})
             if web is not None:
                 await web.stop()
+
+    def _open(self) -> None:
+        prepare_ready(self._ready_file)
+        if self._on_opened is not None:
+            self._on_opened()
 
     def _open_web(self) -> MetricsServer | None:
         if self._listen is None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from thinwire_node.daemon import Node
-from thinwire_node.report import STATES, VERSION, Bytes, Device, PartView, Report
+from thinwire_node.observe import status
+from thinwire_node.observe.energy import EnergyMeter, power_of
+from thinwire_node.report import STATES, VERSION, Bytes, Device, PartView, Report, Tally
 from thinwire_node.session.record import Record
 from thinwire_node.training.device import memory_bytes
+from thinwire_proto.errors import ConfigError
 
 RATE_OVER_S = 60.0
 RATE_EVERY_S = 0.5
@@ -21,6 +25,10 @@ class Reporter:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._past: deque[_Totals] = deque()
+        self._tallies: Tallies | None = None
+        """None until the node holds its state directory."""
+        self._energy: EnergyMeter | None = None
+        """None until the device is known."""
         self.ended_by = ""
         """The error that has ended the node, in words."""
 
@@ -31,7 +39,9 @@ class Reporter:
         found = part.view() if part is not None else PartView("")
         state, words = _state(node, found)
         samples_s, sent_s, received_s = self._rates(record)
-        wire, device = traffic.wire, node.machine.device if node.machine is not None else ""
+        wire, device, ranks = traffic.wire, node.machine.device if node.machine is not None else "", node.settings.ranks
+        day = time.strftime("%Y-%m-%d")
+        today, in_all = self._tallies_of(day)
         return Report(
             at_s=time.time(),
             version=VERSION,
@@ -51,7 +61,9 @@ class Reporter:
                 upload_s=record.tail.bytes_s,
             ),
             device=Device(
-                device, *(memory_bytes(device) if device else (None, None)), part.jobs if part is not None else 0
+                f"{device} and {ranks.size - 1} more" if ranks is not None else device,
+                *(memory_bytes(device) if device else (None, None)),
+                part.jobs if part is not None else 0,
             ),
             steps=contract.schedule.steps if contract is not None else None,
             round_length_s=contract.round.length_s if contract is not None else None,
@@ -59,7 +71,32 @@ class Reporter:
             data_wait_s=record.phases["data"].sum_s,
             tokens_s=samples_s * contract.model.context if contract is not None else 0.0,
             ended_by=self.ended_by,
+            day=day,
+            today=today,
+            in_all=in_all,
         )
+
+    def _tallies_of(self, day: str) -> tuple[Tally, Tally]:
+        """The tallies of this day, and of all days."""
+        node = self._node
+        if self._tallies is None and node.holds_state:
+            self._tallies = Tallies.of_earlier_processes(node.settings.state_dir)
+        return (self._tallies or Tallies()).with_process(day, self._tally())
+
+    def _tally(self) -> Tally:
+        """The tally of this process."""
+        record = self._node.record
+        traffic = record.traffic
+        sent, received = traffic.sent.total_bytes, traffic.received.total_bytes
+        if (wire := traffic.wire) is not None:
+            sent, received = max(sent, wire.sent), max(received, wire.received)
+        return Tally(record.counted, record.tokens, record.phases["compute"].sum_s, sent, received, self._joules())
+
+    def _joules(self) -> float:
+        machine = self._node.machine
+        if self._energy is None and machine is not None:
+            self._energy = EnergyMeter(time.monotonic, power_of(machine.device))
+        return self._energy.look() if self._energy is not None else 0.0
 
     def _rates(self, record: Record) -> tuple[float, float, float]:
         """Samples, bytes sent and bytes received per second."""
@@ -78,6 +115,30 @@ class Reporter:
             (now.sent_bytes - then.sent_bytes) / seconds,
             (now.received_bytes - then.received_bytes) / seconds,
         )
+
+
+@dataclass
+class Tallies:
+    """The tallies of the processes before this one: of the date `day`, and of all days."""
+
+    day: str = ""
+    today: Tally = field(default_factory=Tally)
+    in_all: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def of_earlier_processes(cls, folder: Path) -> Tallies:
+        """The tallies of the newest report in a state directory."""
+        try:
+            report = status.read(folder)
+        except ConfigError:
+            return cls()
+        return cls(report.day, report.today, report.in_all)
+
+    def with_process(self, day: str, process: Tally) -> tuple[Tally, Tally]:
+        """The tallies of this day, and of all days. process: of this process, up to now."""
+        if day != self.day:
+            self.day, self.today = day, Tally().minus(process)
+        return self.today.plus(process), self.in_all.plus(process)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Terminal(logging.Handler):
         self._console = Console(file=stream, highlight=False)
         self._log_lines: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._report: Report | None = None
+        self._legend = ""
         self._recent: deque[str] = deque(maxlen=RECENT_LINES)
         self._drawn: list[str] = []
         self._drawn_width = 0
@@ -66,6 +67,12 @@ class Terminal(logging.Handler):
         """Draw a report soon. Does not wait."""
         self._report = report
         self._wake.set()
+
+    def set_legend(self, legend: str) -> None:
+        """The last line of the view from now on; none if it is empty. Does not wait."""
+        if legend != self._legend:
+            self._legend = legend
+            self._wake.set()
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log_lines.extend(shown_as_written(self.format(record)).replace("\t", " ").split("\n"))
@@ -93,7 +100,9 @@ class Terminal(logging.Handler):
     def _draw(self) -> None:
         width, height = self._size()
         # leave one column and one row free, else the terminal starts a new line itself
-        found = lines(self._report, width - 1)[: height - 1] if self._report is not None else []
+        legend = [Text(self._legend[: width - 1], style="dim")] if self._legend else []
+        view = lines(self._report, width - 1) if self._report is not None else []
+        found = [*view[: height - 1 - len(legend)], *legend]
         frame = self._coloured(found)
         log_lines = [self._log_lines.popleft() for _ in range(len(self._log_lines))]
         self._recent.extend(log_lines)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from thinwire_common.traffic import KINDS
-from thinwire_common.units import human_bytes, human_seconds
+from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_node.exchange.short_names import short_name
-from thinwire_node.report import Peers, Report
+from thinwire_node.report import Peers, Report, Tally
 from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13
@@ -126,7 +126,14 @@ def _common(report: Report) -> list[tuple[str, str]]:
         ("speed", f"{report.tokens_s:,.0f} tokens/s"),
         ("up", f"{human_bytes(sum(passed.sent.values()))}, {human_bytes(passed.sent_s)}/s"),
         ("down", f"{human_bytes(sum(passed.received.values()))}, {human_bytes(passed.received_s)}/s"),
+        ("today", tally_in_words(report.today)),
+        ("in all", tally_in_words(report.in_all)),
     ]
+
+
+def tally_in_words(tally: Tally) -> str:
+    """The tokens that a node gave, and the time that it computed."""
+    return f"{human_count(tally.tokens)} tokens in {human_seconds(tally.compute_s)}"
 
 
 def _remarks(report: Report) -> list[Text]:

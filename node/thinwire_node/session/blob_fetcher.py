@@ -16,6 +16,7 @@ from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.session.download import (
     BYTES_LEAST,
     DiskFailed,
@@ -62,7 +63,7 @@ class BlobFetcher:
     """Fetches blobs one at a time.
 
     urls: addresses of folders with files that are named by their hash. from_swarm: see `Exchange.blob`.
-    record: counts what was fetched. allowed: which of the addresses the volunteer allows."""
+    record: counts what was fetched. allowed: which of the addresses the volunteer allows. throttle: see `download`."""
 
     def __init__(
         self,
@@ -72,10 +73,11 @@ class BlobFetcher:
         randomness: random.Random,
         record: Record,
         allowed: DataAddresses = PUBLIC,
+        throttle: Throttle | None = None,
     ) -> None:
         self.cache = cache
         self.record = record
-        self._sources: dict[str, Fetch] = {url: _from(url, allowed) for url in urls} | {SWARM: from_swarm}
+        self._sources: dict[str, Fetch] = {url: _from(url, allowed, throttle) for url in urls} | {SWARM: from_swarm}
         self._rests_until: dict[str, float] = {}
         self._random = randomness
         self._one_at_a_time = asyncio.Lock()
@@ -94,7 +96,7 @@ class BlobFetcher:
             if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
             if (most := self.cache.most_bytes(blob)) is not None and blob.size > most:
-                raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
+                raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--max-disk)")
             backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
@@ -157,9 +159,9 @@ class BlobFetcher:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _from(url: str, allowed: DataAddresses) -> Fetch:
+def _from(url: str, allowed: DataAddresses, throttle: Throttle | None) -> Fetch:
     async def fetch(blob: Blob, path: Path) -> None:
-        await download(f"{url.rstrip('/')}/{blob.hash}", blob.size, path, allowed)
+        await download(f"{url.rstrip('/')}/{blob.hash}", blob.size, path, allowed, throttle)
 
     return fetch
 

@@ -24,6 +24,7 @@ import fsspec
 import fsspec.config
 
 from thinwire_node.data_addresses import DataAddresses
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.session.guarded_http import AddressRefused, opener
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import RemoteError
@@ -61,10 +62,13 @@ class DiskFailed(Exception):
     """A part of a file could not be written to this disk."""
 
 
-async def download(address: str, size: int, path: Path, allowed: DataAddresses) -> None:
+async def download(
+    address: str, size: int, path: Path, allowed: DataAddresses, throttle: Throttle | None = None
+) -> None:
     """Fetch a file of `size` bytes, or the rest of it if `path` has its beginning. Raises SourceFailed or DiskFailed.
 
-    After a cancellation nothing more is written."""
+    throttle: paces it, if the owner limits the traffic; requests to an object store pass as a whole. After a
+    cancellation nothing more is written."""
     sink = _Sink(path, size)
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -76,7 +80,7 @@ async def download(address: str, size: int, path: Path, allowed: DataAddresses) 
     def work() -> None:
         error: Exception | None = None
         try:
-            _read(address, sink, allowed)
+            _read(address, sink, allowed, throttle)
         except Exception as raised:  # noqa: BLE001 - the awaiting task gets the error
             error = raised
         with contextlib.suppress(RuntimeError):  # the event loop has ended
@@ -123,22 +127,23 @@ class _Sink:
             self._closed = True
 
 
-def _read(address: str, sink: _Sink, allowed: DataAddresses) -> None:
+def _read(address: str, sink: _Sink, allowed: DataAddresses, throttle: Throttle | None) -> None:
     scheme = address.partition("://")[0]
     if refusal := allowed.scheme_refusal(scheme):
         raise SourceRefused(refusal)
     if scheme in EXTRAS:
-        _read_object(address, sink)
+        _read_object(address, sink, throttle)
     else:
-        _read_http(address, sink, allowed)
+        _read_http(address, sink, allowed, throttle)
 
 
-def _read_http(address: str, sink: _Sink, allowed: DataAddresses) -> None:
+def _read_http(address: str, sink: _Sink, allowed: DataAddresses, throttle: Throttle | None) -> None:
     headers = {"User-Agent": f"thinwire/{VERSION}", "Accept-Encoding": "identity"}
     if sink.offset:
         headers["Range"] = f"bytes={sink.offset}-"
     try:
-        with opener(allowed).open(urllib.request.Request(address, headers=headers), timeout=FETCH_SILENT_S) as response:
+        request = urllib.request.Request(address, headers=headers)
+        with opener(allowed, throttle).open(request, timeout=FETCH_SILENT_S) as response:
             _copy(response, sink)
     except AddressRefused as error:
         raise SourceRefused(str(error)) from None
@@ -176,7 +181,7 @@ def _check_whole(sink: _Sink) -> None:
         raise SourceFailed(f"the file broke off after {sink.offset:,} of {sink.size:,} bytes")
 
 
-def _read_object(address: str, sink: _Sink) -> None:
+def _read_object(address: str, sink: _Sink, throttle: Throttle | None) -> None:
     scheme, _, key = address.partition("://")
     try:
         given = fsspec.config.conf.get(scheme)
@@ -185,8 +190,11 @@ def _read_object(address: str, sink: _Sink) -> None:
             raise SourceFailed(f"the object has {total:,} bytes, and must have {sink.size:,}")
         size = BYTES_LEAST
         while sink.offset < sink.size:
+            end = min(sink.offset + size, sink.size)
+            if throttle is not None:
+                throttle.pass_blocking(end - sink.offset)
             began = time.monotonic()
-            sink.write(system.cat_file(key, start=sink.offset, end=min(sink.offset + size, sink.size)))
+            sink.write(system.cat_file(key, start=sink.offset, end=end))
             size = next_range_bytes(size, time.monotonic() - began)
     except (SourceFailed, DiskFailed):
         raise

@@ -48,6 +48,7 @@ class _Progress:
     needed: tuple[Blob, ...] = ()
     ready: bool = False
     measured: int = 0
+    weight: int = 0
     loss_sum: float = 0.0
 
 
@@ -74,7 +75,6 @@ class Evaluation:
         self._fetch = fetch
         self._on_ready = on_ready
         self._own = own
-        self._sets = {found.name: found for found in data.held_out_sets()}
         self._parts: dict[EvaluationPart, _Progress] = {}
         self._done: set[EvaluationPart] = set()  # measured or given up; of the newest step only
         self._step: int | None = None
@@ -101,7 +101,7 @@ class Evaluation:
 
     def _begun(self, part: EvaluationPart) -> _Progress:
         """The progress of a new part. It has no samples if this node's data do not have them."""
-        found = self._sets.get(part.name)
+        found = next((one for one in self._data.held_out_sets() if one.name == part.name), None)
         if found is None or not 0 < part.count <= part.spread <= found.samples:
             return _Progress([])
         return _Progress(found.spread(part.spread)[part.start : part.start + part.count])
@@ -125,6 +125,7 @@ class Evaluation:
         batch = progress.samples[progress.measured :][:samples]
         try:
             loss = await self._work.held_out_loss(part.step, part.name, batch)
+            weight = self._data.held_out_weight(part.name, batch)
         except BlobMissing as error:
             self._give_up(part, str(error))  # the cache was too small to keep it
             return
@@ -132,9 +133,10 @@ class Evaluation:
             self._give_up(part, "its parameters are gone")
             return
         progress.measured += len(batch)
-        progress.loss_sum += loss * len(batch)
+        progress.weight += weight
+        progress.loss_sum += loss * weight
         if progress.measured == len(progress.samples):
-            self._finish(part, progress.loss_sum / progress.measured)
+            self._finish(part, progress.loss_sum / progress.weight)
 
     def _finish(self, part: EvaluationPart, loss: float) -> None:
         if not self._own and not math.isfinite(loss):

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import DataAddresses
+from thinwire_node.limits.throttle import Throttle
 from thinwire_proto.errors import RemoteError
 
 REDIRECTS_MAX = 4
@@ -28,15 +29,15 @@ class AddressRefused(RemoteError):
     """The volunteer does not allow a connection to this address. The text says why."""
 
 
-def opener(allowed: DataAddresses) -> urllib.request.OpenerDirector:
+def opener(allowed: DataAddresses, throttle: Throttle | None = None) -> urllib.request.OpenerDirector:
     """An opener for http and https alone. `build_opener` would read file: and ftp: too. What it opens raises
-    AddressRefused, or URLError with an AddressRefused as its reason."""
+    AddressRefused, or URLError with an AddressRefused as its reason. throttle: paces it, if limited."""
     found = urllib.request.OpenerDirector()
     proxies = {scheme: address for scheme, address in urllib.request.getproxies().items() if scheme == "https"}
     for handler in (
         urllib.request.ProxyHandler(proxies),
-        _Http(allowed),
-        _Https(allowed),
+        _Http(allowed, throttle),
+        _Https(allowed, throttle),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _Redirects(allowed),
@@ -62,14 +63,17 @@ def checked_addresses(host: str, port: int, scheme: str, allowed: DataAddresses)
     return found
 
 
-def _connect(host: str, port: int, timeout: float | None, scheme: str, allowed: DataAddresses) -> socket.socket:
+def _connect(
+    host: str, port: int, timeout: float | None, scheme: str, allowed: DataAddresses, throttle: Throttle | None
+) -> socket.socket:
     failed: OSError | None = None
     for family, kind, protocol, _, target in checked_addresses(host, port, scheme, allowed):
-        connection = socket.socket(family, kind, protocol)
+        is_paced = throttle is not None and throttle.is_needed
+        connection = throttle.make_socket(family) if throttle and is_paced else socket.socket(family, kind, protocol)
         try:
             connection.settimeout(timeout)
             connection.connect(target)
-            return connection
+            return throttle.through(connection) if throttle and is_paced else connection
         except OSError as error:
             connection.close()
             failed = error
@@ -79,14 +83,16 @@ def _connect(host: str, port: int, timeout: float | None, scheme: str, allowed: 
 
 class _HttpConnection(http.client.HTTPConnection):
     allowed: DataAddresses
+    throttle: Throttle | None
     scheme = "http"
 
     def connect(self) -> None:
-        self.sock = _connect(self.host, self.port, self.timeout, self.scheme, self.allowed)
+        self.sock = _connect(self.host, self.port, self.timeout, self.scheme, self.allowed, self.throttle)
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
     allowed: DataAddresses
+    throttle: Throttle | None
     scheme = "https"
 
     def connect(self) -> None:
@@ -95,10 +101,15 @@ class _HttpsConnection(http.client.HTTPSConnection):
             self._create_connection = self._guarded  # HTTPConnection.connect calls it, and TLS checks the name after it
         else:
             self._check_behind_proxy(*through_proxy)
+            self._create_connection = self._to_proxy
         super().connect()
 
     def _guarded(self, address: tuple[str, int], timeout: float | None, *ignored: object) -> socket.socket:
-        return _connect(*address, timeout, self.scheme, self.allowed)
+        return _connect(*address, timeout, self.scheme, self.allowed, self.throttle)
+
+    def _to_proxy(self, address: tuple[str, int], timeout: float | None, *ignored: object) -> socket.socket:
+        connection = socket.create_connection(address, timeout)
+        return self.throttle.through(connection) if self.throttle and self.throttle.is_needed else connection
 
     def _check_behind_proxy(self, host: str, port: int) -> None:
         try:
@@ -108,18 +119,18 @@ class _HttpsConnection(http.client.HTTPSConnection):
 
 
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, allowed: DataAddresses) -> None:
+    def __init__(self, allowed: DataAddresses, throttle: Throttle | None) -> None:
         super().__init__()
-        self._connection: Any = type("_Connection", (_HttpConnection,), {"allowed": allowed})
+        self._connection: Any = type("_Connection", (_HttpConnection,), {"allowed": allowed, "throttle": throttle})
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(self._connection, req)
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, allowed: DataAddresses) -> None:
+    def __init__(self, allowed: DataAddresses, throttle: Throttle | None) -> None:
         super().__init__()
-        self._connection: Any = type("_Connection", (_HttpsConnection,), {"allowed": allowed})
+        self._connection: Any = type("_Connection", (_HttpsConnection,), {"allowed": allowed, "throttle": throttle})
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(self._connection, req)

@@ -15,6 +15,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.report import Counts
 from thinwire_node.training.lent_time import LentTime
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.speed import Speed, Tail
 
 log = logging.getLogger("thinwire.node")
@@ -51,14 +52,25 @@ class Record(Counts):
     """The counts of a report, and what a node measures of itself."""
 
     samples_skipped_reported: int = 0
+    tokens_a_sample: int = 0
+    """See `DataSource.tokens_a_sample`. Set by each session."""
     pause: Pause | None = None
     """What the coordinator has said last."""
+    resting: str = ""
+    """Until when the owner's limits let the node rest, and why; empty: it works."""
+    upload_max: float | None = None
+    """Bytes per second that the owner lets the node send; None: there is no limit."""
     traffic: Traffic = field(default_factory=Traffic)
     phases: dict[str, Durations] = field(default_factory=lambda: {phase: Durations() for phase in PHASES})
     tail: Tail = field(default_factory=Tail)
     speed: Speed = field(default_factory=Speed)
     measuring: Speed = field(default_factory=Speed)
     lent: LentTime = field(default_factory=LentTime)
+    at_once: MicroBatch = field(default_factory=MicroBatch)
+    base_bits: int | None = None
+    """Bits a parameter in which a frozen base is held; None: those of its files, or there is none."""
+    moments_on_host: bool = False
+    """Whether momentum and moments are in the machine's memory, because the card is too small for them."""
 
     def paused(self, text: str, resumes_in_s: float | None, now: float) -> None:
         """The coordinator says that the run is paused."""

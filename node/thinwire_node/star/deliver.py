@@ -66,7 +66,7 @@ class Delivery:
             finally:
                 self._sending = False
             self._note_arrival(outgoing.round, len(contribution.payload), outcome, began)
-            await self.settle(outcome, contribution.claim.samples * self._work.contract.model.context)
+            await self.settle(outcome, contribution.claim.samples)
 
     def _note_arrival(self, round_: AnnouncedRound, payload_bytes: int, outcome: Outcome, began: float) -> None:
         reading, record, now = self._exchange.clock.reading(), self._record, self._clocks.now()
@@ -78,20 +78,20 @@ class Delivery:
         record.phases["receipt"].add(max(0.0, now - arrived))
         record.slack_s = round_.deadline - outcome.arrived
 
-    async def settle(self, outcome: Outcome, tokens: int) -> None:
-        """Handle the outcome of a contribution of so many tokens.
+    async def settle(self, outcome: Outcome, samples: int) -> None:
+        """Handle the outcome of a contribution of so many samples.
 
         Cancellation does not interrupt this: the compute thread would settle the contribution anyway, and no later
         session would ask for its outcome."""
-        await asyncio.shield(asyncio.ensure_future(self._settle_whole(outcome, tokens)))
+        await asyncio.shield(asyncio.ensure_future(self._settle_whole(outcome, samples)))
 
-    async def _settle_whole(self, outcome: Outcome, tokens: int) -> None:
+    async def _settle_whole(self, outcome: Outcome, samples: int) -> None:
         await self._work.settle(outcome.counted)
         self._record.heard(outcome)
         if outcome.counted:
             self._situation.hurry = False
             self._record.counted += 1
-            self._record.tokens += tokens
+            self._record.tokens += samples * self._record.tokens_a_sample
         else:
             self._record.not_counted += 1
             self._record.not_counted_why = outcome.text

@@ -18,6 +18,9 @@ BATCHES_A_ROUND = 4
 """A micro-batch, or a batch of held-out samples, is at most this fraction of a round long, because updates are applied
 between them."""
 
+SENDING_SHARE = 0.5
+"""The part of a round that the upload of a contribution may take if the node's owner limits the rate."""
+
 
 @dataclass(frozen=True)
 class RoundView:
@@ -94,7 +97,7 @@ def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
     decision = _while_working(view, spec)
     if isinstance(decision, Train | Measure) and view.now < view.rests_until:
-        return Wait("resting, because of --compute-max", "rest", view.rests_until)
+        return Wait("resting, because of --max-compute", "rest", view.rests_until)
     return decision
 
 
@@ -145,6 +148,13 @@ def _decide(view: PacingView, spec: RoundSpec) -> Decision:
         if not view.samples and not view.ready and view.now >= extract_at(view, view.round, spec):
             return SayNothing("nothing was trained, because the data have not arrived")
     return _train_or_wait(view, view.round, spec)
+
+
+def fitting_k(spec: RoundSpec, k: int, tiles: int, component_bytes: float, bytes_s: float) -> int:
+    """The components of a tile, at most `k`, that a node may send whose owner limits its upload to `bytes_s`.
+
+    Their upload takes SENDING_SHARE of a round. component_bytes: of a component in a payload."""
+    return max(1, min(k, int(SENDING_SHARE * spec.length_s * bytes_s / (component_bytes * tiles))))
 
 
 def extract_at(view: PacingView, current: RoundView, spec: RoundSpec) -> float:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
+
+import torch
 
 from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
@@ -16,14 +19,19 @@ from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.session import Session
+from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica, check_site
+from thinwire_node.star.site.sharded_compute import ShardedCompute
+from thinwire_node.star.site.shares import Shares
 from thinwire_node.star.trainer import Trainer
-from thinwire_node.star.work import Work
+from thinwire_node.star.work import Computes, Work
 from thinwire_node.storage.state import KeptMomentum
+from thinwire_node.training.compute import Compute
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
+from thinwire_proto.batch_pool import CPU
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.task import DataSource
+from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -94,14 +102,13 @@ class StarPart(Part):
             self._settings = replace(self._settings, contract=contract)
 
     async def take_up(self, data: DataSource, replica: Replica) -> None:
-        machine = self._settings.machine
         if self.work is None:
             self._tell_unused_options()
             self.work = await self._make_work(data, replica, self._kept)
             if self._kept is not None:
                 tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
         elif replica is not self.work.replica:
-            await self.work.adopt(machine.place(replica))
+            await self.work.adopt(self._placed(replica))
         self._kept = None
 
     async def _make_work(self, data: DataSource, replica: Replica, kept: KeptMomentum | None) -> Work:
@@ -109,15 +116,38 @@ class StarPart(Part):
         contract, state, machine = self._settings.contract, self._settings.state, self._settings.machine
         threads = machine.threads()
         await machine.choose_apply_device(contract, threads)
-        placed = machine.place(replica)
-        compute = await machine.make_compute(contract, state, threads)
+        if (ranks := self._settings.ranks) is not None:
+            check_site(contract)
+            holds = "none holds the whole model" if ranks.is_sharded else "each holds the whole model"
+            log.info("%s", f"this node is of {ranks.size} processes; {holds}, and they divide the rest")
+        placed = self._placed(replica)
+        record = self._settings.record
+        if isinstance(placed, ShardedLeaderReplica):
+            task, device = task_of(contract.model), torch.device(machine.device)
+            compute: Compute = await threads.compute.run(
+                NodeJob.PREPARE, ShardedCompute, task, device, placed.shares, record.at_once
+            )
+        else:
+            compute = await machine.make_compute(contract, state, threads, record)
+        moments_on = CPU if record.moments_on_host else None
+        make = partial(Trainer, moments_on=moments_on) if self._settings.ranks is None else LeaderTrainer
         try:
-            trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
+            trainer: Computes = await threads.compute.run(NodeJob.PREPARE, make, contract, data, placed, compute)
         except asyncio.CancelledError:
             end_trials()
             raise
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, machine.clocks.now, kept, self._settings.take_contract)
+
+    def _placed(self, replica: Replica) -> Replica:
+        """The replica on the device that applies updates."""
+        machine, ranks = self._settings.machine, self._settings.ranks
+        if ranks is None:
+            return machine.place(replica)
+        shares = Shares(replica.layout, ranks)
+        if ranks.is_sharded:
+            return ShardedLeaderReplica(replica, shares, machine.apply_device)
+        return LeaderReplica(machine.place(replica), shares)
 
     def _tell_unused_options(self) -> None:
         if self._settings.options.peers != PeerSettings():
@@ -139,6 +169,10 @@ class StarPart(Part):
     def interrupt(self) -> None:
         if self.work is not None:
             self.work.interrupt()
+
+    async def rest(self) -> None:
+        if self.work is not None:
+            await self.work.rest()
 
     async def stop(self) -> None:
         if (work := self.work) is None:

@@ -44,6 +44,7 @@ class Session:
         self._exchange = exchange
         self._work = work
         self._record = record
+        record.tokens_a_sample = data.tokens_a_sample(work.contract.model.context)
         self._clocks = clocks
         self._situation = Situation(head_step)
         self.is_open = True
@@ -70,6 +71,7 @@ class Session:
         Raises LinkLost, Refused, LocalError if this machine cannot keep up, or ReplicaError if the parameters differ
         from the swarm's."""
         exchange, work, situation = self._exchange, self._work, self._situation
+        work.trainer.resume()
         await exchange.clock.begin(self._probed)
         train = asyncio.ensure_future(self._training.run())
         others = (
@@ -99,6 +101,16 @@ class Session:
     def leave(self) -> None:
         """Stop training. `run` returns once the pending outcome has arrived."""
         self._situation.leaving = True
+        self._situation.changed.set()
+
+    def finish(self) -> None:
+        """Stop training once the contribution at hand has its outcome. `run` then returns."""
+        self._situation.finishing = True
+        self._situation.changed.set()
+
+    def rest(self) -> None:
+        """Stop training. `run` then returns."""
+        self._situation.resting = True
         self._situation.changed.set()
 
     @property

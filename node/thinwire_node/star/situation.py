@@ -23,6 +23,10 @@ class Situation:
         self.hurry = False
         """True after a round closed without this node. The node then contributes early in the next round."""
         self.leaving = False
+        self.finishing = False
+        """Whether the node leaves after the contribution at hand."""
+        self.resting = False
+        """Whether the node leaves without waiting for an outcome."""
         self.doing: pacing.Decision | None = None
 
     @property

@@ -17,11 +17,14 @@ from thinwire_node.star import pacing
 from thinwire_node.star.deliver import Delivery, Outgoing
 from thinwire_node.star.situation import Situation
 from thinwire_node.star.work import Work
-from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.failures import Interrupted
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
+
+COMPONENT_BYTES = 1.25
+"""The size of a component in a payload, before the first is known."""
 
 
 class TrainingLoop:
@@ -56,9 +59,11 @@ class TrainingLoop:
         work, situation = self._work, self._situation
         if (pending := work.pending) is not None:  # a lost session or an earlier process did not learn the outcome
             outcome = await self._exchange.outcome(pending.hash)
-            await self._delivery.settle(outcome, pending.samples * work.contract.model.context)
+            await self._delivery.settle(outcome, pending.samples)
         while not self._done():
-            if situation.leaving:
+            if situation.resting:
+                return
+            if situation.leaving or (situation.finishing and (work.pending is not None or not work.trainer.samples)):
                 await work.settled()
                 return
             situation.changed.clear()
@@ -98,9 +103,13 @@ class TrainingLoop:
         """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
-        micro_batch = work.contract.rule.micro_batch_max(self._options.micro_batch)
+        micro_batch = work.contract.rule.micro_batch_max(self._record.at_once.samples)
         if self._record.lent.share < 1 and not self._record.speed.sample_s:
             micro_batch = 1  # nobody knows yet how long it takes, and the rest is many times as long
+        record, length_s = self._record, work.contract.round.length_s
+        tail_s = record.tail.seconds(length_s)
+        if record.upload_max is not None and record.tail.bytes_s is None:
+            tail_s = max(tail_s, pacing.SENDING_SHARE * length_s)  # nothing was sent yet
         announced, reading = situation.round, self._exchange.clock.reading()
         current = None
         if announced is not None and reading is not None:
@@ -117,7 +126,7 @@ class TrainingLoop:
             leased=work.lease.left,
             ready=self._prefetch.trainable(work.lease, micro_batch),
             sample_s=self._record.speed.sample_s,
-            tail_s=self._record.tail.seconds(self._work.contract.round.length_s),
+            tail_s=tail_s,
             micro_batch=micro_batch,
             to_measure=self._evaluation.samples_ready,
             rests_until=self._record.lent.rests_until(now),
@@ -178,7 +187,7 @@ class TrainingLoop:
 
     async def _extract(self, round_: AnnouncedRound, why: str) -> None:
         began = self._clocks.now()
-        contribution = await self._work.contribution(round_)
+        contribution = await self._work.contribution(round_, self._components(round_))
         if contribution is None:
             # an update arrived in between, or the round has no nonce for this replica: decide again after news
             await set_or_after(self._situation.changed, LOOK_AGAIN_S)
@@ -194,6 +203,16 @@ class TrainingLoop:
         self._tell_dropped(contribution.claim.dropped)
         claim = replace(contribution.claim, skipped=self._record.skipped_since_report())
         await self._delivery.send(Outgoing(round_, claim, contribution))
+
+    def _components(self, round_: AnnouncedRound) -> int:
+        """The components of a tile to send: those that the swarm wants, or fewer if the owner limits the upload."""
+        record, replica = self._record, self._work.replica
+        if record.upload_max is None or replica is None:
+            return round_.k
+        tiles = replica.layout.matrix_tiles + replica.layout.vector_tiles
+        known = record.payload_bytes / record.components if record.payload_bytes and record.components else None
+        bytes_ = known or COMPONENT_BYTES
+        return pacing.fitting_k(self._work.contract.round, round_.k, tiles, bytes_, record.upload_max)
 
     async def _say_nothing(self, round_: AnnouncedRound) -> None:
         """Send a claim without samples, so that the swarm does not wait for this node and renews its lease."""

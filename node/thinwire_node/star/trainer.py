@@ -18,12 +18,14 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire_node.star.rules import make_rule
-from thinwire_node.training.compute import Compute, Interrupted
-from thinwire_node.training.gradient_receiver import NotFinite, check_finite
+from thinwire_node.training.compute import Compute
+from thinwire_node.training.failures import Interrupted, NotFinite
+from thinwire_node.training.gradient_receiver import Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.tiles import Batch
+from thinwire_proto.task import Batch as SampleBatch
 from thinwire_proto.task import DataSource
 
 
@@ -34,11 +36,20 @@ class Trainer:
     made anew after each update. A rule with an offset uses copies too, because it changes them. `look_ahead` allocates
     one more set of tensors on the replica's device when it is first called, and reuses it while the replica stays
     there.
+
+    moments_on: the device of the rule's momentum and moments; None: that of the compute.
     """
 
-    def __init__(self, contract: Contract, data: DataSource, replica: Replica, compute: Compute) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        data: DataSource,
+        replica: Replica,
+        compute: Compute,
+        moments_on: torch.device | None = None,
+    ) -> None:
         self.replica = replica
-        self.rule = make_rule(contract, replica.layout, compute.device)
+        self.rule = make_rule(contract, replica.layout, compute.device, moments_on)
         self.samples = 0
         self.dropped = 0
         """Micro-batches thrown away since the last extraction because their loss or gradient was not finite."""
@@ -51,6 +62,7 @@ class Trainer:
         self._data = data
         self._compute = compute
         self._loss_sum = 0.0
+        self._weight = 0  # of `_loss_sum`
         self._ahead: dict[str, Tensor] | None = None
         self._base: Mapping[str, Tensor] = {}  # the compute's parameters, without the rule's offset
         self.adopt(replica)
@@ -120,9 +132,13 @@ class Trainer:
         """Abort the running micro-batch and every later one. May be called from any thread."""
         self._compute.interrupt()
 
+    def resume(self) -> None:
+        """Train again after `interrupt`. May be called from any thread."""
+        self._compute.resume()
+
     def micro_batch(self, positions: Sequence[int]) -> None:
         """Train on the samples at these positions. Drops and counts the micro-batch if its loss or gradient is not
-        finite. Raises Interrupted."""
+        finite. Raises Interrupted and TooLittleMemory."""
         began = time.perf_counter()
         try:
             self._micro_batch(positions)
@@ -130,29 +146,42 @@ class Trainer:
             self.compute_s += time.perf_counter() - began
 
     def _micro_batch(self, positions: Sequence[int]) -> None:
-        step, count = self.replica.step, len(positions)
-        rate = learning_rate(self._contract.schedule, step)
-        batch, gradients = self._data.batch(positions), None
+        batch = self._data.batch(positions)
         try:
-            if self.rule.sums is not None:
-                loss = self._compute.add_gradients(batch, self.rule.sums, count)
-            else:
-                loss, gradients = self._compute.gradients(batch)
-                check_finite(loss, gradients)
+            self._compute.micro_batch.in_pieces(batch, self.rule.sums, self._train)
         except NotFinite as error:
             dropped = self.dropped + 1
             if error.spoils:
                 self.clear()
             self.dropped = dropped
-            return
         except Interrupted as error:
             if error.spoils:
                 self.clear()
             raise
-        self.rule.learn(self._compute.parameters, gradients, count, rate)
+
+    def _train(self, batch: SampleBatch, sums: Tensors | None) -> None:
+        """Learn from a batch that fits into memory. sums: of the rule, those that the gradient is not in yet."""
+        step, count, gradients = self.replica.step, self._samples_of(batch), None
+        rate = learning_rate(self._contract.schedule, step)
+        if sums is not None:
+            weight = self._compute.weight(batch)
+            loss = self._compute.add_gradients(batch, sums, weight)
+        else:
+            loss, gradients = self._compute.gradients(batch)
+            weight = self._weight_of_step(batch)
+        self.rule.learn(self._compute.parameters, gradients, weight, rate)
         self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += count
-        self._loss_sum += loss.item() * count
+        self._weight += weight
+        self._loss_sum += loss.item() * weight
+
+    def _samples_of(self, batch: SampleBatch) -> int:
+        """The samples that a step on a batch learns from."""
+        return len(batch[0])
+
+    def _weight_of_step(self, batch: SampleBatch) -> int:
+        """The weight of the loss and the gradient that `Compute.gradients` has just found."""
+        return self._compute.weight(batch)
 
     def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
         """The mean loss of these parameters on samples of the held-out set `name`, in float32. Raises Interrupted, and
@@ -162,7 +191,7 @@ class Trainer:
     def extract(self, k: int) -> tuple[Sent, int, float]:
         """Extract the largest components from the rule's momentum. Returns them, the number of samples and their mean
         loss. Requires at least one sample."""
-        samples, loss = self.samples, self._loss_sum / self.samples
+        samples, loss = self.samples, self._loss_sum / self._weight
         sent = self.rule.extract(k, learning_rate(self._contract.schedule, self.replica.step))
         self._begin_anew()
         return sent, samples, loss
@@ -180,3 +209,4 @@ class Trainer:
         self.dropped = 0
         self.base_step = None
         self._loss_sum = 0.0
+        self._weight = 0

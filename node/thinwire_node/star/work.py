@@ -6,41 +6,51 @@ Jobs run on the compute thread one at a time, so an update is applied between mi
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from thinwire.compression.residual import Awaited, Pending
 from thinwire.compression.sent import Sent
-from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
-from thinwire_node.part import ParametersDiffer
-from thinwire_node.star.rules import Rule
+from thinwire_node.part import ParametersDiffer, WentBack, tell_amendments
 from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
-from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
-from thinwire_proto.exact.amendments import contract_at
+from thinwire_proto.exact.amendments import contract_at, rewind_of
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.out_of_memory import TooLittleMemory, retry_out_of_memory
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
-
-log = logging.getLogger("thinwire.node")
 
 Result = TypeVar("Result")
 
 
-class Computes(Protocol):
-    """The interface of `thinwire_node.star.trainer.Trainer`. The simulator's trainer makes up its votes."""
+class Learned(Protocol):
+    """The part of `thinwire_node.star.rules.Rule` that outlives a micro-batch."""
 
-    replica: Replica
-    rule: Rule
+    def put_back(self, sent: Sent) -> None: ...
+    def forget(self) -> None: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load(self, state: Mapping[str, Tensor]) -> None: ...
+
+
+class Computes(Protocol):
+    """The interface of `thinwire_node.star.trainer.Trainer`, which a node of several ranks has too: see
+    `thinwire_node.star.site`. The simulator's trainer makes up its votes."""
+
+    @property
+    def replica(self) -> Replica: ...
+    @property
+    def rule(self) -> Learned: ...
+
     samples: int
     dropped: int
     base_step: int | None
@@ -55,6 +65,7 @@ class Computes(Protocol):
     def extract(self, k: int) -> tuple[Sent, int, float]: ...
     def clear(self) -> None: ...
     def interrupt(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -146,11 +157,7 @@ class Work:
         if contract == self.contract:
             return
         self._take_contract(contract)
-        for amendment in contract.amendments:
-            if amendment not in self.contract.amendments:
-                words = clean_text(amendment.in_words)
-                text = f"the organizer has amended the run from step {amendment.step} on: {words}"
-                tell(log, logging.INFO, "node.amended", text, step=amendment.step, reason=words)
+        tell_amendments(self.contract, contract)
         self.contract = contract
         await self.run(NodeJob.AMEND, self._amend, contract)
 
@@ -172,17 +179,23 @@ class Work:
         assert replica is not None
         if row.step != replica.step or row.previous != replica.head:
             raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
+        if (earlier := rewind_of(row.extras)) is not None:
+            raise WentBack(f"the organizer went back from step {row.step} to step {earlier}")
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
             raise ParametersDiffer(f"the parameters differ from those sealed at step {row.step}")
         if self._keep_step == replica.step:
-            self._kept = replica.step, {name: tensor.clone() for name, tensor in replica.tensors.items()}
-        replica.apply(sealed.update, row.hash)
+            self._kept = retry_out_of_memory(partial(_copied, replica))
+        try:
+            retry_out_of_memory(partial(replica.apply, sealed.update, row.hash))
+        except TooLittleMemory:
+            self.replica = None  # a part of it may be at the next step, and must not be saved
+            raise
         self._awaited.update_topk = contract_at(self.contract, row.step).demo.update_topk
         for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
             self.trainer.rule.put_back(part)
         self._on_the_way = [one for one in self._on_the_way if one.hash not in row.contributions]
         self._awaited.update_topk = self.contract.demo.update_topk
-        self._stand_on_newest()
+        retry_out_of_memory(self._stand_on_newest)
         self._state.advance(Head(replica.step, replica.head))
         self.apply_s = self._now() - began
 
@@ -191,7 +204,7 @@ class Work:
         The next contribution detects a replica that was damaged in between."""
         step, known_nonce, fingerprint = self._fingerprinted
         if (step, known_nonce) != (replica.step, nonce):
-            fingerprint = replica.fingerprint(nonce)
+            fingerprint = retry_out_of_memory(partial(replica.fingerprint, nonce))
             self._fingerprinted = (replica.step, nonce, fingerprint)
         return fingerprint
 
@@ -214,9 +227,15 @@ class Work:
     # contributions
 
     async def train(self, samples: int) -> int:
-        """Train one micro-batch of up to `samples` samples of the lease. Returns their number."""
+        """Train one micro-batch of up to `samples` samples of the lease. Returns their number. Raises Interrupted; the
+        samples then count as not trained."""
+        trained_through = self.lease.trained_through
         positions = self.lease.take(samples)
-        await self.run(NodeJob.MICRO_BATCH, self.trainer.micro_batch, positions)
+        try:
+            await self.run(NodeJob.MICRO_BATCH, self.trainer.micro_batch, positions)
+        except Interrupted:
+            self.lease.trained_through = trained_through
+            raise
         return len(positions)
 
     # held-out losses
@@ -245,11 +264,11 @@ class Work:
     async def drop_gradient(self) -> None:
         await self.run(NodeJob.DROP_GRADIENT, self.trainer.clear)
 
-    async def contribution(self, round_: AnnouncedRound) -> Extraction | None:
-        """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
-        next extraction. The extracted part is `pending` from then on, until `settle`; its name is on disk before this
-        returns."""
-        contribution = await self.run(NodeJob.EXTRACT, self._extract, round_, self.lease.trained_through)
+    async def contribution(self, round_: AnnouncedRound, k: int) -> Extraction | None:
+        """Extract `k` components a tile, and encode. None if the replica has left the round's step behind: the gradient
+        then waits for the next extraction. The extracted part is `pending` from then on, until `settle`; its name is on
+        disk before this returns."""
+        contribution = await self.run(NodeJob.EXTRACT, self._extract, round_, k, self.lease.trained_through)
         if contribution is None:
             return None
         await self._saver.note_sent(contribution.name)
@@ -257,15 +276,15 @@ class Work:
             self._saver.begin(self._write)
         return contribution
 
-    def _extract(self, round_: AnnouncedRound, trained_through: int | None) -> Extraction | None:
+    def _extract(self, round_: AnnouncedRound, k: int, trained_through: int | None) -> Extraction | None:
         replica, trainer = self.replica, self.trainer
         assert replica is not None
         behind = round_.step - replica.step
         if not 0 <= behind < len(round_.nonces) or trainer.base_step is None:
             return None
         dropped, base_step = trainer.dropped, trainer.base_step
-        sent, samples, loss = trainer.extract(round_.k)
-        payload = encode_votes(sent.votes(), replica.layout)
+        sent, samples, loss = trainer.extract(k)
+        payload = retry_out_of_memory(lambda: encode_votes(sent.votes(), replica.layout))
         name = contribution_hash(self.contract.hash, round_.term, round_.number, self._state.node_id, payload)
         self.pending = Pending(name, sent, round_.step, samples)
         self._on_the_way.append(self.pending)
@@ -273,7 +292,7 @@ class Work:
         self._trained_through_at_extraction = trained_through
         fingerprint = self._fingerprint(replica, round_.nonces[behind])
         if self._looks_ahead:
-            self._stand_on_newest()
+            retry_out_of_memory(self._stand_on_newest)
         claim = Claim(
             term=round_.term,
             round=round_.number,
@@ -287,7 +306,7 @@ class Work:
             compute_ms=self._compute_ms(),
             name=name,
         )
-        return Extraction(name, claim, payload, len(sent))
+        return Extraction(name, claim, payload, retry_out_of_memory(partial(len, sent)))
 
     def _compute_ms(self) -> int:
         """Milliseconds spent on forward and backward passes since the last call."""
@@ -310,7 +329,7 @@ class Work:
             self.trainer.rule.put_back(self.pending.sent)
             if any(one is self.pending for one in self._on_the_way):
                 self._on_the_way = [one for one in self._on_the_way if one is not self.pending]
-                self._stand_on_newest()
+                retry_out_of_memory(self._stand_on_newest)
         self.pending = None
 
     async def forget(self) -> None:
@@ -332,6 +351,18 @@ class Work:
     def interrupt(self) -> None:
         """Abort the running micro-batch, because the node is about to leave."""
         self.trainer.interrupt()
+
+    async def rest(self) -> None:
+        """Move the gradient into the momentum, and save it: when the node comes back, the gradient would be too old."""
+        self.trainer.resume()
+        await self.run(NodeJob.EXTRACT, self._keep, self.lease.trained_through)
+        await self.save()
+
+    def _keep(self, trained_through: int | None) -> None:
+        if self.trainer.samples:
+            sent, _, _ = self.trainer.extract(1)
+            self.trainer.rule.put_back(sent)
+            self._trained_through_at_extraction = trained_through
 
     async def finish_jobs(self) -> None:
         """Wait for the jobs that the threads have started. Cancelling a waiting task does not cancel its job."""
@@ -365,3 +396,8 @@ class Work:
     def trained_through_at_extraction(self) -> int | None:
         """The last sample position in the momentum. Later positions are only in the gradient, if anywhere."""
         return self._trained_through_at_extraction
+
+
+def _copied(replica: Replica) -> tuple[int, Mapping[str, Tensor]]:
+    """The step of a replica, and a copy of its parameters."""
+    return replica.step, {name: tensor.clone() for name, tensor in replica.tensors.items()}

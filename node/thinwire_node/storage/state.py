@@ -54,9 +54,10 @@ from thinwire_proto.task import DataSource, data_kind_of
 log = logging.getLogger("thinwire.node")
 
 DATA_FILE = "corpus.zst"
+REPLICA_FILE = "replica.safetensors"
 OF_COORDINATORS = "ledger.sqlite"
 """The file that only a coordinator's state directory has. Its `identity.key` is the key of a run."""
-OF_A_RUN = ("sent.json", "momentum.safetensors", "gossip.safetensors", "replica.safetensors", "head.json")
+OF_A_RUN = ("sent.json", "momentum.safetensors", "gossip.safetensors", REPLICA_FILE, "head.json")
 KEY_LOST = "delete it: the node then joins as a new one, for which it may need a new invite"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
@@ -186,7 +187,7 @@ class NodeState:
 
     def forget_rows(self) -> None:
         """Remove the newest row and the parameters that it led to: they were lost with a coordinator."""
-        for path in (self.path("replica.safetensors"), self.path("head.json"), *self._folder.glob("snapshot-*.part")):
+        for path in (self.path(REPLICA_FILE), self.path("head.json"), *self._folder.glob("snapshot-*.part")):
             path.unlink(missing_ok=True)
         self.head = None
         sync_folder(self._folder)
@@ -221,14 +222,14 @@ class NodeState:
     def replica(self, contract: Contract) -> Replica | None:
         """The saved replica, or None if there is no valid one."""
         try:
-            return load_replica(contract, self.path("replica.safetensors"))
+            return load_replica(contract, self.path(REPLICA_FILE))
         except (ReplicaError, OSError):
             return None
 
     def write_replica(self, replica: Replica) -> Written:
         """Write the parameters to a temporary file, which `publish` makes the saved one. They must not change
         meanwhile. Raises OSError."""
-        written = Written(self.path("replica.part"), "replica.safetensors")
+        written = Written(self.path("replica.part"), REPLICA_FILE)
         replica.save(written.passing)
         return written
 

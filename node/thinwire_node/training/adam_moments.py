@@ -12,6 +12,7 @@ from torch import Tensor
 
 from thinwire.compression.precondition import SecondMoment
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 
 class AdamMoments:
@@ -30,10 +31,12 @@ class AdamMoments:
         self._weight.mul_(self._beta).add_(1 - self._beta)
 
     def step(self, name: str, gradient: Tensor) -> Tensor:
-        """Add the gradient of one tensor and return m̂ / (√v̂ + ε) as a new tensor."""
+        """Add the gradient of one tensor and return m̂ / (√v̂ + ε) as a new tensor, on the gradient's device."""
         first = self._of[name]
-        first.mul_(self._beta).add_(gradient, alpha=1 - self._beta)
-        return self._second.root(name, gradient).reciprocal_().mul_(first).div_(self._weight.item())
+        here = retry_out_of_memory(lambda: gradient.to(first.device))
+        first.mul_(self._beta).add_(here, alpha=1 - self._beta)
+        step = self._second.root(name, here).reciprocal_().mul_(first).div_(self._weight.item())
+        return retry_out_of_memory(lambda: step.to(gradient.device))
 
     def tensors(self) -> dict[str, Tensor]:
         """All moments by name. Not copies."""

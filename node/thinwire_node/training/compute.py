@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from thinwire_node.training.checkpoints import checkpoint_stage
+from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
 from thinwire_node.training.gradient_receiver import (
     ROUNDING_MAX,
     GradientReceiver,
-    NotFinite,
+    Tensors,
     add_gradient,
     check_finite,
 )
-from thinwire_node.training.precision import compute_dtype, full_float32
+from thinwire_node.training.micro_batch import MicroBatch
+from thinwire_node.training.precision import LossScale, compute_dtype, full_float32
 from thinwire_proto.blobs import Blobs
+from thinwire_proto.out_of_memory import is_out_of_memory, reason_of
 from thinwire_proto.task import NO_BLOBS, Batch, Model, Stateless, Task
 
 log = logging.getLogger("thinwire.node")
-
-Tensors = Mapping[str, Tensor]
-"""Tensors by parameter name, float32, in the parameter's shape."""
-
-
-class Interrupted(Exception):
-    """The batch was aborted. Nothing of it was kept, unless `spoils`: then the sums hold a part of its gradient."""
-
-    spoils = False
+Result = TypeVar("Result")
 
 
 class Compute(Protocol):
@@ -43,11 +40,16 @@ class Compute(Protocol):
 
     device: torch.device
     """The device of the gradients and of a local rule's tensors."""
+    micro_batch: MicroBatch
+    """The samples that fit into a pass, for a caller to split batches by."""
 
     @property
     def parameters(self) -> Tensors:
         """The current parameters, on `device`. If they were given with an offset, a local rule may change them in
         place."""
+
+    def weight(self, batch: Batch) -> int:
+        """The weight of a batch's mean loss and gradient beside those of another: see `Stateless.weight`."""
 
     def use(self, parameters: Tensors, offset: Tensors | None = None) -> None:
         """Compute with these parameters from now on.
@@ -57,21 +59,24 @@ class Compute(Protocol):
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the mean loss of a batch and its gradient by parameter name. The tensors are the caller's until the
-        next call. Raises Interrupted."""
+        next call. Raises NotFinite, Interrupted and OutOfMemory."""
 
     def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         """Compute the mean loss of a batch, and add its gradient times `weight` to `sums`, which are on `device`.
 
         Raises NotFinite and Interrupted. The sums are then what they were, but for rounding, unless the exception says
-        that it spoils them."""
+        that it spoils them. Raises OutOfMemory, which says to which sums the gradient is added already."""
 
     def loss(self, parameters: Tensors, batch: Batch) -> float:
         """Compute the mean loss of a batch with these parameters, in float32 and without a gradient. Does not change
-        what `use` set. Raises Interrupted."""
+        what `use` set. Raises Interrupted and TooLittleMemory."""
 
     def interrupt(self) -> None:
         """Abort the running batch and every later one, since a batch takes minutes on a slow machine. May be called
         from any thread."""
+
+    def resume(self) -> None:
+        """Compute again after `interrupt`. May be called from any thread."""
 
 
 @contextmanager
@@ -88,22 +93,34 @@ def evaluating(model: Model) -> Iterator[None]:
 
 
 class TorchCompute:
-    """Computes on one torch device. The forward pass may use bfloat16; parameters and gradients are float32."""
+    """Computes on one torch device. Passes may use bfloat16 or float16; parameters and gradients are float32."""
 
-    def __init__(self, task: Task, device: torch.device, blobs: Blobs = NO_BLOBS) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        blobs: Blobs = NO_BLOBS,
+        micro_batch: MicroBatch | None = None,
+    ) -> None:
         self.device = device
+        self.micro_batch = micro_batch or MicroBatch()
         self._dtype = compute_dtype(device)
+        self._scale = LossScale(self._dtype)
         self._model = Stateless(task.model(device, blobs))
         self._parameters: dict[str, Tensor] = {}
         self._copies: dict[str, Tensor] | None = None  # None while `_parameters` are the caller's own tensors
         self._received = GradientReceiver() if device.type == "cpu" else None
         self._is_interrupted = threading.Event()
         for stage in self._model.model.stages():
+            checkpoint_stage(stage, lambda: self.micro_batch.checkpoints)
             stage.register_forward_hook(self._after_stage)
 
     @property
     def parameters(self) -> Tensors:
         return self._parameters
+
+    def weight(self, batch: Batch) -> int:
+        return self._model.weight(batch)
 
     @torch.no_grad()
     def use(self, parameters: Tensors, offset: Tensors | None = None) -> None:
@@ -122,19 +139,44 @@ class TorchCompute:
                 copied.add_(offset[name])
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = self._loss(batch)
+        return self._in_memory(partial(self._gradients, batch))
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        while True:
+            loss = self._loss(batch)
+            check_finite(loss)
+            gradients = self._gradients_of(loss)
+            try:
+                check_finite(loss, gradients)
+            except NotFinite:
+                if not self._scale.too_large():
+                    raise
+            else:
+                self._scale.fitted()
+                return loss.detach(), gradients
+            del loss, gradients  # before the next pass
+
+    def _gradients_of(self, loss: Tensor) -> dict[str, Tensor]:
         # a parameter that this loss does not use gets zeros, such as an expert that no token went to
         if self._received is not None:
-            return loss.detach(), self._received.backward(loss, self._parameters)
-        found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True, materialize_grads=True)
-        return loss.detach(), dict(zip(self._parameters, found, strict=True))
+            return self._received.backward(loss, self._parameters)
+        leaves, scale = list(self._parameters.values()), self._scale.value
+        found = list(torch.autograd.grad(loss * scale, leaves, allow_unused=True, materialize_grads=True))
+        if scale != 1:
+            for number, gradient in enumerate(found):  # one by one, so that each takes the place of the one before
+                found[number] = gradient / scale
+        return dict(zip(self._parameters, found, strict=True))
 
     def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         if self._received is None:
             loss, found = self.gradients(batch)
-            check_finite(loss, found)
             add_gradient(sums, found, weight)
             return loss
+        self._received.seen.clear()
+        return self._in_memory(partial(self._add_gradients, batch, sums, weight), self._received.seen)
+
+    def _add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
+        assert self._received is not None
         random_state = torch.get_rng_state()
         loss = self._loss(batch)
         check_finite(loss)
@@ -143,9 +185,22 @@ class TorchCompute:
         except NotFinite as error:
             if error.spoils:
                 torch.set_rng_state(random_state)
-                self._take_back(batch, {name: sums[name] for name in self._received.seen}, weight)
+                self._take_back(batch, {name: sums[name] for name in self._received.seen if name in sums}, weight)
             raise NotFinite from None
         return loss.detach()
+
+    def _in_memory(self, work: Callable[[], Result], added: Iterable[str] = ()) -> Result:
+        """Call `work`. Raises OutOfMemory in place of an error that says so. added: see there."""
+        try:
+            return work()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = reason_of(error)
+        # here, where the error no longer holds the pass that failed
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        raise OutOfMemory(reason, frozenset(added))
 
     def _add(self, loss: Tensor, sums: Tensors, weight: int) -> None:
         assert self._received is not None
@@ -166,6 +221,10 @@ class TorchCompute:
             raise
         except NotFinite:
             raise NotFinite(spoils=True) from None
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise NotFinite(spoils=True) from None
         if rounding > ROUNDING_MAX:
             raise NotFinite(spoils=True)
 
@@ -176,11 +235,22 @@ class TorchCompute:
 
     @torch.no_grad()
     def loss(self, parameters: Tensors, batch: Batch) -> float:
+        placed = {name: tensor.to(self.device) for name, tensor in parameters.items()}
+        losses: list[tuple[float, int]] = []
+
+        def measure(piece: Batch, sums: Tensors | None) -> None:
+            losses.append((self._in_memory(partial(self._held_out_loss, placed, piece)), self.weight(piece)))
+
+        self.micro_batch.in_pieces(batch, None, measure)
+        if len(losses) == 1:
+            return losses[0][0]
+        return sum(loss * weight for loss, weight in losses) / sum(weight for _, weight in losses)
+
+    def _held_out_loss(self, parameters: Tensors, batch: Batch) -> float:
         self._check_interrupted()
         here = tuple(tensor.to(self.device) for tensor in batch)
-        placed = {name: tensor.to(self.device) for name, tensor in parameters.items()}
         with full_float32(), evaluating(self._model.model):
-            return float(self._model.loss(placed, here))
+            return float(self._model.loss(parameters, here))
 
     def _receive_gradients(self) -> None:
         if self._received is not None:
@@ -188,6 +258,9 @@ class TorchCompute:
 
     def interrupt(self) -> None:
         self._is_interrupted.set()
+
+    def resume(self) -> None:
+        self._is_interrupted.clear()
 
     def _after_stage(self, stage: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         """Check for an interrupt after each stage, in the forward and the backward pass."""

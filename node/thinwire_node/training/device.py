@@ -16,10 +16,10 @@ from thinwire_proto.exact.selftest import run_selftest
 def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.device, str]:
     """Choose the device that computes.
 
-    "auto" tries CUDA (or ROCm), then Apple's MPS, then the CPU, and takes the first one that passes a test. "cuda" and
-    "auto" take the card with the fewest nodes of this machine, by `locks`. "cuda:N" takes card N. Returns the device,
-    and a warning or the reason why a faster device was not chosen. Raises ConfigError if a named device does not
-    work."""
+    "auto" tries CUDA (or ROCm), Intel's XPU, Apple's MPS, then the CPU, and takes the first one that passes a test.
+    "cuda" and "auto" take the card with the fewest nodes of this machine, by `locks`. "cuda:N" takes card N. Returns
+    the device, and a warning or the reason why a faster device was not chosen. Raises ConfigError if a named device
+    does not work."""
     if wanted != "auto":
         device, problem = _try_cards(locks) if wanted == "cuda" else _try_device(wanted)
         if device is None:
@@ -28,8 +28,9 @@ def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.de
             locks.take([card for card in cuda_cards() if card.number == device.index])
         return device, problem
     passed_over = []
-    for name, available in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
-        if available:
+    found = {"cuda": torch.cuda.is_available(), "xpu": torch.xpu.is_available()}
+    for name, is_available in (found | {"mps": torch.backends.mps.is_available()}).items():
+        if is_available:
             device, problem = _try_cards(locks) if name == "cuda" else _try_device(name)
             if device is not None:
                 return device, problem
@@ -89,6 +90,8 @@ def memory_bytes(device: str) -> tuple[int | None, int | None]:
     For the CPU: the memory of this process and of the machine. None where the system does not tell."""
     if device.startswith("cuda"):
         return torch.cuda.memory_reserved(device), torch.cuda.get_device_properties(device).total_memory
+    if device.startswith("xpu"):
+        return torch.xpu.memory_reserved(device), torch.xpu.get_device_properties(device).total_memory
     if device.startswith("mps"):
         return torch.mps.driver_allocated_memory(), torch.mps.recommended_max_memory()
     try:

@@ -16,20 +16,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from thinwire_node.training.failures import NotFinite
+
 Tensors = Mapping[str, Tensor]
 """Tensors by parameter name, float32, in the parameter's shape."""
 
 ROUNDING_MAX = 2.0**-12
 """The largest error of a sum after adding and taking a gradient, relative to the largest element of its tensor."""
 FLOAT32_STEP = 2.0**-23
-
-
-class NotFinite(Exception):
-    """The loss or the gradient of a batch is not finite. spoils: sums hold a part of the gradient."""
-
-    def __init__(self, *, spoils: bool = False) -> None:
-        super().__init__()
-        self.spoils = spoils
 
 
 class GradientReceiver:

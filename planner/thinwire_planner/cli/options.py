@@ -29,3 +29,9 @@ class PlanOptions(Options):
     )
     rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
     lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
+    machine: Path | None = option(
+        "what `thinwire-node doctor --json` printed: its line, and with an invite of a run its step",
+        None,
+        metavar="FILE",
+        has_variable=False,
+    )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_common.options import add_options, add_version, read_options
+from thinwire_common.doctor_report import read_doctor_report
+from thinwire_common.options import add_options, add_program_options, read_options
 from thinwire_common.units import human_count
 from thinwire_planner.choosing.choice import Predicted
 from thinwire_planner.choosing.plan import Plan, change_in_words, make_plan, seconds_in_words
 from thinwire_planner.cli.options import PlanOptions
-from thinwire_planner.cli.plan_file import parse, read_document, setting_of
+from thinwire_planner.cli.plan_file import MEGA, parse, read_document, setting_of
+from thinwire_proto.errors import ConfigError
 
 FORMAT = 1
 
@@ -111,7 +114,7 @@ INSTEAD = {"preset": "parameters", "parameters": "preset"}
 def parser() -> argparse.ArgumentParser:
     """Build the parser. The parsed arguments have a `command`: a function that takes them."""
     parser = argparse.ArgumentParser("thinwire", description="The command `thinwire`.")
-    add_version(parser)
+    add_program_options(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser("plan", help="predict the time of a step of every exchange, and say which to take")
     add_options(plan, PlanOptions)
@@ -136,6 +139,7 @@ def document(options: PlanOptions) -> dict[str, Any]:
     """The file's document with the options in it. Raises ConfigError."""
     found: dict[str, Any] = read_document(options.file) if options.file is not None else {}
     given = {name: value for name in KEYS if (value := getattr(options, name)) is not None}
+    given = (_measured(options.machine) if options.machine is not None else {}) | given
     for name, value in given.items():
         section, _, key = KEYS[name].partition(".")
         inside = found.setdefault(section, {})
@@ -143,4 +147,18 @@ def document(options: PlanOptions) -> dict[str, Any]:
             if INSTEAD.get(name) not in given:
                 inside.pop(INSTEAD.get(name), None)
             inside[key] = value
+    return found
+
+
+def _measured(machine: Path) -> dict[str, float]:
+    """The options that a doctor's report gives: those of a line, and the seconds of a step of its run. Raises
+    ConfigError."""
+    report = read_doctor_report(machine)
+    found: dict[str, float] = {}
+    if (line := report.line) is not None:
+        found |= {"up": line.up_bits_s / MEGA, "down": line.down_bits_s / MEGA}
+    if (run := report.run) is not None and run.samples_s is not None:
+        found["compute"] = run.samples_full / run.samples_s
+    if not found:
+        raise ConfigError(f"{machine}: measured no run and no line; give the doctor an invite of one")
     return found

@@ -20,6 +20,10 @@ CHANGES_MAX = 32
 STEP_MAX = 1 << 53
 POSITION_MAX = 1 << 62
 ID_LENGTH_MAX = 64
+REWIND = "rewind"
+"""Among the changes: the earlier step that the run goes back to. It is no key of the contract."""
+SAMPLES, AGAIN = "samples", "again"
+"""Beside REWIND among the changes: nodes train on the samples of the steps that are given up again."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,9 @@ class Amendment:
     """A change of a run's contract.
 
     step: the first update that is made under it; its row has the amendment. changes: new values by dotted key, such as
-    `schedule.learning_rate`. because: the organizer's reason, in words. id: names it before its step is known.
-    position: the first sample position that was not granted to any node before it. version: of the thinwire that made
-    it.
+    `schedule.learning_rate`, and REWIND with SAMPLES. because: the organizer's reason, in words. id: names it before
+    its step is known. position: the first sample position that was never granted to any node before it. version: of the
+    thinwire that made it.
     """
 
     step: int
@@ -54,10 +58,30 @@ class Amendment:
         )
 
     @property
+    def rewind(self) -> int | None:
+        """The step whose parameters the row of `step` brings back, in place of an update."""
+        return self.changes.get(REWIND)
+
+    @property
+    def begins_samples_again(self) -> bool:
+        """Whether nodes train on the samples of the given-up steps again."""
+        return SAMPLES in self.changes
+
+    @property
     def in_words(self) -> str:
         """`schedule.learning_rate = 0.0009: loss spike at 4,100`."""
-        changes = ", ".join(f"{key} = {value}" for key, value in sorted(self.changes.items()))
+        again = " and its samples" if self.begins_samples_again else ""
+        back = [] if self.rewind is None else [f"back to step {self.rewind}{again}"]
+        keys = sorted(self.changes.keys() - {REWIND, SAMPLES})
+        changes = ", ".join([*back, *(f"{key} = {value_in_words(self.changes[key])}" for key in keys)])
         return f"{changes}: {self.because}" if self.because else changes
+
+
+def value_in_words(value: Any) -> str:
+    """The value of a key. Held-out sets are named, without the hashes of their tokens."""
+    if isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
+        return ", ".join(sorted(value))
+    return str(value)
 
 
 def parse_amendment(data: bytes) -> Amendment:

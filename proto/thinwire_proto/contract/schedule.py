@@ -53,11 +53,17 @@ class ScheduleSpec(Section):
     )
 
     _begin: int = PrivateAttr(0)
+    _moved: int = PrivateAttr(0)
 
     @property
     def begin(self) -> int:
         """Where the schedule took its present course: step 0, or that of an amendment. The warm-up counts from it."""
         return self._begin
+
+    @property
+    def moved(self) -> int:
+        """Steps by which all of it came later, since the run went back to earlier ones."""
+        return self._moved
 
     @property
     def top(self) -> float:
@@ -79,6 +85,11 @@ class ScheduleSpec(Section):
             kept |= {"start": min(1.0, share), "warmup_steps": max(0, self.warmup_end - step)}
         found = type(self).model_validate(kept | dict(changes))
         found._begin = step if bends else self._begin
+        found._moved = self._moved
+        if found.steps <= step and "steps" not in changes:
+            raise ValueError(
+                f"the run ends at step {found.steps}, so nothing is left to change; give schedule.steps too"
+            )
         if found.steps <= step:
             raise ValueError(f"schedule.steps must be above {step}, where the run is; it is {found.steps}")
         if found.warmup_end >= found.steps:
@@ -86,6 +97,17 @@ class ScheduleSpec(Section):
                 f"the warm-up must end before the run; from step {found._begin}, {found.warmup_steps} steps lead to "
                 f"step {found.warmup_end} of {found.steps}; give schedule.warmup_steps too"
             )
+        return found
+
+    def gone_back(self, to: int, step: int) -> ScheduleSpec:
+        """The schedule of a run that stands at `step` with parameters for which it stood at step `to`. It goes
+        on from there, or from where it took its present course if that was later, and ends as many steps later."""
+        later = step - max(to, self._begin)
+        kept = self.model_dump() | {"steps": self.steps + later}
+        if not self.warmup_steps:
+            kept["start"] = self.top  # a begin above 0 would give 0 another meaning
+        found = type(self).model_validate(kept)
+        found._begin, found._moved = self._begin + later, self._moved + later
         return found
 
     @model_validator(mode="after")

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from thinwire_proto.contract.data.images import CHANNELS
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.sections import Section, canonical_json
-from thinwire_proto.data.manifest import Shard
 
 LABEL_BYTES = 4
 

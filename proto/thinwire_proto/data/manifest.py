@@ -7,18 +7,21 @@
 
 A shard of tokens is their little-endian integers, one after another, without a head. A document ends with the token
 `end`, if there is one.
+
+A shard of conversations is rows of `context + 1` tokens in the same form, each followed by as many marks of one byte
+(`thinwire_proto.data.conversations`). The template that made the conversations' text is `files["chat_template.jinja"]`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
-from thinwire_proto.blobs import HASH_PATTERN, Blob
-from thinwire_proto.clean_text import clean_name
+from thinwire_proto.blobs import Blob
+from thinwire_proto.contract.data.prepared import File, Shard, SourceName
 from thinwire_proto.contract.sections import Section, canonical_json
 from thinwire_proto.errors import PayloadError
 
@@ -26,32 +29,7 @@ MANIFEST_FILE = "manifest.json"
 BLOBS_FOLDER = "blobs"
 
 
-def _visible(name: str) -> str:
-    """A name that reaches pages, labels and terminals of others."""
-    if name != clean_name(name):
-        raise ValueError(f"the name {clean_name(name)!r} has signs that cannot be seen, or is too long")
-    return name
-
-
-class File(Section):
-    """A file, named by the hash of its contents."""
-
-    hash: str = Field(pattern=HASH_PATTERN)
-    size: int = Field(ge=1, le=1 << 40)
-
-    @property
-    def blob(self) -> Blob:
-        return Blob(self.hash, self.size)
-
-
-class Shard(File):
-    """A shard. tokens: how many tokens it has; of images: how many images. text_bytes: bytes of text in UTF-8 that the
-    tokens stand for; 0 if they are not text."""
-
-    tokens: int = Field(ge=1, le=1 << 40)
-    text_bytes: int = Field(0, ge=0, le=1 << 50)
-
-
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 """A name inside of a folder: no separator, no hidden file, no way out of it."""
 FileName = Annotated[str, Field(max_length=128, pattern=FILE_NAME)]
@@ -60,9 +38,17 @@ FileName = Annotated[str, Field(max_length=128, pattern=FILE_NAME)]
 class Source(Section):
     """One source of a mixture. held_out: shards of the documents that no node trains on; may be empty."""
 
-    name: Annotated[str, AfterValidator(_visible)] = Field(min_length=1, max_length=64)
+    name: SourceName
     train: tuple[Shard, ...] = Field(strict=False)
     held_out: tuple[Shard, ...] = Field((), strict=False)
+
+
+class Conversations(Section):
+    """The form of the conversations in a manifest. context: tokens that a row predicts. packed: whether a row may hold
+    more than one conversation."""
+
+    context: int = Field(ge=2, le=1 << 24)
+    packed: bool
 
 
 class Manifest(Section):
@@ -70,7 +56,7 @@ class Manifest(Section):
 
     token: type of a token in a shard. tokenizer: hash and size of `tokenizer.json`; None: token i is the byte i.
     end: the token that ends a document. files: other files of the tokenizer, by name, such as
-    `tokenizer_config.json` with a chat template.
+    `tokenizer_config.json`. conversations: None if there are none.
     """
 
     version: Literal[1] = 1
@@ -80,6 +66,26 @@ class Manifest(Section):
     tokenizer: File | None = None
     files: dict[FileName, File] = Field(default_factory=dict, max_length=64)
     sources: tuple[Source, ...] = Field(min_length=1, max_length=1024, strict=False)
+    conversations: Conversations | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `conversations` if there are none, so that a manifest of text is written as it always was."""
+        found: dict[str, Any] = written(self)
+        return found if self.conversations else {key: one for key, one in found.items() if key != "conversations"}
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> Manifest:
+        length = 1 + self.conversations.context if self.conversations else 0
+        for source in self.sources:
+            kinds = {shard.counted > 0 for shard in (*source.train, *source.held_out)}
+            if len(kinds) > 1:
+                raise ValueError(f"source {source.name} has both text and conversations")
+            for shard in (*source.train, *source.held_out):
+                rows = shard.tokens // length if length else 0
+                if shard.counted and (rows * length != shard.tokens or not rows <= shard.counted < shard.tokens):
+                    raise ValueError(f"shard {shard.hash[:16]}… is not whole rows of conversations")
+        return self
 
     def blobs(self) -> Iterator[Blob]:
         """Every file that the manifest names."""

@@ -204,6 +204,12 @@ class Mixtures:
             if part := range(max(positions.start, order.start), min(positions.stop, self._end(at))):
                 yield from order.shards(part)
 
+    def mean(self, of_sources: Sequence[float]) -> float:
+        """The mean over the samples of the last order of a value that each source has."""
+        last = self._orders[-1]
+        pairs = zip(last.ratio, of_sources, strict=True)
+        return sum(share * value for share, value in pairs) / last.cycle
+
     def _at(self, position: int) -> int:
         return bisect_right(self._starts, position) - 1
 

@@ -9,7 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from thinwire_proto.blobs import Blob, BlobMissing, Blobs
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, AnyManifest, Shard, read_manifest
+from thinwire_proto.contract.data.prepared import Shard
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, AnyManifest, read_manifest
 from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.task import Batch, DataSource

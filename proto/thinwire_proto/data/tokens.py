@@ -1,7 +1,7 @@
 """The data kind `tokens`: samples are windows of token shards, which nodes fetch as they need them.
 
-A sample of a shard consists of the tokens i·context … (i + 1)·context, both ends included. No sample reaches across the
-end of a shard; a document may.
+A sample of a shard of text consists of the tokens i·context … (i + 1)·context, both ends included. No sample reaches
+across the end of a shard; a document may. A sample of a shard of conversations is a row of it, with marks.
 """
 
 from __future__ import annotations
@@ -17,17 +17,26 @@ import numpy.typing as npt
 import torch
 
 from thinwire_proto.blobs import Blob, Blobs
-from thinwire_proto.contract import Contract, DataSpec, RunSpec
+from thinwire_proto.contract import Contract, DataSpec, ModelSpec, RunSpec
+from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
+from thinwire_proto.data.conversations import BEGINS, COUNTS, text_marks, weight_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source, read_manifest
+from thinwire_proto.data.manifest import (
+    BLOBS_FOLDER,
+    MANIFEST_FILE,
+    Conversations,
+    Manifest,
+    Source,
+    read_manifest,
+)
 from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
-from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, Made, Tokenizer
+from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, LearnsConversations, Made, Tokenizer, task_of
 
-WEIGHTS = "data.weights"
+WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
 PREPARE = "make it with `thinwire-coordinator prepare`"
@@ -36,7 +45,8 @@ Tokens = npt.NDArray[np.int64]
 
 
 class TokenShards(ShardedData):
-    """A `DataSource` over token shards. A batch is one tensor of tokens, int64 [samples, context + 1]."""
+    """A `DataSource` over token shards. A batch is one tensor of tokens, int64 [samples, context + 1]. If the manifest
+    has conversations, a second tensor has the marks of the tokens, uint8 in the same shape."""
 
     def __init__(self, manifest: Manifest, spec: TokensSpec, context: int, blobs: Blobs) -> None:
         self._manifest = manifest
@@ -47,15 +57,34 @@ class TokenShards(ShardedData):
         self._shards = {shard.blob: shard for source in manifest.sources for shard in (*source.train, *source.held_out)}
         self._drawn: list[Source] = []
         self._mixtures: list[tuple[int, Mapping[str, float]]] = []
-        train, order = self._mixed([(0, spec.weights)])
-        self._held_out_shards = {
-            source.name: shards for source in manifest.sources if (shards := long_enough(source.held_out, context))
+        self._added: Mapping[str, Shard] = {}
+        train, self._mixture = self._mixed([(0, spec.weights)])
+        super().__init__(blobs, train, self._mixture, self._measured({}))
+
+    def _measured(self, added: Mapping[str, Shard]) -> dict[str, HeldOut]:
+        """The held-out sets: those of the manifest, and those that were added."""
+        self._added = added
+        sets = {
+            source.name: shards
+            for source in self._manifest.sources
+            if (shards := long_enough(source.held_out, self._context))
         }
-        held_out = {
-            name: HeldOut(shards, (windows_in(shard, context) for shard in shards))
-            for name, shards in self._held_out_shards.items()
+        sets |= {name: [shard] for name, shard in added.items()}
+        self._shards |= {shard.blob: shard for shard in added.values()}
+        found = {
+            name: HeldOut(shards, (windows_in(shard, self._context) for shard in shards))
+            for name, shards in sets.items()
         }
-        super().__init__(blobs, train, order, held_out)
+        self._held_out_sets = tuple(
+            HeldOutSet(
+                name,
+                found[name].samples,
+                sum(text_bytes_in(shard, self._context) for shard in shards),
+                sum(shard.counted for shard in shards),
+            )
+            for name, shards in sets.items()
+        )
+        return found
 
     def _mixed(self, mixtures: Sequence[tuple[int, Mapping[str, float]]]) -> tuple[list[list[Shard]], Mixtures]:
         """The shards of all drawn sources, and their order. mixtures: from which position on, and the weights.
@@ -75,6 +104,9 @@ class TokenShards(ShardedData):
         return train, Mixtures(orders)
 
     def amend(self, contract: Contract) -> None:
+        added = tokens_of(contract.data).held_out
+        for name, shard in added.items():
+            self._check_added(name, shard)
         first = tokens_of(contract.first.data).weights
         mixtures: list[tuple[int, Mapping[str, float]]] = [(0, first)]
         for amendment in contract.amendments:
@@ -85,10 +117,26 @@ class TokenShards(ShardedData):
                     raise ContractError(str(error)) from None
                 mixtures.append((amendment.position, weights))
         if mixtures != self._mixtures:
-            self._train, self._order = self._mixed(mixtures)
+            self._train, self._mixture = self._mixed(mixtures)
+            self._order = self._mixture
+        if added != self._added:
+            self._held_out = self._measured(added)
+
+    def _check_added(self, name: str, shard: Shard) -> None:
+        """Raise ContractError if a shard cannot be a held-out set of this name."""
+        if any(source.name == name for source in self._manifest.sources):
+            raise ContractError(f"{HELD_OUT}: the data have a source {name!r} already; give another name")
+        wrong = "holds conversations, and only text can be added" if shard.counted else wrong_size(shard, self._type)
+        if wrong:
+            raise ContractError(f"{HELD_OUT}: {name}: {wrong}")
+        if not windows_in(shard, self._context):
+            raise ContractError(
+                f"{HELD_OUT}: {name} has {shard.tokens:,} tokens, and a sample needs {self._context + 1:,}; give more "
+                "text"
+            )
 
     def blobs(self) -> Iterable[Blob]:
-        return self._manifest.blobs()
+        return (*self._manifest.blobs(), *(shard.blob for shard in self._added.values()))
 
     def check(self, blob: Blob) -> None:
         """Check that a shard has the size of its tokens, and no token outside the vocabulary."""
@@ -97,20 +145,37 @@ class TokenShards(ShardedData):
             return
         if wrong := wrong_size(shard, self._type):
             raise PayloadError(f"shard {wrong}")
+        kind = row_type(self._context, self._type) if shard.counted else self._type
+        counts = 0
         with path.open("rb") as file:
-            while len(part := np.fromfile(file, self._type, CHECKED_TOKENS)):
-                if (most := int(part.max())) >= self._manifest.vocabulary:
+            while len(part := np.fromfile(file, kind, max(1, CHECKED_TOKENS * self._type.itemsize // kind.itemsize))):
+                tokens = part["tokens"] if shard.counted else part
+                if (most := int(tokens.max())) >= self._manifest.vocabulary:
                     raise PayloadError(
                         f"shard {blob.hash[:16]}… has the token {most}, but the vocabulary has "
                         f"{self._manifest.vocabulary} tokens"
                     )
+                if shard.counted:
+                    counts += _counted_in(blob, part["marks"], packed=self._conversations().packed)
+        if counts != shard.counted:
+            raise PayloadError(
+                f"shard {blob.hash[:16]}… has {counts:,} tokens that count, and the manifest says {shard.counted:,}"
+            )
         self._checked.add(blob)
 
+    def _conversations(self) -> Conversations:
+        assert self._manifest.conversations is not None  # of a manifest with such shards
+        return self._manifest.conversations
+
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
-        return tuple(
-            HeldOutSet(name, self._held_out[name].samples, sum(text_bytes_in(shard, self._context) for shard in shards))
-            for name, shards in self._held_out_shards.items()
-        )
+        return self._held_out_sets
+
+    def shard_of(self, text: str) -> tuple[bytes, int]:
+        """A text as one document of a shard: its bytes, and how many tokens they are. Raises BlobMissing."""
+        tokens = self.tokenizer.encode(text).numpy()
+        if self._manifest.end is not None:
+            tokens = np.append(tokens, self._manifest.end)
+        return tokens.astype(self._type).tobytes(), len(tokens)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -127,27 +192,69 @@ class TokenShards(ShardedData):
         names = ", ".join(source.name for source in self._drawn)
         return f"{tokens:,} tokens in {shards} shards of {names}"
 
+    def held_out_weight(self, name: str, samples: Sequence[int]) -> int:
+        if not any(shard.counted for shard, _ in map(self._held_out[name].place, samples)):
+            return len(samples)
+        return weight_of(*self.held_out(name, samples))
+
+    def tokens_a_sample(self, context: int) -> int:
+        """See `DataSource.tokens_a_sample`: of the newest mixture."""
+        return max(1, round(self._mixture.mean([counted_a_sample(shards, context) for shards in self._train])))
+
     def _read(self, places: Sequence[Place]) -> Batch:
         length, found = self._context + 1, np.empty((len(places), self._context + 1), np.int64)
         of_token = self._type.itemsize
-        for row, record in self._records(places, self._context * of_token, length * of_token):
-            found[row] = np.frombuffer(record, self._type)
-        return (torch.from_numpy(found),)
+        texts = [row for row, (shard, _) in enumerate(places) if not shard.counted]
+        windows = self._records([places[row] for row in texts], self._context * of_token, length * of_token)
+        for row, record in windows:
+            found[texts[row]] = np.frombuffer(record, self._type)
+        if self._manifest.conversations is None:
+            return (torch.from_numpy(found),)
+        marks, kind = text_marks(len(places), length), row_type(self._context, self._type)
+        rows = [row for row, (shard, _) in enumerate(places) if shard.counted]
+        for row, record in self._records([places[row] for row in rows], kind.itemsize, kind.itemsize):
+            read = np.frombuffer(record, kind)[0]
+            found[rows[row]], marks[rows[row]] = read["tokens"], torch.from_numpy(read["marks"].copy())
+        return torch.from_numpy(found), marks
+
+
+def row_type(context: int, token: np.dtype[Any]) -> np.dtype[Any]:
+    """A row of a shard of conversations."""
+    return np.dtype([("tokens", token, (context + 1,)), ("marks", np.uint8, (context + 1,))])
+
+
+def counted_a_sample(shards: Sequence[Shard], context: int) -> float:
+    """The mean number of tokens of a sample that count."""
+    samples = sum(windows_in(shard, context) for shard in shards)
+    return sum(shard.counted or windows_in(shard, context) * context for shard in shards) / max(1, samples)
+
+
+def _counted_in(blob: Blob, marks: npt.NDArray[np.uint8], *, packed: bool) -> int:
+    """The tokens that count in rows [rows, context + 1]. Raises PayloadError if no row of `prepare` has such marks."""
+    counts, begins = (marks & COUNTS) > 0, (marks & BEGINS) > 0
+    later = (counts & (np.cumsum(begins, 1) > 1)).any()  # what counts is not of the first conversation of its row
+    if marks.max() > COUNTS | BEGINS or not begins[:, 0].all() or (counts & begins).any() or not counts.any(1).all():
+        raise PayloadError(f"shard {blob.hash[:16]}… has marks that are not of conversations")
+    if later and not packed:
+        raise PayloadError(f"shard {blob.hash[:16]}… has several conversations in a row; the manifest says one")
+    return int(counts.sum())
 
 
 def windows_in(shard: Shard, context: int) -> int:
-    """The number of samples in a shard; adjacent ones share a token."""
-    return (shard.tokens - 1) // context
+    """The number of samples in a shard: rows, or windows of text, of which adjacent ones share a token."""
+    return shard.tokens // (context + 1) if shard.counted else (shard.tokens - 1) // context
 
 
 def text_bytes_in(shard: Shard, context: int) -> int:
     """Bytes of text that the samples of a shard predict."""
+    if shard.counted:
+        return shard.text_bytes
     return shard.text_bytes * windows_in(shard, context) * context // shard.tokens
 
 
 def wrong_size(shard: Shard, kind: np.dtype[Any]) -> str:
     """The problem if a shard's bytes cannot be its tokens; empty if there is none."""
-    if shard.size == shard.tokens * kind.itemsize:
+    if shard.size == shard.tokens * (kind.itemsize + (shard.counted > 0)):
         return ""
     return f"{shard.hash[:16]}… has {shard.size:,} bytes, which are not {shard.tokens:,} tokens of {kind}"
 
@@ -170,7 +277,12 @@ class TokensKind(DataKind):
         file, manifest = read_folder(Manifest, spec.folder, PREPARE)
         _check_enough(manifest, spec.weights, run.model.context)
         _check_tokenizer(manifest, Path(spec.folder))
+        _check_conversations(manifest, run.model)
         name = hashlib.sha256(file).hexdigest()
+        if spec.held_out:
+            raise ConfigError(
+                f"{HELD_OUT} is for a run that goes on: `thinwire-coordinator amend --held-out` adds a set"
+            )
         if spec.manifest_hash not in ("", name):
             raise ConfigError(f"data.manifest_hash: {spec.folder} has other data; remove the key to use them")
         derived = {"manifest_hash": name, "manifest_bytes": len(file), "vocabulary": manifest.vocabulary}
@@ -190,6 +302,7 @@ class TokensKind(DataKind):
             )
         try:
             _check_enough(manifest, spec.weights, context)
+            _check_conversations(manifest, contract.model)
         except ConfigError as error:
             raise PayloadError(str(error)) from None
         found = TokenShards(manifest, spec, context, blobs)
@@ -206,6 +319,11 @@ def tokens_of(data: DataSpec) -> TokensSpec:
 
 def _check_enough(manifest: Manifest, weights: Mapping[str, float], context: int) -> None:
     """Raise ConfigError if a weight names no source, or there is too little text to train or to measure on."""
+    if (form := manifest.conversations) is not None and form.context != context:
+        raise ConfigError(
+            f"data: the conversations are packed for model.context = {form.context}, and it is {context}; set it to "
+            f"{form.context}, or run `thinwire-coordinator prepare` again with --context {context}"
+        )
     names = [source.name for source in manifest.sources]
     for name in weights:
         if name not in names:
@@ -221,6 +339,23 @@ def _check_enough(manifest: Manifest, weights: Mapping[str, float], context: int
         raise ConfigError(
             f"data: no held-out shard has more than model.context = {context} tokens, so the held-out loss cannot be "
             "measured; prepare the data with a larger --held-out, or give a smaller model.context"
+        )
+
+
+def _check_conversations(manifest: Manifest, spec: ModelSpec) -> None:
+    """Raise ConfigError if a model cannot learn from the conversations of a manifest."""
+    if manifest.conversations is None:
+        return
+    model = task_of(spec).model("meta")
+    if not isinstance(model, LearnsConversations):
+        raise ConfigError(
+            f"data.folder: holds conversations, and the loss of model.kind = {spec.kind!r} does not take their marks; "
+            "prepare text for it, or choose another kind of model"
+        )
+    if manifest.conversations.packed and not model.packs:
+        raise ConfigError(
+            "data.folder: several conversations share a row, and this model cannot keep them apart; run "
+            "`thinwire-coordinator prepare` with --conversations-apart, which gives each a row of its own"
         )
 
 

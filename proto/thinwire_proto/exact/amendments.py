@@ -4,19 +4,25 @@ A contract is fixed by its hash, which names the run. The ledger says what chang
 that hold from the update of step s on, so they are hashed, chained and signed like every row. The contract in force at
 a step is the first one with all amendments up to that step, in their order. docs/changing.md has the design.
 
+In a gossip run, steps are iterations of the nodes and rows are beats. So an amendment is in the row of the beat in
+which it was decided, before any node is at its step.
+
 Only keys that are marked `AMENDABLE` may change. The others determine the parameters, or what both ends have already
 allotted for the whole run.
+
+An amendment may also go back (`REWIND`): its row, of step n, then has an update that nobody applies, and θ_{n+1} is θ_s
+of an earlier step s. So steps count on, and the ledger has both the steps that were given up and those that follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from thinwire_proto.clean_text import clean_text
-from thinwire_proto.contract.amendment import AMENDMENTS_MAX, Amendment, parse_amendment
+from thinwire_proto.contract.amendment import AGAIN, AMENDMENTS_MAX, REWIND, SAMPLES, Amendment, parse_amendment
 from thinwire_proto.contract.contract import Contract
 from thinwire_proto.contract.reading import plain
 from thinwire_proto.contract.run import RunSpec
@@ -35,19 +41,65 @@ def amended(contract: Contract, amendment: Amendment) -> Contract:
     parse_amendment(amendment.written)  # what cannot be read again must not begin
     if len(contract.amendments) >= AMENDMENTS_MAX:
         raise ContractError(f"a run has at most {AMENDMENTS_MAX} amendments")
-    if contract.exchange.kind != "star":
-        raise ContractError(f"a run whose exchange is {contract.exchange.kind!r} cannot be amended")
+    _check_exchange(contract, amendment)
     last = contract.amendments[-1] if contract.amendments else Amendment(0, {})
     if amendment.step < last.step or amendment.position < last.position:
         raise ContractError(f"an amendment of step {amendment.step} cannot follow one of step {last.step}")
+    _check_rewind(amendment, last)
+    _check_samples(contract, amendment)
     try:
         by_section = dict(_by_section(contract, amendment))
+        if amendment.rewind is not None:
+            by_section.setdefault("schedule", {})
         sections = {name: _changed(contract, name, changes, amendment) for name, changes in by_section.items()}
         return contract.with_amendment(amendment, sections)
     except ValidationError as error:
         raise ContractError(plain(error)) from None
     except ValueError as error:
         raise ContractError(str(error)) from None
+
+
+def _check_exchange(contract: Contract, amendment: Amendment) -> None:
+    """Raise ContractError if runs of this exchange cannot have such amendments."""
+    kind, keys = contract.exchange.kind, amendable_keys(contract)
+    if not keys:
+        raise ContractError(f"a run whose exchange is {kind!r} cannot be amended")
+    if REWIND in amendment.changes and not contract.exchange.may_change(REWIND):
+        raise ContractError(
+            f"a run whose exchange is {kind!r} cannot go back, since no parameters of an earlier step are kept; "
+            "`thinwire-coordinator branch` begins another one from its first state or its final mean"
+        )
+    if wrong := [key for key in _marked_keys(contract) if key in amendment.changes and key not in keys]:
+        raise ContractError(f"{', '.join(wrong)} cannot change within a run whose exchange is {kind!r}")
+
+
+def _check_rewind(amendment: Amendment, last: Amendment) -> None:
+    """Raise ContractError if an amendment goes back to what is no earlier step, or follows one of its row that does."""
+    if last.rewind is not None and amendment.step == last.step:
+        raise ContractError(f"step {last.step} goes back to step {last.rewind}, so nothing else can begin with it")
+    if REWIND in amendment.changes and not (type(amendment.rewind) is int and 0 <= amendment.rewind < amendment.step):
+        raise ContractError(
+            f"the run is at step {amendment.step}, so it can go back to steps 0 to {amendment.step - 1}; not to "
+            f"{amendment.rewind}"
+        )
+
+
+def _check_samples(contract: Contract, amendment: Amendment) -> None:
+    """Raise ContractError if an amendment cannot begin samples again."""
+    if not amendment.begins_samples_again:
+        return
+    if amendment.rewind is None or amendment.changes[SAMPLES] != AGAIN:
+        raise ContractError(f"{SAMPLES} can only be {AGAIN!r}, in an amendment that goes back to an earlier step")
+    if not is_in_history(contract, amendment.rewind, amendment.step):
+        raise ContractError(
+            f"step {amendment.rewind} was given up, so samples cannot begin with it again; they go on where the leases "
+            "stand"
+        )
+
+
+def given_up(contract: Contract, back: int, step: int) -> list[tuple[int, int]]:
+    """The rows that a run at a step gives up if it goes back to one of its own history: [first, end), ascending."""
+    return [(max(first, back), last) for first, last in history(contract, step) if last > back]
 
 
 def amended_by(contract: Contract, amendments: Iterable[bytes]) -> Contract:
@@ -65,6 +117,12 @@ def amendments_in(extras: Mapping[str, Any]) -> list[bytes]:
     return found
 
 
+def rewind_of(extras: Mapping[str, Any]) -> int | None:
+    """The step that a row goes back to, from its optional fields. Raises ContractError."""
+    found = [amendment.rewind for amendment in map(parse_amendment, amendments_in(extras))]
+    return next((step for step in found if step is not None), None)
+
+
 def row_extras(contract: Contract, step: int) -> dict[str, Any]:
     """The optional fields of the row of a step, with the amendments that hold from it on."""
     begins = [amendment.written for amendment in contract.amendments if amendment.step == step]
@@ -79,8 +137,41 @@ def contract_at(contract: Contract, step: int) -> Contract:
     return found
 
 
+def rewinds(contract: Contract) -> dict[int, int]:
+    """The steps whose rows bring back the parameters of an earlier one, ascending, each with that step."""
+    return {one.step: one.rewind for one in contract.amendments if one.rewind is not None}
+
+
+class Stretch(NamedTuple):
+    """Steps that follow from each other: the parameters of `first`, and all after it up to those of `last`."""
+
+    first: int
+    last: int
+
+
+def history(contract: Contract, step: int) -> list[Stretch]:
+    """The steps that led to the parameters of a step, oldest first, without those that were given up. Each stretch but
+    the first begins with the parameters that the one before it ends with."""
+    found = []
+    for at, back in reversed(rewinds(contract).items()):
+        if at < step:
+            found.append(Stretch(at + 1, step))
+            step = back
+    return [Stretch(0, step), *reversed(found)]
+
+
+def is_in_history(contract: Contract, step: int, of: int) -> bool:
+    """Whether the parameters of a step led to those of the step `of`."""
+    return any(first <= step <= last for first, last in history(contract, of))
+
+
 def amendable_keys(contract: RunSpec) -> list[str]:
     """The keys that may change in this run, dotted."""
+    return [key for key in _marked_keys(contract) if contract.exchange.may_change(key)]
+
+
+def _marked_keys(contract: RunSpec) -> list[str]:
+    """The keys of this run that may change with some exchange."""
     return [
         f"{section}.{key}"
         for section in RunSpec.model_fields
@@ -97,6 +188,8 @@ def is_amendable(extra: Any) -> bool:
 def _by_section(contract: Contract, amendment: Amendment) -> Iterator[tuple[str, dict[str, Any]]]:
     found: dict[str, dict[str, Any]] = {}
     for key, value in amendment.changes.items():
+        if key in (REWIND, SAMPLES):
+            continue
         section, _, name = key.partition(".")
         fields = type(getattr(contract, section)).model_fields if section in RunSpec.model_fields else {}
         if name not in fields:
@@ -113,7 +206,12 @@ def _by_section(contract: Contract, amendment: Amendment) -> Iterator[tuple[str,
 def _changed(contract: Contract, name: str, changes: Mapping[str, Any], amendment: Amendment) -> Section:
     section: Section = getattr(contract, name)
     if isinstance(section, ScheduleSpec):
-        return section.bent(changes, amendment.step, share_reached(section, amendment.step))
+        begins = amendment.step
+        if amendment.rewind is not None:  # the row of the step itself has no update to apply
+            begins += 1
+            moved = section.moved - contract_at(contract, amendment.rewind - 1).schedule.moved
+            section = section.gone_back(amendment.rewind + moved, begins)
+        return section.bent(changes, begins, share_reached(section, begins)) if changes else section
     found = type(section).model_validate(section.model_dump() | dict(changes))
     if name == "demo" and found.sends_whole_tiles != contract.demo.sends_whole_tiles:  # type: ignore[attr-defined]
         raise ContractError(

@@ -43,6 +43,7 @@ def apply_votes(
     learning_rate: float,
     decay: float,
     step: int,
+    changes: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Apply one update: θ ← θ·c, then θ ← θ − change.
 
@@ -50,19 +51,25 @@ def apply_votes(
     separately and never fused. Subnormal results become zero.
 
     tensors: θ_step, float32 by the layout's names, contiguous, on one device; changed in place. learning_rate and
-    decay: η and c, float32 numbers that are equal on all replicas.
+    decay: η and c, float32 numbers that are equal on all replicas. changes: tensors of the layout that are not in
+    `tensors`; they get their changes, for `subtract_change`.
     """
     if not layout.tensors:
         return
-    device = tensors[layout.tensors[0].name].device
+    all_tensors = {**tensors, **(changes or {})}
+    device = all_tensors[layout.tensors[0].name].device
 
     def subtract(batch: Batch, change: Tensor) -> None:
         for part in batch.parts:
-            theta = part.band(tensors[part.tensor.name])
-            shrink(theta, decay)
-            for theta_piece, change_piece in part.pieces(theta, change):
+            band = part.band(all_tensors[part.tensor.name])
+            if part.tensor.name not in tensors:
+                for band_piece, change_piece in part.pieces(band, change):
+                    band_piece.copy_(change_piece)
+                continue
+            shrink(band, decay)
+            for theta_piece, change_piece in part.pieces(band, change):
                 theta_piece.sub_(change_piece)
-            flush_subnormals(theta)
+            flush_subnormals(band)
 
     decode_changes(subtract, merged, layout, demo, learning_rate=learning_rate, step=step, device=device)
 
@@ -190,6 +197,13 @@ def _scale_of_tiles(merged: Merged, layout: TileLayout, device: torch.device) ->
     scales = np.zeros(layout.tiles, np.float32)
     scales[with_votes] = merged.scales
     return torch.from_numpy(scales).to(device)
+
+
+def subtract_change(theta: Tensor, change: Tensor, decay: float) -> None:
+    """Step a part of a tensor by its part of the changes that `apply_votes` has handed out."""
+    shrink(theta, decay)
+    theta.sub_(change)
+    flush_subnormals(theta)
 
 
 def shrink(theta: Tensor, decay: float) -> None:

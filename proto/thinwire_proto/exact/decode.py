@@ -54,7 +54,7 @@ def pinned_precision() -> Iterator[None]:
     LocalError under autocast, which would cast the operands regardless of the setting.
     """
     global _pin_depth  # noqa: PLW0603
-    for device_type in ("cpu", "cuda", "mps"):
+    for device_type in ("cpu", "cuda", "xpu", "mps"):
         if torch.is_autocast_enabled(device_type):
             raise LocalError(f"the exact decode refuses to run under autocast ({device_type}): leave the block first")
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -50,20 +51,24 @@ def _mix64_(x: Tensor) -> Tensor:
     return _xor_shift_(x, SHIFTS[2])
 
 
-def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
-    """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1)."""
+def fingerprint(tensors: Iterable[Tensor], nonce: int, firsts: Iterable[int] = repeat(0)) -> int:
+    """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1).
+
+    firsts: the position that the first element of each has in a tensor of which it is a part. The fingerprints of all
+    parts add up, modulo 2⁶⁴, to that of the whole.
+    """
     total = 0
     batches: list[Batch] = []
-    for number, tensor in enumerate(tensors):
+    for number, (tensor, first) in enumerate(zip(tensors, firsts, strict=False)):
         if tensor.dtype != torch.float32 or tensor.numel() >= TENSOR_ELEMENTS_MAX:
             raise ValueError("a fingerprint needs float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)
         bits = tensor.detach().contiguous().view(-1).view(torch.int32)
         if bits.device.type == "cpu":
             values = bits.numpy()
-            batches += [(values[start : start + BATCH], key, start) for start in range(0, len(values), BATCH)]
+            batches += [(values[start : start + BATCH], key, first + start) for start in range(0, len(values), BATCH)]
         else:
-            total += _sum(bits, key)
+            total += _sum(bits, key, first)
     by_slot: dict[int, _Cached] = {}
 
     def add_up(batch: Batch, slot: int) -> int:
@@ -74,13 +79,13 @@ def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
     return (total + sum(process_batches(add_up, batches))) & MASK
 
 
-def _sum(bits: Tensor, key: int) -> int:
-    """Σ mix64((p·2³² + u) ⊕ key) over int32 bits [n] at the positions p = 0, 1, …; on any device."""
+def _sum(bits: Tensor, key: int, first: int = 0) -> int:
+    """Σ mix64((p·2³² + u) ⊕ key) over int32 bits [n] at the positions p = first, first + 1, …; on any device."""
     sums = torch.zeros((), dtype=torch.int64, device=bits.device)  # stays on the device until the run is done
     for start in range(0, bits.numel(), CHUNK):
         x = bits[start : start + CHUNK].to(torch.int64)
         x &= 0xFFFFFFFF
-        position = torch.arange(start, start + x.numel(), device=bits.device, dtype=torch.int64)
+        position = torch.arange(first + start, first + start + x.numel(), device=bits.device, dtype=torch.int64)
         x |= position << 32
         x ^= _signed(key)
         sums += _mix64_(x).sum()
@@ -105,14 +110,17 @@ class _Cached:
         self._scratch = np.empty(self._chunk, np.uint64)
 
     def sum(self, bits: npt.NDArray[np.int32], key: int, first: int = 0) -> int:
-        """`_sum` of bits at the positions from `first` on, which is a multiple of the chunk."""
-        total = 0
-        for start in range(0, len(bits), self._chunk):
-            part = bits[start : start + self._chunk].view(np.uint32)
+        """`_sum` of bits at the positions from `first` on."""
+        total = start = 0
+        while start < len(bits):
+            within = (first + start) % self._chunk
+            part = bits[start : start + self._chunk - within].view(np.uint32)
             count = len(part)
-            self._low[:count] = part
+            self._low[within : within + count] = part
             x = self._x[:count]
-            np.bitwise_xor(self._whole[:count], np.uint64(key ^ ((first + start) << 32)), out=x)
+            whole = self._whole[within : within + count]
+            np.bitwise_xor(whole, np.uint64(key ^ ((first + start - within) << 32)), out=x)
             mix64_in_place(x, self._scratch[:count])
             total += int(x.sum())
+            start += count
         return total

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from thinwire_proto.exact.apply import flush_subnormals, shrink
 from thinwire_proto.exact.orthogonal import mean_squares, orthogonal_exact
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.muon import ADAMW_STEP
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 EPSILON = 2.0**-60
 """Added to √v̂, for rows of which it is 0."""
@@ -52,35 +54,44 @@ def take_merged_step(
     """Take the step from θ_step to θ_{step+1}, in place.
 
     tensors, moments, gradients: float32 by name, contiguous, on one device. learning_rate and decay: η and c, float32
-    numbers that are equal on all replicas. Raises RuntimeError or TypeError on a device without float64.
+    numbers that are equal on all replicas. Raises RuntimeError or TypeError on a device without float64, and
+    TooLittleMemory. Work that runs out of memory is repeated: changes follow the last allocation, or are noted.
     """
+
+    begun: set[tuple[str, int]] = set()  # tensors, or rows of them, whose moments are of this step already
 
     def take(name: str, _slot: int = 0) -> None:
         theta, gradient, momentum = tensors[name], gradients[name], moments[MOMENTUM + name]
         if rule.takes(Parameter(name=name, shape=tuple(theta.shape))):
-            _add(momentum, gradient, rule.momentum)
+            if (name, 0) not in begun:
+                _add(momentum, gradient, rule.momentum)
+                begun.add((name, 0))
             ahead = torch.mul(momentum, to_float32(rule.momentum)).add_(gradient)
             size = learning_rate * (ADAMW_STEP * math.sqrt(max(theta.shape)))
             _move(theta, orthogonal_exact(ahead).mul_(size), decay)
-        else:
-            factor = learning_rate * rule.adamw_rate * _unbiased(rule.momentum, step + 1)
-            rows = moments[SECOND + name]
-            at_once = max(1, SMALL * len(rows) // theta.numel())
-            for start in range(0, len(rows), at_once):
-                part = slice(start, start + at_once)
-                of_theta, of_gradient, mean = (one.view(len(rows), -1)[part] for one in (theta, gradient, momentum))
-                _step_rows(of_theta, of_gradient, mean, rows[part], rule.momentum, factor, decay, step)
+            return
+        factor = learning_rate * rule.adamw_rate * _unbiased(rule.momentum, step + 1)
+        rows = moments[SECOND + name]
+        at_once = max(1, SMALL * len(rows) // theta.numel())
+        for start in range(0, len(rows), at_once):
+            part = slice(start, start + at_once)
+            of_theta, of_gradient, mean = (one.view(len(rows), -1)[part] for one in (theta, gradient, momentum))
+            if (name, start) not in begun:
+                _update_moments(of_gradient, mean, rows[part], rule.momentum, step)
+                begun.add((name, start))
+            if (name, ~start) not in begun:
+                _step_rows(of_theta, mean, rows[part], factor, decay)
+                begun.add((name, ~start))
 
     large, small = ([name for name in tensors if (tensors[name].numel() > SMALL) == is_large] for is_large in (1, 0))
     for name in large:  # all threads share one matrix, which several times in float64 takes enough memory
-        take(name)
+        retry_out_of_memory(partial(take, name))
     process_batches(take, small, next(iter(tensors.values())).device)
 
 
-def _step_rows(
-    theta: Tensor, gradient: Tensor, momentum: Tensor, second: Tensor, mu: float, factor: float, decay: float, step: int
-) -> None:
-    """The third line of the module, of some rows. theta, gradient, momentum: [rows, columns]. second: [rows]."""
+def _update_moments(gradient: Tensor, momentum: Tensor, second: Tensor, mu: float, step: int) -> None:
+    """The third line of the module, as far as the moments of some rows. gradient, momentum: [rows, columns]. second:
+    [rows]."""
     beta = ADAM_BETAS[1]
     squares = mean_squares(gradient.to(torch.float64))
     if step:
@@ -89,8 +100,13 @@ def _step_rows(
         share = torch.where(is_more, most / squares, 1.0).to(torch.float32)
         gradient = gradient * _root(share)[:, None].to(torch.float32)
         squares = torch.where(is_more, most, squares)
+    added = squares.mul_(1 - beta).to(torch.float32)
     _add(momentum, gradient, mu)
-    _add(second, squares.mul_(1 - beta).to(torch.float32), beta)
+    _add(second, added, beta)
+
+
+def _step_rows(theta: Tensor, momentum: Tensor, second: Tensor, factor: float, decay: float) -> None:
+    """The rest of the line. theta, momentum: [rows, columns]. second: [rows]."""
     each = _root(second).add_(EPSILON).reciprocal_().mul_(factor)
     _move(theta, momentum.to(torch.float64).mul_(each[:, None]), decay)
 
@@ -109,8 +125,9 @@ def _add(total: Tensor, values: Tensor, decay: float) -> None:
 
 def _move(theta: Tensor, change: Tensor, decay: float) -> None:
     """θ ← θ·c − change. change: float64."""
+    rounded = change.to(torch.float32)
     shrink(theta, decay)
-    theta.sub_(change.to(torch.float32))
+    theta.sub_(rounded)
     flush_subnormals(theta)
 
 

@@ -107,6 +107,12 @@ class Replica:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
         for frozen in self.frozen:
             frozen.separate()
+        self._change(update)
+        self.step += 1
+        self.head = head
+
+    def _change(self, update: Update) -> None:
+        """Take the step of an update in the parameters and moments."""
         rule, demo, merged, step = self.contract.rule, self.contract.demo, update.merged, self.step
         rate, decay = update.learning_rate, update.decay
         if isinstance(rule, MergedMuonSpec):
@@ -114,6 +120,14 @@ class Replica:
             take_merged_step(self.tensors, self.moments, gradients, rule, learning_rate=rate, decay=decay, step=step)
         else:
             apply_votes(self.tensors, merged, self.layout, demo, learning_rate=rate, decay=decay, step=step)
+
+    @torch.no_grad()
+    def go_back(self, earlier: Replica, head: bytes) -> None:
+        """Take the parameters and moments of an earlier step, in place of an update. Steps count on."""
+        for frozen in self.frozen:
+            frozen.separate()
+        for name, tensor in self.state.items():
+            tensor.copy_(earlier.state[name])
         self.step += 1
         self.head = head
 

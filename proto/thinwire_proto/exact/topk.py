@@ -29,11 +29,16 @@ Permutation = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TopkSelection:
-    """Selects the merged components of one update: in each tile the `update_topk` with the largest |V|."""
+    """Selects the merged components of one update: in each tile the `update_topk` with the largest |V|.
+
+    numbers: int64 [tiles], by which the draw knows the tiles of a layout that holds a part of another one; None: their
+    own. So the parts of a parameter that ranks share choose as the whole one.
+    """
 
     layout: TileLayout
     update_topk: int
     step: int
+    numbers: npt.NDArray[np.int64] | None = None
 
     def positions(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]:
         """Positions of the selected components in merged votes V, ascending.
@@ -49,7 +54,7 @@ class TopkSelection:
         overfull = over[tile]
         rest, positions, tile = positions[~overfull], positions[overfull], tile[overfull]
         # sort key: tile, weakness (15 bits), and a drawn number that is unique in the tile (12 bits)
-        ranks, offsets = self.drawn(tile + first_tile)
+        ranks, offsets = self.drawn(self._numbers(tile + first_tile))
         number = (ranks[positions & (size - 1)] + offsets) & _POSITIONS
         weakness = WEIGHT_SUM_MAX - np.abs(votes[positions].astype(np.int64))
         order = (tile << _WEAKNESS_BITS | weakness) << MATRIX_SHIFT | number
@@ -57,7 +62,8 @@ class TopkSelection:
         starts = np.cumsum(np.where(over, counts, 0)) - counts
         order = order[np.arange(len(order)) - starts[tile] < self.update_topk]
         tile, number = order >> (_WEAKNESS_BITS + MATRIX_SHIFT), order & _POSITIONS
-        position = _permutation(self.step)[(number - _tile_offsets(tile + first_tile, self.step)) & _POSITIONS]
+        offsets = _tile_offsets(self._numbers(tile + first_tile), self.step)
+        position = _permutation(self.step)[(number - offsets) & _POSITIONS]
         selected = np.concatenate([rest, tile * size + position])
         selected.sort()
         return selected
@@ -68,6 +74,9 @@ class TopkSelection:
         A position comes before the others of its tile if (rank + offset) mod 4,096 is less.
         """
         return _ranks(self.step), _tile_offsets(tiles, self.step)
+
+    def _numbers(self, tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return tiles if self.numbers is None else self.numbers[tiles]
 
 
 def topk_selection(demo: DemoSpec, layout: TileLayout, step: int) -> TopkSelection | None:

@@ -20,6 +20,8 @@ on where that peer is. A peer whose message cannot be read has its edge ended, u
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack
 from torch import Tensor
 
@@ -183,6 +185,10 @@ class Member:
         return self._copies.edges[peer].unacknowledged() if peer in self._copies.edges else []
 
     # iterations
+
+    def ends_after(self, iterations: int) -> None:
+        """The run has so many iterations from now on: more than any node has finished."""
+        self._settings = replace(self._settings, iterations=iterations)
 
     def computed(self, now: float) -> Mix | None:
         """The gradient of this iteration is there."""

@@ -144,6 +144,9 @@ def _signed(node: str, session: bytes, number: int, plain: list[Any], signature:
     report = Report(**dict(zip(FIELDS, plain, strict=True)) | {"missed": tuple(plain[FIELDS.index("missed")])})
     if problem := report.problem():
         raise ValueError(problem)
+    kinds = (str, bytes, int, bytes)
+    if any(type(value) is not kind for value, kind in zip((node, session, number, signature), kinds, strict=True)):
+        raise ValueError("a node, session, number or signature is of another kind")
     if len(session) != HASH_BYTES or len(signature) != SIGNATURE_BYTES or number < 1:
         raise ValueError("a session, number or signature is out of bounds")
     return SignedReport(node, session, number, report, signature)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 
 CONTEXT = b"thinwire 1 "
 
@@ -20,6 +21,11 @@ def hello(nonce: bytes, challenge: bytes) -> bytes:
 def join(coordinator: bytes, challenge: bytes, token: bytes) -> bytes:
     """By a node: it joins the coordinator with this public key, answers the challenge, and presents the token."""
     return _statement(b"join", coordinator, challenge, token)
+
+
+def examine(coordinator: bytes, challenge: bytes, token: bytes) -> bytes:
+    """By a node: as `join`, but it asks for the contract and for its line alone, and does not join."""
+    return _statement(b"examine", coordinator, challenge, token)
 
 
 def contribution(name: bytes, samples: int) -> bytes:
@@ -81,6 +87,11 @@ def term(contract: bytes, number: int) -> bytes:
 def row(row_hash: bytes) -> bytes:
     """By the coordinator: a sealed row, and by its chain all rows before it."""
     return _statement(b"row", row_hash)
+
+
+def certificate(contract: bytes, node: str, numbers: Sequence[int], row: bytes) -> bytes:
+    """By the coordinator: what is counted of a node; the numbers and the row are those of `ContributionCertificate`."""
+    return _statement(b"certificate", contract, node.encode(), *map(_number, numbers), row)
 
 
 def authority(certificate: bytes) -> bytes:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.data.conversations import mean_loss, weight_of
 from thinwire_proto.models.decoder_layout import from_llama, to_llama
 from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.llama import LlamaTask
-from thinwire_proto.models.rotary import angles, rotate
+from thinwire_proto.models.rotary import angles, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
@@ -32,11 +33,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=False)
         self.out = nn.Linear(spec.width, spec.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None = None) -> Tensor:
+        """seen: what each token sees, bool [batch, 1, length, length]; by default all before it."""
         batch, length, width = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]
-        mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))  # type: ignore[no-any-return]
 
 
@@ -63,8 +66,8 @@ class Block(nn.Module):
         self.feed_norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
         self.feed = SwiGLU(spec)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, seen)
         return x + self.feed(self.feed_norm(x))  # type: ignore[no-any-return]
 
 
@@ -82,17 +85,21 @@ class Decoder(nn.Module):
         if spec.tied:
             self.head.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    packs = True
+    weight = staticmethod(weight_of)
+
+    def forward(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
         cos, sin = angles(tokens.shape[1], self.spec.width // self.spec.heads, ROTARY_BASE, tokens.device)
+        cos, sin, seen = packed_angles(cos, sin, marks)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, seen)
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
-    def loss(self, tokens: Tensor, reduction: str = "mean") -> Tensor:
-        """Next-token cross entropy of `tokens` [batch, context + 1], in nats."""
-        logits = self(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction=reduction)
+    def loss(self, tokens: Tensor, marks: Tensor | None = None, reduction: str = "mean") -> Tensor:
+        """See `thinwire_proto.data.conversations.mean_loss`."""
+        logits = self(tokens[:, :-1], None if marks is None else marks[:, :-1])
+        return mean_loss(logits, tokens, marks, reduction)
 
     def stages(self) -> Iterable[nn.Module]:
         """See `thinwire_proto.task.Model`."""

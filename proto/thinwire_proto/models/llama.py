@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.data.conversations import mean_loss, weight_of
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.initial import INITIAL_STD, draw_weights
-from thinwire_proto.models.rotary import angles, rotate
+from thinwire_proto.models.rotary import angles, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.transformers_models import choose_context
 from thinwire_proto.models.weights_folder import (
@@ -95,15 +96,19 @@ class Attention(nn.Module):
         self.v_proj = Linear(spec.width, spec.kv_heads * spec.head_width)
         self.o_proj = Linear(spec.heads * spec.head_width, spec.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None) -> Tensor:
-        """kept: that of the tokens before; x is then one token, or the first ones."""
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """kept: that of the tokens before; x is then one token, or the first ones. seen: what each token sees, bool
+        [batch, 1, length, length]; by default all before it."""
         q = rotate(self._heads(self.q_proj(x)), cos, sin)
         k = rotate(self._heads(self.k_proj(x)), cos, sin)
         v = self._heads(self.v_proj(x))
         if kept is not None:
             k, v = kept.with_new(k, v)
-        causal = q.shape[2] == k.shape[2]  # otherwise q is the last token, which sees all
-        mixed = F.scaled_dot_product_attention(q, self._for_each_query(k), self._for_each_query(v), is_causal=causal)
+        causal = seen is None and q.shape[2] == k.shape[2]  # otherwise q is the last token, which sees all
+        k, v = self._for_each_query(k), self._for_each_query(v)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -142,8 +147,10 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
         self.post_attention_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kept)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kept, seen)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
@@ -158,14 +165,16 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """cache: of the tokens before. These are then the next one, or the first ones."""
+    def forward(self, tokens: Tensor, cache: Cache | None = None, marks: Tensor | None = None) -> Tensor:
+        """cache: of the tokens before. These are then the next one, or the first ones. marks: of packed conversations,
+        [batch, length]."""
         begin = 0 if cache is None else cache.length
         end = begin + tokens.shape[1]
         cos, sin = angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
+        cos, sin, seen = packed_angles(cos[begin:], sin[begin:], marks)
         x = self.embed_tokens(tokens)
         for number, layer in enumerate(self.layers):
-            x = layer(x, cos[begin:], sin[begin:], None if cache is None else cache.layers[number])
+            x = layer(x, cos, sin, None if cache is None else cache.layers[number], seen)
         if cache is not None:
             cache.length = end
         return self.norm(x)  # type: ignore[no-any-return]
@@ -182,13 +191,15 @@ class Llama(nn.Module):
         if spec.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.lm_head(self.model(tokens))  # type: ignore[no-any-return]
+    packs = True
+    weight = staticmethod(weight_of)
 
-    def loss(self, tokens: Tensor) -> Tensor:
-        """Mean next-token cross entropy of `tokens` [batch, context + 1], in nats."""
-        logits = self(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    def forward(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
+        return self.lm_head(self.model(tokens, None, marks))  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
+        """See `thinwire_proto.data.conversations.mean_loss`."""
+        return mean_loss(self(tokens[:, :-1], None if marks is None else marks[:, :-1]), tokens, marks)
 
     def stages(self) -> Iterable[nn.Module]:
         """See `thinwire_proto.task.Model`."""

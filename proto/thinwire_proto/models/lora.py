@@ -1,17 +1,17 @@
 """A LoRA adapter (arXiv 2106.09685) on a frozen model of transformers, as peft builds it.
 
-The base's weights are blobs of the contract. Each node fetches them once, and keeps them in the dtype of their files if
-that is bfloat16: half the memory of float32, and memory decides which machines can take part. The adapter is float32.
-float16 becomes float32, because its range is too small for a backward pass.
+The base's weights are blobs of the contract. Each node fetches them once, and keeps them in memory in as many bits as
+it has room for (`frozen_base`): memory decides which machines can take part. The adapter is float32, so its replicas
+are equal whatever the bits.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from thinwire_proto.contract import ModelSpec, Parameter
 from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
+from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base
 from thinwire_proto.models.trained import SpecTask
 from thinwire_proto.models.transformers_models import (
     CausalLM,
@@ -31,10 +32,9 @@ from thinwire_proto.models.transformers_models import (
     check_whole,
     choose_context,
     in_files,
-    load,
     sizes_of,
 )
-from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS, dtypes, read_json, read_tensors, weight_files
+from thinwire_proto.models.weights_folder import CONFIG, read_json, read_tensors, weight_files
 from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -43,8 +43,8 @@ CHANGING = ("r", "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out", "rank
 """Keys of ADAPTER_CONFIG that change what an adapter computes, and that shapes may not show."""
 ADAPTER = ".default"
 """peft puts the adapter's name into the names of its parameters, and leaves it out of its files."""
-DTYPES = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
-"""The dtype in which the base is kept, by that of its files."""
+FILES_OF_32_BITS = 3
+"""Bytes of the base's files for each of its parameters, above which they are float32."""
 
 
 class Adapted(CausalLM):
@@ -59,7 +59,19 @@ class Adapted(CausalLM):
 
 @TASKS.register("lora")
 class LoraTask(SpecTask[LoraSpec]):
-    """The `Task` of the model kind `lora`."""
+    """The `Task` of the model kind `lora`. bits: of the base's parameters; None: so many that they lose nothing."""
+
+    def __init__(self, spec: LoraSpec, bits: int | None = None) -> None:
+        super().__init__(spec)
+        self._bits = bits
+
+    @property
+    def base_bits(self) -> tuple[int, ...]:
+        files = sum(blob.size for blob in self._spec.blobs)
+        return WIDTHS if files > FILES_OF_32_BITS * _parameters_of(self._spec.config) else WIDTHS[1:]
+
+    def in_bits(self, bits: int) -> LoraTask:
+        return LoraTask(self._spec, bits)
 
     def blobs(self) -> tuple[Blob, ...]:
         return self._spec.blobs
@@ -72,10 +84,13 @@ class LoraTask(SpecTask[LoraSpec]):
     def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Adapted:
         spec = self._spec
         if torch.device(device).type == "meta":
-            base = build(spec.config, "meta")
+            base = empty_base(spec.config, self._bits or WIDTHS[0])
         else:
             paths = [blobs.path(blob) for blob in spec.blobs]
-            base = _base(paths, spec.config, _dtype(paths)).to(device)
+            if self._bits is None:
+                base = load_whole_base(paths, spec.config, dtype_of_files(paths)).to(device)
+            else:
+                base = load_base(paths, spec.config, self._bits, device)
         return Adapted(_with_adapter(base, spec), spec.context)
 
     def load(self, folder: Path) -> dict[str, Tensor]:
@@ -98,7 +113,8 @@ class LoraTask(SpecTask[LoraSpec]):
     def merged(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
         """The base with the adapter merged into it. Needs memory for the base in float32."""
         paths = [blobs.path(blob) for blob in self._spec.blobs]
-        model = Adapted(_with_adapter(_base(paths, self._spec.config, torch.float32), self._spec), self._spec.context)
+        base = load_whole_base(paths, self._spec.config, torch.float32)
+        model = Adapted(_with_adapter(base, self._spec), self._spec.context)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
@@ -120,7 +136,7 @@ def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapp
     vocabulary, longest = sizes_of(text)
     context = choose_context(spec.context, longest, str(folder / CONFIG))
     paths = weight_files(folder)
-    _dtype(paths)
+    dtype_of_files(paths)
     check_whole(folder, text)
     blobs = {}
     for path in paths:
@@ -131,6 +147,11 @@ def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapp
 
 
 MODEL_MAKERS["lora"] = complete
+
+
+@lru_cache(maxsize=16)
+def _parameters_of(config: str) -> int:
+    return sum(tensor.numel() for tensor in build(config, "meta").parameters())
 
 
 def _with_adapter(base: nn.Module, spec: LoraSpec) -> Any:
@@ -161,25 +182,3 @@ def _drawn(parameter: Parameter, generator: torch.Generator) -> Tensor:
     if parameter.name.endswith(".lora_embedding_B"):
         return nn.init.normal_(tensor, generator=generator)
     return tensor
-
-
-def _base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> nn.Module:
-    """The base, on the CPU. paths: its safetensors files, under any names. Raises ConfigError."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / CONFIG).write_text(config, encoding="utf-8")
-        names = [WEIGHTS]
-        if len(paths) > 1:
-            names = [f"model-{number:05}-of-{len(paths):05}.safetensors" for number in range(1, len(paths) + 1)]
-            index = {tensor: name for name, path in zip(names, paths, strict=True) for tensor in dtypes(path)}
-            (Path(folder) / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}), encoding="utf-8")
-        for name, path in zip(names, paths, strict=True):
-            (Path(folder) / name).symlink_to(path.resolve())
-        return load(Path(folder), config, dtype)
-
-
-def _dtype(paths: Sequence[Path]) -> torch.dtype:
-    """The dtype in which a base is kept. Raises ConfigError."""
-    found = {dtype for path in paths for dtype in dtypes(path).values()}
-    for dtype in sorted(found - DTYPES.keys()):
-        raise ConfigError(f"the base has a tensor of type {dtype}; take a base in float32, float16 or bfloat16")
-    return torch.bfloat16 if found == {"BF16"} else torch.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.contract.models.hugging_face_config import check_config_json
 from thinwire_proto.contract.sections import canonical_json
+from thinwire_proto.data.conversations import mean_loss, positions_of, weight_of
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
@@ -55,14 +56,28 @@ class CausalLM(Wrapped):
         super().__init__(inner)
         self._context = context
 
-    def logits(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, length, vocabulary] of tokens [batch, length]."""
-        return self.inner(input_ids=tokens, use_cache=False, return_dict=True).logits  # type: ignore[no-any-return]
+    weight = staticmethod(weight_of)
 
-    def loss(self, tokens: Tensor) -> Tensor:
-        """Mean next-token cross entropy of `tokens` [batch, context + 1], in nats."""
-        logits = self.logits(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    @property
+    def packs(self) -> bool:
+        """Whether the model keeps conversations in a row apart: transformers masks attention where positions begin
+        anew. A state that runs through the row, as of Mamba, does not see them."""
+        inner: Any = self.inner
+        model = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        layers = getattr(model.config.get_text_config(), "layer_types", None) or ()
+        attends = all(str(layer).endswith("attention") and "linear" not in str(layer) for layer in layers)
+        has_state = getattr(model, "_is_stateful", False)
+        return attends and not has_state and "position_ids" in inspect.signature(model.forward).parameters
+
+    def logits(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
+        """Logits [batch, length, vocabulary] of tokens [batch, length]. marks: of packed conversations."""
+        packed = {} if marks is None or not self.packs else {"position_ids": positions_of(marks)}
+        return self.inner(input_ids=tokens, use_cache=False, return_dict=True, **packed).logits  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
+        """See `thinwire_proto.data.conversations.mean_loss`."""
+        logits = self.logits(tokens[:, :-1], None if marks is None else marks[:, :-1])
+        return mean_loss(logits, tokens, marks)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """See `thinwire_proto.task.Writes`. Uses the last `context` tokens."""
@@ -123,8 +138,10 @@ def choose_context(given: int, longest: int, source: str) -> int:
     return given or min(longest or CONTEXT_DEFAULT_MAX, CONTEXT_DEFAULT_MAX)
 
 
-def build(config: str, device: torch.device | str, *, draw: bool = False) -> nn.Module:
-    """The model of a canonical config, float32 on `device`. Without `draw`, its parameters have arbitrary values.
+def build(
+    config: str, device: torch.device | str, *, draw: bool = False, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """The model of a canonical config on `device`. Without `draw`, its parameters have arbitrary values.
 
     Raises ConfigError.
     """
@@ -134,9 +151,7 @@ def build(config: str, device: torch.device | str, *, draw: bool = False) -> nn.
     read.use_cache = False
     try:
         with bounded_build(), torch.device(device), nullcontext() if draw else without_drawing():
-            model: Any = transformers.AutoModelForCausalLM.from_config(
-                read, dtype=torch.float32, trust_remote_code=False
-            )
+            model: Any = transformers.AutoModelForCausalLM.from_config(read, dtype=dtype, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - another library's code, on a config that it may not be able to build
         raise ConfigError(f"transformers {transformers.__version__} cannot build this model: {error}") from None
     model.tie_weights()

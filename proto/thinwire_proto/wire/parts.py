@@ -12,6 +12,10 @@ PART_BYTES = 256 << 10
 """Of those that a node sends. It takes 33 s at 64 kbit/s, and the next part has PART_S."""
 FIRST_PART_BYTES = 16 << 10
 """Of the first part that a node sends, which has FIRST_MESSAGE_S."""
+EXAMINE_BYTES = 1 << 20
+"""Padding of a call of Examine in each direction."""
+EXAMINE_PART_BYTES = 256 << 10
+"""Padding of one of its messages."""
 MESSAGE_BYTES_MAX = 2 * PART_BYTES_MAX
 """Largest gRPC message on either side: one part with its envelope."""
 

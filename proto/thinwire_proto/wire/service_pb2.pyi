@@ -5,7 +5,7 @@ The messages between node and coordinator. docs/wire.md describes the payloads i
 Only nodes open connections. The contract bounds every size, and the bound is checked before a byte is read.
 
 After Join, each call carries the session's secret in its metadata, under the key `thinwire-session`. Without a
-session, only Hello, Join and Status are answered.
+session, only Hello, Join, Examine, Status and a standby's Follow are answered.
 """
 
 from collections import abc as _abc
@@ -235,6 +235,77 @@ class JoinReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
+
+@_typing.final
+class ExamineRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    WANTED_BYTES_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """The fields of the first message, as in JoinRequest. The signature is over the statement `examine`."""
+    token: _builtins.bytes
+    challenge: _builtins.bytes
+    signature: _builtins.bytes
+    padding: _builtins.bytes
+    """Of each later one: bytes that the coordinator drops, at most EXAMINE_BYTES in a call."""
+    wanted_bytes: _builtins.int
+    """How many bytes the reply shall have as padding, at most EXAMINE_BYTES in a call."""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        token: _builtins.bytes = ...,
+        challenge: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        padding: _builtins.bytes = ...,
+        wanted_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "padding", b"padding", "public_key", b"public_key", "signature", b"signature", "token", b"token", "wanted_bytes", b"wanted_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExamineRequest: _TypeAlias = ExamineRequest  # noqa: Y015
+
+@_typing.final
+class ExamineReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTRACT_FIELD_NUMBER: _builtins.int
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
+    RECEIVED_US_FIELD_NUMBER: _builtins.int
+    ANSWERED_US_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    contract: _builtins.bytes
+    """In the first reply: the contract with its amendments, as in JoinReply."""
+    received_us: _builtins.int
+    """By the coordinator's monotonic clock, as in ProbeReply."""
+    answered_us: _builtins.int
+    padding: _builtins.bytes
+    @_builtins.property
+    def amendments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        contract: _builtins.bytes = ...,
+        amendments: _abc.Iterable[_builtins.bytes] | None = ...,
+        received_us: _builtins.int = ...,
+        answered_us: _builtins.int = ...,
+        padding: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments", "answered_us", b"answered_us", "contract", b"contract", "padding", b"padding", "received_us", b"received_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExamineReply: _TypeAlias = ExamineReply  # noqa: Y015
 
 @_typing.final
 class AttendRequest(_message.Message):
@@ -947,6 +1018,9 @@ class FollowRequest(_message.Message):
     BEGUN_SNAPSHOT_FIELD_NUMBER: _builtins.int
     BEGUN_BYTES_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    CONTRACT_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     challenge: _builtins.bytes
     """In the first message only: the answer to the challenge of Hello, by the coordinator's key, over the statement `follow`."""
     signature: _builtins.bytes
@@ -964,6 +1038,13 @@ class FollowRequest(_message.Message):
     begun_bytes: _builtins.int
     synced: _builtins.int
     """In each later message: how many items of this stream are on its disk."""
+    contract: _builtins.bytes
+    """In the first message only: the hash of the contract that the run began with, and the version of the items that the
+    standby reads.
+    """
+    items: _builtins.int
+    process: _builtins.bytes
+    """In the first message only: random, 16 bytes, one for each process. Another standby is refused while one follows."""
     def __init__(
         self,
         *,
@@ -978,10 +1059,13 @@ class FollowRequest(_message.Message):
         begun_snapshot: _builtins.int = ...,
         begun_bytes: _builtins.int = ...,
         synced: _builtins.int = ...,
+        contract: _builtins.bytes = ...,
+        items: _builtins.int = ...,
+        process: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "begun_bytes", b"begun_bytes", "begun_snapshot", b"begun_snapshot", "challenge", b"challenge", "head", b"head", "signature", b"signature", "snapshot", b"snapshot", "step", b"step", "synced", b"synced", "term", b"term", "term_signature", b"term_signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "begun_bytes", b"begun_bytes", "begun_snapshot", b"begun_snapshot", "challenge", b"challenge", "contract", b"contract", "head", b"head", "items", b"items", "process", b"process", "signature", b"signature", "snapshot", b"snapshot", "step", b"step", "synced", b"synced", "term", b"term", "term_signature", b"term_signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1017,18 +1101,22 @@ class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FINGERPRINT_FIELD_NUMBER: _builtins.int
+    CERTIFY_FIELD_NUMBER: _builtins.int
     fingerprint: _builtins.bool
     """Also compute the fingerprint of the coordinator's replica. It costs one pass over the parameters per step, so only
     the organizer and nodes of the swarm are told it; others get the status without it.
     """
+    certify: _builtins.str
+    """Also certify what was counted of the node with this id."""
     def __init__(
         self,
         *,
         fingerprint: _builtins.bool = ...,
+        certify: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certify", b"certify", "fingerprint", b"fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1062,6 +1150,8 @@ class StatusReply(_message.Message):
     NODES_ACTIVE_FIELD_NUMBER: _builtins.int
     NODES_IN_FULL_FIELD_NUMBER: _builtins.int
     GOSSIP_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
@@ -1093,6 +1183,12 @@ class StatusReply(_message.Message):
     """Nodes that take part now."""
     nodes_in_full: _builtins.bool
     """Whether `nodes` have all their fields; otherwise they have id, name, `counted` and `tokens`."""
+    standby: _builtins.str
+    """Of a star run: in words, what its standby has. For the organizer; empty: none has followed and none is needed."""
+    certificate: _builtins.bytes
+    """What was counted of the node that the request names: JSON, as `contribution_certificate` reads it. Empty if nothing
+    was, or until the ledger is read.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]: ...
     @_builtins.property
@@ -1134,11 +1230,13 @@ class StatusReply(_message.Message):
         nodes_active: _builtins.int = ...,
         nodes_in_full: _builtins.bool = ...,
         gossip: Global___GossipStatus | None = ...,
+        standby: _builtins.str = ...,
+        certificate: _builtins.bytes = ...,
         whole: Global___WholeRun | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "gossip", b"gossip", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training", "whole", b"whole"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "gossip", b"gossip", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "certificate", b"certificate", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "gossip", b"gossip", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "standby", b"standby", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
@@ -1597,6 +1695,7 @@ class BeatRequest(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
     topology: _builtins.int
     """The newest topology that the node has."""
     iteration: _builtins.int
@@ -1625,6 +1724,10 @@ class BeatRequest(_message.Message):
     """By the node's key, over the statement `beat`."""
     number: _builtins.int
     """Counts from 1 in a session. A report that is sent again, because no answer came, keeps its number."""
+    amendments: _builtins.int
+    """Amendments of the contract that the node has. Without all of them, its lease does not grow. Neither signed nor in a
+    row.
+    """
     @_builtins.property
     def missed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Member numbers that the node has waited for in vain since its last report."""
@@ -1651,10 +1754,11 @@ class BeatRequest(_message.Message):
         signature: _builtins.bytes = ...,
         number: _builtins.int = ...,
         lines: Global___LinesReport | None = ...,
+        amendments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "lines", b"lines", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "lines", b"lines", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_iteration", b"sketch_iteration", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "amendments", b"amendments", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "lines", b"lines", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_iteration", b"sketch_iteration", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
@@ -1782,6 +1886,7 @@ class BeatReply(_message.Message):
     MEASURE_AT_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
     RESUMES_IN_S_FIELD_NUMBER: _builtins.int
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
     text: _builtins.str
     next_ms: _builtins.int
@@ -1804,6 +1909,12 @@ class BeatReply(_message.Message):
         `step` of the part begins. A part that was named before and is missing here is no longer wanted.
         """
 
+    @_builtins.property
+    def amendments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Amendments of the contract that the node does not have, oldest first. They hold from an iteration on that no node
+        reaches with the leases that were granted before.
+        """
+
     def __init__(
         self,
         *,
@@ -1815,10 +1926,11 @@ class BeatReply(_message.Message):
         measure_at: _builtins.int = ...,
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
         resumes_in_s: _builtins.int | None = ...,
+        amendments: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s", "assignment", b"assignment", "resumes_in_s", b"resumes_in_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s", "assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "resumes_in_s", b"resumes_in_s", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s", "amendments", b"amendments", "assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "resumes_in_s", b"resumes_in_s", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumes_in_s: _TypeAlias = _typing.Literal["resumes_in_s"]  # noqa: Y015
     _WhichOneofArgType__resumes_in_s: _TypeAlias = _typing.Literal["_resumes_in_s", b"_resumes_in_s"]  # noqa: Y015

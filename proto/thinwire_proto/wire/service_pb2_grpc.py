@@ -44,6 +44,11 @@ class SwarmStub:
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.JoinRequest.SerializeToString,
                 response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.JoinReply.FromString,
                 _registered_method=True)
+        self.Examine = channel.stream_stream(
+                '/thinwire.v1.Swarm/Examine',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.ExamineRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.ExamineReply.FromString,
+                _registered_method=True)
         self.Attend = channel.unary_stream(
                 '/thinwire.v1.Swarm/Attend',
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.AttendRequest.SerializeToString,
@@ -136,6 +141,14 @@ class SwarmServicer:
         contracts and ledger heads, and opens a session for the node.
         FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
         the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Examine(self, request_iterator, context):
+        """Before it joins, a node learns the contract and measures its line. It proves who it is as in Join, and is not enrolled
+        by it. Each request has its reply. The coordinator bounds bytes, time and how often (`hall/rpc/examining.py`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,6 +274,11 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.Join,
                     request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.JoinRequest.FromString,
                     response_serializer=thinwire__proto_dot_wire_dot_service__pb2.JoinReply.SerializeToString,
+            ),
+            'Examine': grpc.stream_stream_rpc_method_handler(
+                    servicer.Examine,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.ExamineRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.ExamineReply.SerializeToString,
             ),
             'Attend': grpc.unary_stream_rpc_method_handler(
                     servicer.Attend,
@@ -392,6 +410,33 @@ class Swarm:
             '/thinwire.v1.Swarm/Join',
             thinwire__proto_dot_wire_dot_service__pb2.JoinRequest.SerializeToString,
             thinwire__proto_dot_wire_dot_service__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Examine(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/thinwire.v1.Swarm/Examine',
+            thinwire__proto_dot_wire_dot_service__pb2.ExamineRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.ExamineReply.FromString,
             options,
             channel_credentials,
             insecure,

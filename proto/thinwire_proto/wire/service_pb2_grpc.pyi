@@ -5,7 +5,7 @@ The messages between node and coordinator. docs/wire.md describes the payloads i
 Only nodes open connections. The contract bounds every size, and the bound is checked before a byte is read.
 
 After Join, each call carries the session's secret in its metadata, under the key `thinwire-session`. Without a
-session, only Hello, Join and Status are answered.
+session, only Hello, Join, Examine, Status and a standby's Follow are answered.
 """
 
 from collections import abc as _abc
@@ -43,6 +43,10 @@ class SwarmStub:
     contracts and ledger heads, and opens a session for the node.
     FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
     the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
+    """
+    Examine: _grpc.StreamStreamMultiCallable[_service_pb2.ExamineRequest, _service_pb2.ExamineReply]
+    """Before it joins, a node learns the contract and measures its line. It proves who it is as in Join, and is not enrolled
+    by it. Each request has its reply. The coordinator bounds bytes, time and how often (`hall/rpc/examining.py`).
     """
     Attend: _grpc.UnaryStreamMultiCallable[_service_pb2.AttendRequest, _service_pb2.Announcement]
     """The node holds the head's parameters and wants to train. It is active while this stream is open."""
@@ -91,6 +95,10 @@ class SwarmAsyncStub(SwarmStub):
     contracts and ledger heads, and opens a session for the node.
     FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
     the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
+    """
+    Examine: _aio.StreamStreamMultiCallable[_service_pb2.ExamineRequest, _service_pb2.ExamineReply]  # type: ignore[assignment]
+    """Before it joins, a node learns the contract and measures its line. It proves who it is as in Join, and is not enrolled
+    by it. Each request has its reply. The coordinator bounds bytes, time and how often (`hall/rpc/examining.py`).
     """
     Attend: _aio.UnaryStreamMultiCallable[_service_pb2.AttendRequest, _service_pb2.Announcement]  # type: ignore[assignment]
     """The node holds the head's parameters and wants to train. It is active while this stream is open."""
@@ -148,6 +156,16 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         contracts and ledger heads, and opens a session for the node.
         FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
         the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
+        """
+
+    @_abc_1.abstractmethod
+    def Examine(
+        self,
+        request_iterator: _MaybeAsyncIterator[_service_pb2.ExamineRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_service_pb2.ExamineReply], _abc.AsyncIterator[_service_pb2.ExamineReply]]:
+        """Before it joins, a node learns the contract and measures its line. It proves who it is as in Join, and is not enrolled
+        by it. Each request has its reply. The coordinator bounds bytes, time and how often (`hall/rpc/examining.py`).
         """
 
     @_abc_1.abstractmethod

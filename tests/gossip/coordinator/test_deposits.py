@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,9 @@ from support.small import small_contract
 from thinwire_common.within import Within
 from thinwire_coordinator.gossip import settings
 from thinwire_coordinator.gossip.directory import Phase
+from thinwire_coordinator.gossip.ledger_rows import decode_deposits
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
@@ -176,3 +179,12 @@ def test_parameters_that_are_far_from_all_others_are_left_out_and_the_log_says_w
 
     caplog.set_level("INFO", "thinwire.coordinator")
     collecting(tmp_path, scene)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_deposit_with_a_field_of_another_kind_is_refused(at: int) -> None:
+    fields: list[Any] = ["node", 3, bytes(32), bytes(32), bytes(64)]
+    assert decode_deposits(msgpack.packb([1, [fields]]))
+    fields[at] = [fields[at]]
+    with pytest.raises(PayloadError):
+        decode_deposits(msgpack.packb([1, [fields]]))

@@ -16,7 +16,7 @@ AT = 960
 
 
 def losses(every: int = 32, trained: int = 4, iterations: int = 10_000) -> HeldOutLosses:
-    return HeldOutLosses(SETS, 64, every, trained, iterations)
+    return HeldOutLosses(SETS, 64, every, trained, lambda: iterations)
 
 
 def parts(held_out: HeldOutLosses, nodes: list[str]) -> dict[str, list[Part]]:
@@ -98,3 +98,23 @@ def test_it_is_measured_as_seldom_as_the_organizer_says_and_not_at_the_end() -> 
     never = losses(every=0)
     never.begin(AT, NODES)
     assert never.iteration == 0
+
+
+def test_a_set_that_is_added_is_in_the_next_measurement() -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    assert not held_out.amend((*SETS, HeldOutSet("news", 40)))
+    assert {part.name for given in parts(held_out, NODES).values() for part in given} == {"prose", "code"}
+    assert held_out.begin(2 * AT, NODES)
+    assert {part.name for given in parts(held_out, NODES).values() for part in given} == {"prose", "code", "news"}
+
+
+def test_a_measurement_beyond_a_new_end_is_given_up() -> None:
+    steps = 10_000
+    held_out = HeldOutLosses(SETS, 64, 32, 4, lambda: steps)
+    held_out.begin(AT, NODES)
+    steps = AT + 1
+    assert not held_out.amend(SETS)
+    steps = AT
+    assert held_out.amend(SETS)
+    assert held_out.iteration == 0

@@ -47,7 +47,7 @@ def test_the_estimate_is_within_its_error_although_parameters_are_a_thousand_tim
 
 
 def test_an_iteration_is_asked_for_once_and_compared_when_all_are_past_it() -> None:
-    sketches = Sketches(steps=1000)
+    sketches = Sketches(lambda: 1000)
     sketches.ask(33)
     assert sketches.measure_at == 2 * MEASURE_EVERY
     sketches.ask(200)  # another is asked for only after this one
@@ -69,7 +69,7 @@ def test_an_iteration_is_asked_for_once_and_compared_when_all_are_past_it() -> N
 
 
 def test_a_node_that_has_yet_to_begin_or_has_left_is_not_waited_for() -> None:
-    sketches = Sketches(steps=1000)
+    sketches = Sketches(lambda: 1000)
     sketches.ask(1)
     for one in sketched(3)[0]:
         sketches.put(one.node, 32, one.sketch, one.step_norm)
@@ -129,7 +129,7 @@ def test_a_falsified_measurement_is_found(change: Callable[[Any, Any], None], sa
     ids=["as it was", "ten steps later", "3.0 everywhere"],
 )
 def test_parameters_at_the_end_must_fit_the_nodes_own_last_sketch(moved: float, fits: bool) -> None:
-    sketches, random = Sketches(steps=AT + 10), torch.Generator().manual_seed(0)
+    sketches, random = Sketches(lambda: AT + 10), torch.Generator().manual_seed(0)
     sketches.ask(AT)
     base = torch.randn(PARAMETERS, generator=random)
     nodes = [base + 0.01 * torch.randn(PARAMETERS, generator=random) for _ in range(4)]
@@ -140,3 +140,13 @@ def test_parameters_at_the_end_must_fit_the_nodes_own_last_sketch(moved: float, 
     assert bool(found) != fits
     assert fits or f"sketch of iteration {AT}" in found
     assert sketches.misfit("newcomer", handed_in, lambda iteration: 1e-3) == ""  # it has sent none
+
+
+def test_a_run_that_ends_earlier_is_measured_at_its_end() -> None:
+    steps = 1000
+    sketches = Sketches(lambda: steps)
+    sketches.ask(90)
+    assert sketches.measure_at > 90
+    steps = 91
+    sketches.amend()
+    assert sketches.measure_at == 91

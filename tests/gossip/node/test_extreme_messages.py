@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.port import AnnouncedRound
 from thinwire_node.gossip.lines.framing import Framing
-from thinwire_node.gossip.messages import beat_answer
+from thinwire_node.gossip.messages import amended, beat_answer
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import RemoteError
+from thinwire_proto.contract.amendment import AMENDMENTS_MAX
+from thinwire_proto.errors import ContractError, RemoteError
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.rows import parse_row
@@ -75,6 +77,8 @@ def settled(receipt: pb.Receipt) -> None:
 
 
 def beaten(reply: pb.BeatReply) -> None:
+    with suppress(ContractError):
+        assert len(amended(reply, CONTRACT).amendments) <= AMENDMENTS_MAX
     found = beat_answer(reply)
     assert math.isfinite(found.next_s)
     assert found.text.isprintable()
@@ -145,6 +149,7 @@ ELSEWHERE = {
     "EvaluatedReply": "has no field",
     "DepositReply": "one text, which Link.deposit cleans",
     "StatusReply": "no node reads it",
+    "ExamineReply": "of the doctor: tests/node/test_doctor.py",
     "FollowPart": "to a standby: tests/coordinator/test_standby.py",
 }
 

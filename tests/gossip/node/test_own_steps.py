@@ -54,7 +54,7 @@ def test_matrices_take_the_steps_of_muon_and_all_else_those_of_adamw() -> None:
         before = x.clone()
         muon.step()  # type: ignore[no-untyped-call]
         adamw.step()
-        norm = ours.step(x, gradient, 0.01)
+        norm = ours.step(x, gradient, 0.01, 0.1)
         assert norm == pytest.approx(float((x - before * (1 - 0.01 * 0.1)).norm()), rel=1e-3)
         for name, tensor in layout.unflattened(x - before).items():
             moved = theirs[name].detach() - layout.unflattened(before)[name]
@@ -74,8 +74,8 @@ def test_saved_moments_continue_to_the_bit(kind: str) -> None:
             saved = {name: tensor.clone() for name, tensor in first.tensors().items()}
             steps, first = first.steps, make_own_steps(contract, layout)
             first.load(saved, steps)
-        whole.step(x, gradient.clone(), 1e-3)
-        first.step(y, gradient.clone(), 1e-3)
+        whole.step(x, gradient.clone(), 1e-3, 0.0)
+        first.step(y, gradient.clone(), 1e-3, 0.0)
     assert torch.equal(x, y)
     assert not torch.equal(x, torch.ones(layout.parameters))
 

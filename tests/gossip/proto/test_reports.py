@@ -63,7 +63,9 @@ def test_a_sketch_is_of_an_iteration_that_the_node_has_come_to(sketch: bytes, it
     "change",
     [
         lambda found: found.__setitem__(0, 2),
+        lambda found: found[1][0].__setitem__(0, 7),
         lambda found: found[1][0].__setitem__(1, b"short"),
+        lambda found: found[1][0].__setitem__(1, "s" * 32),
         lambda found: found[1][0].__setitem__(2, 0),
         lambda found: found[1][0].__setitem__(4, b"short"),
         lambda found: found[1][0].append(1),

@@ -102,7 +102,7 @@ def test_a_node_killed_at_each_point_mixes_each_turn_once_and_as_its_peer_does(s
 def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_of(10_000, BEAT_MS))
     with small_disk(swarm.folder / "one", DISK_MB) as disk:
-        node, other = swarm.node("one", "--disk-max", "2 GB"), swarm.node("two")
+        node, other = swarm.node("one", "--max-disk", "2 GB"), swarm.node("two")
         until((disk / JOURNAL_FILE).exists, "the first iteration", coordinator, node, other)
         # a save renames its file over the older one, and so makes room for the next save
         until(lambda: fill(disk) or not node.running, "the end of the node", node, other)  # type: ignore[func-returns-value]

@@ -14,7 +14,6 @@ from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import AUTO, FAST, class_to_open, write_model
-from thinwire_coordinator.hall.generation import Sampling, generate
 from thinwire_coordinator.hall.ledger.creation import keep_blobs
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_proto.contract import DecoderSpec, ModelSpec, RunSpec
@@ -22,6 +21,7 @@ from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
+from thinwire_proto.generation import Sampling, generate
 from thinwire_proto.task import Stateless, WritesOn, complete_model, task_of
 
 PROMPT = "def é("

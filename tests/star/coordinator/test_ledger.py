@@ -73,6 +73,14 @@ def test_one_byte_changed_in_any_field_of_a_row_is_found_and_named(folder: Path,
     assert str(error.value).endswith("; restore ledger.sqlite from the newest copy that you have")
 
 
+def test_a_coordinator_does_not_pass_over_a_last_row_with_another_number(folder: Path) -> None:
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        db.execute("UPDATE rows SET step = 67 WHERE step = 3")
+    db.close()
+    with closing(open_state(folder)) as state, pytest.raises(LedgerError, match="step 67: the row does not match"):
+        replica_at_head(state)
+
+
 @pytest.mark.parametrize("step", range(STEPS))
 def test_one_byte_changed_in_any_body_is_found_and_named(folder: Path, step: int) -> None:
     state = open_state(folder)

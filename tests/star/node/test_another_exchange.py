@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from torch import Tensor
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.daemon import Node
@@ -34,6 +35,7 @@ from thinwire_node.machine import RealMachine
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeOptions, NodeSettings
+from thinwire_node.star.kind import StarKind
 from thinwire_node.star.part import StarPart
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
@@ -201,6 +203,14 @@ class AloneKind:
     @staticmethod
     def make_part(settings: PartSettings) -> StarPart:
         return StarPart(settings)
+
+    @staticmethod
+    def can_shard(contract: Contract) -> bool:
+        return False
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        return StarKind.parameters(folder, contract)
 
 
 def settings(folder: Path, address: str) -> NodeSettings:

@@ -77,7 +77,7 @@ class Contributing:
         round_ = AnnouncedRound(
             term=1, number=self._number, step=STEP, deadline=1e9, k=8, nonces=(5,), lease=(), upcoming=(), evaluate=()
         )
-        assert await self.work.contribution(round_) is not None
+        assert await self.work.contribution(round_, round_.k) is not None
         await self.work.settle(True)
 
     @property

@@ -9,7 +9,8 @@ from support.small import random_replica, random_votes, small_contract
 from support.small_trainer import small_trainer
 from thinwire.compression.sent import Sent
 from thinwire_node.star.trainer import Trainer
-from thinwire_node.training.compute import Interrupted, TorchCompute
+from thinwire_node.training.compute import TorchCompute
+from thinwire_node.training.failures import Interrupted
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update

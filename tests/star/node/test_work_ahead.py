@@ -50,7 +50,7 @@ class Swarm:
         round_ = AnnouncedRound(
             term=1, number=step, step=step, deadline=1e9, k=8, nonces=nonces, lease=(), upcoming=(), evaluate=()
         )
-        contribution = await self.work.contribution(round_)
+        contribution = await self.work.contribution(round_, round_.k)
         assert contribution is not None
         return contribution.name, decode_votes(contribution.payload, self.replica.layout, 8)
 

@@ -1,4 +1,4 @@
-"""Tests that the golden state directories can be opened, verified, exported and continued.
+"""Star runs of format 1 are opened, replayed and continued.
 
 See tests/golden/README.md. Each test works on a copy.
 """
@@ -25,14 +25,14 @@ from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.identity.keys import KEY_FILE
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden" / "format_1"
 STEP = 5
 """An earlier step, whose state is also in `facts.json`."""
 MORE = 3
 """Number of steps by which the runs are continued."""
 
 
-@pytest.fixture(params=["demo", "local_adamw"])
+@pytest.fixture(params=["demo", "local_adamw", "merged_muon"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -62,12 +62,12 @@ def test_a_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwar
     assert state.ledger.rounds_void == facts["rounds_void"]
     assert state.ledger.begin_term().number == facts["terms"] + 1
     assert sorted(state.ledger.names(10).values()) == facts["names"]
+    assert [one.in_words for one in state.contract.amendments] == facts["amendments"]
     state.close()
 
 
-def test_a_run_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_a_run_is_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     before = (swarm.state / "ledger.sqlite").read_bytes()
-    assert f"step {facts['step']}: head {facts['head']}, fingerprint {facts['fingerprint']}" in swarm.verify()
     contract = open_state(swarm.state, read_only=True).contract
     for more, state_hash in (((), facts["state"]), (("--step", str(STEP)), facts[f"state_of_step_{STEP}"])):
         out = swarm.folder / "exported.safetensors"
@@ -79,12 +79,12 @@ def test_a_run_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm,
 
 def test_the_run_file_of_a_run_matches_it(swarm: RealSwarm) -> None:
     document = json.loads((swarm.state / "contract.json").read_text())
-    for key in ("parameters", "version"):
+    for key in ("parameters", "version", "lineage", "first_seed"):
         del document[key]
     document["data"] = {"seed": document["data"]["seed"]}
     state = open_state(swarm.state)
     run = RunSpec.model_validate(document)
-    assert run_differences(state.contract, run) == []
+    assert run_differences(state.contract.first, run) == []
     state.close()
 
 
@@ -107,7 +107,7 @@ def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts
     state.close()
     shown = run(["thinwire-node", "status", "--state-dir", str(folder)], swarm.folder)
     assert shown.returncode == 0, shown.stderr
-    assert f"step {facts['node_step']} of 24" in shown.stdout
+    assert f"step {facts['node_step']} of " in shown.stdout
 
 
 def test_a_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) -> None:

@@ -45,6 +45,12 @@ class AmendmentOrders:
         kept = [one for one in self.all() if one.id not in sealed and not one.refused] + [order]
         self._settings.put(KEY, json.dumps([asdict(one) for one in kept]))
 
+    def withdraw(self, sealed: Sequence[str]) -> list[Order]:
+        """Remove all orders that wait, and return them. sealed: as for `add`; a coordinator may have just begun one."""
+        waiting = [one for one in self.waiting() if one.id not in sealed]
+        self._settings.put(KEY, json.dumps([asdict(one) for one in self.all() if one.refused]))
+        return waiting
+
     def refuse(self, why: Mapping[str, str]) -> None:
         """Note why orders were refused, by their ids."""
         if why:

@@ -53,6 +53,8 @@ class DoorReason(Enum):
     """A report names an earlier iteration than the node's last one."""
     FOREIGN_LEASE = "foreign_lease"
     """A report names samples that are not in the node's lease."""
+    TOO_OLD = "too_old"
+    """The node's version cannot follow the amendments of the run."""
     OTHER_EXCHANGE = "other_exchange"
     """The run has no such call, because of its `exchange.kind`."""
     FAILED = "failed"
@@ -127,6 +129,9 @@ class Admits(Protocol):
         now: Unix time in seconds.
         """
 
+    def would_admit(self, candidate: Candidate, now: float) -> Denied | None:
+        """Say why `admit` would refuse a candidate, and change nothing. May block."""
+
     def joined(self, candidate: Candidate, now: float) -> None:
         """Record that an admitted candidate has joined: after `admit`, a run may still refuse it."""
 
@@ -176,11 +181,26 @@ class Door:
     async def check(self, candidate: Candidate, challenge: bytes, signature: bytes) -> Denied | None:
         """Check the proof of a joining node, and ask whether it may join."""
         statement = statements.join(self.key.public.data, challenge, candidate.token)
+        return await self._check(candidate, challenge, signature, statement, self._admits.admit)
+
+    async def examine(self, candidate: Candidate, challenge: bytes, signature: bytes) -> Denied | None:
+        """Check the proof of a node that asks whether it could join. Enrols nobody, and uses no invite up."""
+        statement = statements.examine(self.key.public.data, challenge, candidate.token)
+        return await self._check(candidate, challenge, signature, statement, self._admits.would_admit)
+
+    async def _check(
+        self,
+        candidate: Candidate,
+        challenge: bytes,
+        signature: bytes,
+        statement: bytes,
+        asked: Callable[[Candidate, float], Denied | None],
+    ) -> Denied | None:
         if not candidate.public_key.verifies(signature, statement):
             return Denied(DoorReason.BAD_SIGNATURE, "the node did not prove that it holds the key of its identity")
         if not self._challenges.take(challenge, self._now()):  # after the proof: else anybody could use up the memory
             return Denied(DoorReason.STALE_CHALLENGE, "the challenge was answered too late, or twice; join again")
-        return await self._run(lambda: self._admits.admit(candidate, self._wall_clock()))
+        return await self._run(lambda: asked(candidate, self._wall_clock()))
 
     async def joined(self, candidate: Candidate) -> None:
         """Record that a candidate which `check` let in has joined. A failure is logged: the node takes part anyway."""

@@ -298,18 +298,22 @@ class AccessStore:
 
         now: Unix time in seconds.
         """
-        node = candidate.public_key.node_id
-        ban = self.bans.of(node)
-        if ban is not None and ban.holds(now):
-            return ban.denied(now)
-        known = self.nodes.of(node)
-        if known is not None and (known.invite != NO_INVITE or not self._needs_invite):
-            return None
+        if (denied := self._banned(candidate, now)) or self._is_enrolled(candidate):
+            return denied
         with self._db.transaction():  # so that two nodes cannot both have the last use of an invite
             invite, denied = self._invite_of(candidate, now)
             if denied is None:
                 self._enrol(candidate, invite, now)
         return denied
+
+    def would_admit(self, candidate: Candidate, now: float) -> Denied | None:
+        """Say why `admit` would refuse a candidate; None if it would not. Changes nothing.
+
+        now: Unix time in seconds.
+        """
+        if (denied := self._banned(candidate, now)) or self._is_enrolled(candidate):
+            return denied
+        return self._invite_of(candidate, now)[1]
 
     def joined(self, candidate: Candidate, now: float) -> None:
         """Record the name, the address and the time of a join. The time is up to SEEN_EVERY_S old, to spare the disk.
@@ -334,6 +338,15 @@ class AccessStore:
                     self.bans.ban(node, None, f"invite {number} was revoked", by, now)
                     banned.append(node)
         return banned
+
+    def _banned(self, candidate: Candidate, now: float) -> Denied | None:
+        """The refusal of a banned node; None if it is not."""
+        ban = self.bans.of(candidate.public_key.node_id)
+        return ban.denied(now) if ban is not None and ban.holds(now) else None
+
+    def _is_enrolled(self, candidate: Candidate) -> bool:
+        known = self.nodes.of(candidate.public_key.node_id)
+        return known is not None and (known.invite != NO_INVITE or not self._needs_invite)
 
     def _invite_of(self, candidate: Candidate, now: float) -> tuple[int, Denied | None]:
         """The number of the invite that admits a candidate, or why none does."""

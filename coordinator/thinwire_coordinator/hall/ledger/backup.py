@@ -15,14 +15,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
 
 from thinwire_common.files import rename_synced, sync_folder
@@ -42,6 +44,8 @@ MAY_CHANGE = (KEY_FILE, ORGANIZER_SECRET, "bodies.url", "tls/authority.pem", "tl
 """Small files that are kept by their hash, as the databases are."""
 NEVER_CHANGE = (CONTRACT, "corpus.zst")
 PRIVATE = 0o600
+SCRATCH = ".backup-"
+"""How the names of folders for copied databases begin."""
 ATTEMPTS_MAX = 5
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
 """A path in a list: nothing that leads out of the folder."""
@@ -171,15 +175,32 @@ def back_up(folder: Path, url: str, say: Callable[[str], None] = lambda line: No
         raise ConfigError(f"{folder} is not a coordinator's state directory, or nothing was begun there")
     store = Store(url)
     run = _run_of(folder)
-    before = store.listed()
-    if before is not None and before.run != run:
-        raise ConfigError(f"{url} has the backup of another run; give another address")
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            return _copy(folder, store, run, before, say)
-        except Gone as error:
-            say(f"{error} was deleted meanwhile; copying what is there now")
+    with _only_one(folder):
+        before = store.listed()
+        if before is not None and before.run != run:
+            raise ConfigError(f"{url} has the backup of another run; give another address")
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return _copy(folder, store, run, before, say)
+            except Gone as error:
+                say(f"{error} was deleted meanwhile; copying what is there now")
     raise LocalError(f"{folder}: files are deleted faster than they can be copied to {url}; keep more, by --keep")
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Back up one at a time, and remove what a backup that was killed has left. Raises ConfigError."""
+    lock = FileLock(folder / ".backup.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ConfigError(f"another backup of {folder} is under way: wait until it has ended, or end it") from None
+    try:
+        for scratch in folder.glob(f"{SCRATCH}*"):
+            shutil.rmtree(scratch)
+        yield
+    finally:
+        lock.release()
 
 
 def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Callable[[str], None]) -> Done:
@@ -196,7 +217,7 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
                 say(f"{len(copied):,} files copied")
         files.append(kept)
 
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".backup-") as scratch:  # as private as the state directory
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:  # as private as the state directory
         for name in (one for one in DATABASES if (folder / one).exists()):
             copy = Path(scratch) / name
             copy_database(folder / name, copy)

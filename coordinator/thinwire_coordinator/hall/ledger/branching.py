@@ -71,6 +71,11 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
         warmup = max(0, parent.schedule.warmup_end - step)
         start = share_reached(parent.schedule, step) if step else 0.0
         sections["schedule"] |= {"steps": left, "warmup_steps": warmup, "start": start}
+    if changes.get("rule.kind", parent.rule.kind) != parent.rule.kind:
+        # what the parent says of its rule, another one may not know, and what it leaves out has another default there
+        sections["rule"], sections["demo"] = {}, {}
+        for name in parent.rule.ROUND_DEFAULTS:
+            del sections["round"][name]
     for key, value in changes.items():
         section, _, name = key.partition(".")
         if section not in sections or not name:

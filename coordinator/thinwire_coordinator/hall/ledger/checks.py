@@ -45,8 +45,10 @@ def check_complete(state: RunState) -> None:
         raise Damaged(f"{missing[0]} and {len(missing) - 1:,} other blobs are missing", restore="them")
 
 
-def no_snapshot(state: RunState) -> Damaged:
-    """The error of a run that has no snapshot, not even one of the first state."""
+def no_snapshot(state: RunState, step: int | None = None) -> Damaged:
+    """The error of a run that has no snapshot, not even one of the first state; or none that leads to a step."""
+    if step is not None and (why := state.why_not_kept(step)):
+        return Damaged(f"{state.folder}: {why}", restore="an older one")
     text = f"{state.folder}: no snapshot can be used: none exists"
     if bad := sorted(path.name for path in (state.folder / "snapshots").glob("*.bad")):
         text += f" beside {', '.join(bad)}, set aside as damaged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -77,6 +78,16 @@ def _loaded(task: Task, weights: Path) -> dict[str, Tensor]:
         if not tensor.isfinite().all():
             raise ConfigError(f"{weights}: {name}: has values that are not finite; nothing can be trained from them")
     return tensors
+
+
+def keep_blob(folder: Path, data: bytes) -> Blob:
+    """Write a blob into a folder durably, unless it is there. Raises OSError."""
+    blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+    path = folder / blob.hash
+    if not (path.is_file() and path.stat().st_size == len(data)):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_synced(path, data)
+    return blob
 
 
 def keep_blobs(folder: Path, blobs: Mapping[Blob, Path], go_on: GoOn) -> BlobFolder:

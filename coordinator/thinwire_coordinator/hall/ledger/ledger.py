@@ -124,6 +124,10 @@ class Ledger:
         self._execute("INSERT INTO terms (term, first_round) VALUES (?, ?)", (term, last + 1))
         return Term(term, last + 1)
 
+    def terms(self) -> list[tuple[int, int]]:
+        """All terms, each with its first round."""
+        return list(self._execute("SELECT term, first_round FROM terms ORDER BY term"))
+
     def append(
         self, row: Row, signatures: RowSignatures, leases: bytes | None = None, forget: Iterable[str] = ()
     ) -> None:

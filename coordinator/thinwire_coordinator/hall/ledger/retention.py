@@ -2,7 +2,9 @@
 
 The rule. Without `keep`, all bodies are kept, together with the oldest snapshot (the first state) and the newest few.
 With `keep` = N, the newest N snapshots are kept, together with all bodies since the oldest of them. In both cases the
-kept bodies lead from the oldest snapshot to the head, as `verify`, catching up and recovery require.
+kept bodies lead from the oldest snapshot to the head, as `verify`, catching up and recovery require. Snapshots of steps
+that the run has given up by going back are not kept. While it goes back, nothing is deleted: if the process dies after
+the row and before the snapshot that follows it, the next one needs what leads to the earlier step.
 
 The order. Each pass first deletes the bodies older than the oldest existing snapshot, and then the surplus snapshots,
 oldest first. So after a crash at any point, the oldest remaining snapshot has all bodies after it. A crash leaves too
@@ -108,11 +110,12 @@ class Retention:
 
     def trim(self) -> None:
         """After a new snapshot, delete the files that are surplus now. Raises OSError if the disk fails."""
-        if self._suspended:
-            return
         state = self._state
+        if self._suspended or state.goes_back:
+            return
         steps = state.snapshot_steps()
-        surplus = surplus_snapshots(steps, self._keep)
+        leading = state.snapshots_before(state.upkeep_ledger.step)
+        surplus = [step for step in steps if step not in leading] + surplus_snapshots(leading, self._keep)
         state.bodies.remove(row.body_hash.hex() for row in state.upkeep_ledger.rows(self._bodies_from, steps[0]))
         self._bodies_from = max(self._bodies_from, steps[0])
         oldest = min(set(steps) - set(surplus))

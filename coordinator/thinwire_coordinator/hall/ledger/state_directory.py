@@ -15,11 +15,12 @@ lock                        held by the coordinator that runs on this directory
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgpack
 from filelock import FileLock, Timeout
 
 from thinwire_common.file_system import ELSEWHERE, check_locks, described
@@ -29,7 +30,7 @@ from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty, chec
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_proto.blobs import BlobFolder, blob_of
 from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_differences
-from thinwire_proto.contract.amendment import parse_amendment
+from thinwire_proto.contract.amendment import Amendment, parse_amendment
 from thinwire_proto.contract.data.prepared import PreparedSpec
 from thinwire_proto.data.manifest import MANIFEST_FILE
 from thinwire_proto.errors import (
@@ -41,7 +42,7 @@ from thinwire_proto.errors import (
     PayloadError,
     ReplicaError,
 )
-from thinwire_proto.exact.amendments import amended_by, contract_at
+from thinwire_proto.exact.amendments import amended_by, contract_at, history, is_in_history, rewinds
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -98,6 +99,8 @@ class RunState:
     bodies: Bodies
     secret_key: SecretKey | None
     """The coordinator's; None if the directory was opened only to read."""
+    goes_back: bool = False
+    """Whether the run goes back to an earlier step now, so that nothing that leads there may be deleted."""
 
     @property
     def key(self) -> SecretKey:
@@ -111,6 +114,11 @@ class RunState:
         """The held-out sets that are measured: the first SETS_MAX that are not empty."""
         return tuple(found for found in self.data.held_out_sets() if found.samples)[:SETS_MAX]
 
+    @property
+    def tokens_a_sample(self) -> int:
+        """See `DataSource.tokens_a_sample`."""
+        return self.data.tokens_a_sample(self.contract.model.context)
+
     def snapshot_path(self, step: int) -> Path:
         return self.folder / "snapshots" / f"{step}.safetensors"
 
@@ -118,6 +126,23 @@ class RunState:
         """The steps of all snapshots, ascending."""
         found = (self.folder / "snapshots").glob("*.safetensors")
         return sorted(int(path.stem) for path in found if path.stem.isdigit())
+
+    def snapshots_before(self, step: int) -> list[int]:
+        """The steps of the snapshots that a replay to a step can begin with, ascending."""
+        return [found for found in self.snapshot_steps() if is_in_history(self.contract, found, step)]
+
+    def why_not_kept(self, step: int) -> str:
+        """Why the parameters of a step cannot be computed again, in words; empty if they can."""
+        steps = self.snapshot_steps()
+        if not steps or self.snapshots_before(step):
+            return ""
+        begins = history(self.contract, step)[0].last
+        follows = f"it follows from step {begins}, and " if begins < step else ""
+        return f"step {step} is no longer kept: {follows}the oldest snapshot is that of step {steps[0]}"
+
+    def went_back_since(self, step: int) -> bool:
+        """Whether the run has gone back to an earlier step since this one, so that no update leads on from it."""
+        return any(step <= at for at in rewinds(self.contract))
 
     def save_snapshot(self, replica: Replica) -> Path:
         path = self.snapshot_path(replica.step)
@@ -162,10 +187,10 @@ class RunState:
     def snapshot_is_lighter(self, step: int) -> bool:
         """Whether the newest snapshot and the updates since it are a smaller download than the updates since `step`.
 
-        Also true if retention no longer promises the updates since `step`.
+        Also true if retention no longer promises the updates since `step`, or if none leads on from it.
         """
         steps = self.snapshot_steps()
-        if step < steps[0]:
+        if step < steps[0] or self.went_back_since(step):
             return True
         newest = steps[-1]
         size, ledger = self.snapshot_path(newest).stat().st_size, self.reading_ledger
@@ -190,6 +215,16 @@ class RunState:
         self.fetch_ledger.close()
         self.watch_ledger.close()
         self.upkeep_ledger.close()
+
+
+def begun(amendments: Iterable[Amendment]) -> dict[str, bytes]:
+    """Amendments that no row has, packed, by their keys in the ledger."""
+    return {f"{BEGUN_AMENDMENTS}{one.id}": bytes(msgpack.packb(one.written)) for one in amendments}
+
+
+def unsealed(contract: Contract, step: int) -> dict[str, bytes]:
+    """The same of a run whose row of a step has the amendments that hold from it on. step: of the next row."""
+    return begun(one for one in contract.amendments if one.step >= step)
 
 
 def lock_state(folder: Path) -> FileLock:
@@ -250,9 +285,11 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     if key is not None:
         ledger.signatures.adopt(key.public)
     try:
+        sealed = ledger.amendments()
+        ids = {parse_amendment(one).id for one in sealed}
         # leases that are written while a row is sealed bring back what that row has
-        begun = [one for one in ledger.directory_parts(BEGUN_AMENDMENTS) if parse_amendment(one).step >= ledger.step]
-        contract = amended_by(contract, [*ledger.amendments(), *begun])
+        others = [one for one in ledger.directory_parts(BEGUN_AMENDMENTS) if parse_amendment(one).id not in ids]
+        contract = amended_by(contract, [*sealed, *others])
         data.amend(contract)
     except ContractError as error:
         raise Damaged(f"{path}: an amendment of the run: {error}", restore="it") from None

@@ -66,7 +66,7 @@ class Exposition:
         self._gauges.needs = needs
         self.metrics.begin(
             {name: loss for name, (_, loss) in losses.items()},
-            run.view.held_out_sets,
+            lambda: run.view.held_out_sets,
             run.view.contract.model.context,
         )
         self._counters.counts = run.view.counts

@@ -169,8 +169,7 @@ class History:
         elif isinstance(event, RoundVoid):
             self._void(event)
         elif isinstance(event, LossMeasured):
-            if event.name in self.held_out:
-                self.held_out[event.name].add(event.step, event.loss)
+            self.held_out.setdefault(event.name, Curve()).add(event.step, event.loss)
         elif isinstance(event, Sampled):
             self.sample = event
 
@@ -198,9 +197,9 @@ class History:
         """The nodes with a counted contribution in this term."""
         return [node for node, counts in self._counts.nodes.items() if counts.counted]
 
-    def whole_run(self) -> WholeRun | None:
+    def whole_run(self, asked: str = "") -> WholeRun | None:
         """Figures of all terms; None until those of earlier ones are read. Its time grows with the nodes of this term
-        alone, because anybody may ask."""
+        alone, because anybody may ask. asked: the node whose share is told too."""
         if not self.complete:
             return None
         gave = self._gave()  # a node that gave nothing in this term is among the first before, or not among the first
@@ -210,8 +209,12 @@ class History:
             self.tokens_before + self._counts.tokens,
             self.since_step,
             len(self._shares_before) + sum(node not in self._shares_before for node in gave),
-            tuple(NodeShare(node, self.names.get(node, ""), share.rounds, share.tokens) for node, share in most),
+            tuple(self._told(node, share) for node, share in most),
+            self._told(asked, self.share(asked)),
         )
+
+    def _told(self, node: str, share: Share) -> NodeShare:
+        return NodeShare(node, self.names.get(node, ""), share.rounds, share.tokens)
 
     def know_name(self, node: str, name: str) -> None:
         self.names[node] = name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -48,25 +48,25 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._histograms: dict[Definition, Histogram] = {}
         self._gauges: dict[Definition, Gauge] = {}
-        self._sets: set[str] = set()
+        self._sets: Callable[[], Mapping[str, HeldOutSet]] = dict
+        self._context = 1
         for of in HISTOGRAMS:
             self._histograms[of] = Histogram(of.name, of.help, of.labels, registry=self.registry, buckets=BUCKETS_S)
             for value in of.values:
                 self._histograms[of].labels(value)
         ProcessCollector(registry=self.registry)
 
-    def begin(self, losses: Mapping[str, float], sets: Sequence[HeldOutSet], context: int) -> None:
+    def begin(self, losses: Mapping[str, float], sets: Callable[[], Sequence[HeldOutSet]], context: int) -> None:
         """Initialize the gauges once the ledger is replayed.
 
-        losses: the newest loss, by the name of the held-out set. sets: those that are measured.
+        losses: the newest loss, by the name of the held-out set. sets: those that are measured; an amendment adds one.
         context: tokens that one sample predicts.
         """
         self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
-        self._sets = {found.name for found in sets}
-        for found in sets:
-            if found.text_bytes:
-                bytes_per_token = found.text_bytes / (found.samples * context)
-                self._set(definitions.HELD_OUT_TEXT_BYTES_PER_TOKEN, bytes_per_token, found.name)
+        self._sets = lambda: {found.name: found for found in sets()}
+        self._context = context
+        for name in self._sets():
+            self._known(name)
         for name, loss in losses.items():
             self._measured(name, loss)
 
@@ -106,9 +106,17 @@ class Metrics:
         self._set(definitions.LEARNING_RATE, event.learning_rate)
 
     def _measured(self, name: str, loss: float) -> None:
-        if name not in self._sets:
+        if not self._known(name):
             return  # a set that is no longer measured; the number of series stays bounded
         self._set(definitions.HELD_OUT_LOSS, loss, name)
+
+    def _known(self, name: str) -> bool:
+        """Whether a set is measured. If so, how much text its tokens stand for is exported too."""
+        found = self._sets().get(name)
+        if found is not None and found.text_bytes:
+            bytes_per_token = found.text_bytes / (found.counted or found.samples * self._context)
+            self._set(definitions.HELD_OUT_TEXT_BYTES_PER_TOKEN, bytes_per_token, name)
+        return found is not None
 
     def _phase(self, phase: str, seconds: float) -> None:
         self._histograms[definitions.PHASE_SECONDS].labels(phase).observe(seconds)

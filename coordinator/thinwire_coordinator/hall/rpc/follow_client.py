@@ -18,7 +18,7 @@ from thinwire_common.reach.grpc_target import NO_PROXY, grpc_target
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_coordinator.hall.access.door import NONCE_BYTES
-from thinwire_coordinator.hall.standby.items import ITEM_BYTES_MAX, Position
+from thinwire_coordinator.hall.standby.items import ITEM_BYTES_MAX, VERSION, Position
 from thinwire_proto import limits
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import ConfigError, LocalError, RemoteError
@@ -38,11 +38,12 @@ class CannotFollow(LocalError):
 
 @dataclass(frozen=True)
 class FollowedAddress:
-    """Where a coordinator is, HOST:PORT. key: the run's, which both ends hold. insecure: it speaks plain text, on this
-    machine. public_tls: it has a certificate that the system trusts."""
+    """Where a coordinator is, HOST:PORT. key: the run's, which both ends hold. contract: the hash of the run's.
+    insecure: it speaks plain text, on this machine. public_tls: it has a certificate that the system trusts."""
 
     address: str
     key: SecretKey
+    contract: bytes
     insecure: bool = False
     public_tls: bool = False
 
@@ -59,6 +60,7 @@ async def follow(
         first.address, first.step, first.head = position.address, position.step, position.head
         first.snapshot = position.snapshot
         first.begun_snapshot, first.begun_bytes = position.begun, position.begun_bytes
+        first.contract, first.items, first.process = followed.contract, VERSION, position.process
         call = stub.Follow()
         await call.write(first)
         progress = _Progress(call)
@@ -99,7 +101,7 @@ async def show_term(followed: FollowedAddress, proven: ProvenTerm) -> None:
                 return
         except (RemoteError, ConfigError, grpc.RpcError, asyncio.InvalidStateError) as error:
             log.debug("%s", error)
-        await asyncio.sleep(limits.IDLE_CONNECTION_S)
+        await asyncio.sleep(limits.BACKOFF_MAX_S)
 
 
 class _Progress:
@@ -146,6 +148,8 @@ async def _stub(followed: FollowedAddress) -> AsyncIterator[Any]:
         yield SwarmStub(channel)
     except grpc.aio.AioRpcError as error:
         text = clean_text(error.details() or "") or error.code().name.lower()
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            text = "what answers there has no standbys: it is an older thinwire, or no coordinator"
         if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED):
             raise CannotFollow(f"{address}: {text}") from None
         raise RemoteError(text) from None

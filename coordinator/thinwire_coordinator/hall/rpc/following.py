@@ -12,7 +12,7 @@ from grpc.aio import ServicerContext as Context
 from thinwire_coordinator.hall.access.door import Denied, Door, DoorReason
 from thinwire_coordinator.hall.rpc.calls import CallRefused, refuse
 from thinwire_coordinator.hall.run import Run
-from thinwire_coordinator.hall.standby.items import Position
+from thinwire_coordinator.hall.standby.items import VERSION, Position
 from thinwire_coordinator.hall.standby.keeper import Following
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.identity.terms import ProvenTerm
@@ -45,9 +45,23 @@ async def follow(
         )
     if (keeper := run.keeper) is None:
         await refuse(context, "a gossip run has no standby: its nodes hold the model, and go on from its backups")
+    if first.items != VERSION:
+        text = f"the standby reads items of version {first.items}, and this coordinator sends version {VERSION}"
+        await refuse(context, f"{text}: install the same thinwire on both machines")
+    if first.contract != run.hall.contract.hash:
+        text = "the standby has another run of this key, such as the one that this one is a branch of"
+        await refuse(context, f"{text}; restore a backup of this run into an empty --state-dir, and follow with that")
     position = Position(
-        clean_text(first.address), first.step, first.head, first.snapshot, first.begun_snapshot, first.begun_bytes
+        clean_text(first.address),
+        first.step,
+        first.head,
+        first.snapshot,
+        first.begun_snapshot,
+        first.begun_bytes,
+        first.process,
     )
+    if other := keeper.other_than(position):
+        await context.abort(grpc.StatusCode.UNAVAILABLE, other)
     if why := await keeper.why_not(position):
         await refuse(context, why)
     following = keeper.begin(position)

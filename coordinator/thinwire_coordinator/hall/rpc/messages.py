@@ -12,6 +12,7 @@ from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import Contract, differences, parse_contract
 from thinwire_proto.errors import ContractError
 from thinwire_proto.identity import statements
+from thinwire_proto.identity.contribution_certificate import ContributionCertificate
 from thinwire_proto.identity.terms import ProvenTerm
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -111,6 +112,13 @@ def status(
         nodes=[_node_status(member, counts.of(member.node_id), in_full) for member in view.members.values()],
         whole=_whole(whole) if whole is not None else None,
     )
+
+
+def certificate(view: RunView, run: WholeRun, rows: int, row_hash: bytes, at: float) -> ContributionCertificate:
+    """The certificate of the node that was asked for, of the rows up to this one; unsigned."""
+    share, contract = run.asked, view.contract.hash.hex()
+    place = share.node, share.counted, share.tokens, run.tokens, rows
+    return ContributionCertificate(contract, *place, row_hash.hex(), int(at))
 
 
 def _whole(run: WholeRun) -> pb.WholeRun:

@@ -5,7 +5,7 @@ gRPC has one limit for all calls of a port, `REQUEST_BYTES_MAX`; the guard appli
 
 from __future__ import annotations
 
-from thinwire_proto.wire.parts import PART_BYTES_MAX
+from thinwire_proto.wire.parts import EXAMINE_PART_BYTES, PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinRequest
 
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
@@ -23,10 +23,11 @@ REQUEST_BYTES_MAX = PART_BYTES_MAX + KEPT_BYTES_MAX
 NAME_BYTES_MAX = 1 << 10
 """A node's name as it arrives; `members.readable` shortens it."""
 
-FOR_STRANGERS = frozenset({"Follow", "Hello", "Join", "Status"})
+FOR_STRANGERS = frozenset({"Examine", "Follow", "Hello", "Join", "Status"})
 """Calls of the swarm that need no session. Other services of the port, such as health, need none either."""
 LARGE = {
     "Join": REQUEST_BYTES_MAX,
+    "Examine": EXAMINE_PART_BYTES + SMALL_BYTES_MAX,
     "Beat": SMALL_BYTES_MAX + SKETCH_BYTES_MAX,
     "Contribute": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Deposit": PART_BYTES_MAX + HEADER_BYTES_MAX,

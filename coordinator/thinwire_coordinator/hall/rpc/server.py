@@ -70,7 +70,7 @@ class Server:
         door: Door,
         transport: Transport,
         bounds: Bounds | None = None,
-        whole_run: Callable[[], WholeRun | None] = lambda: None,
+        whole_run: Callable[[str], WholeRun | None] = lambda asked: None,
     ) -> None:
         self._transport = transport
         bounds = bounds or Bounds(run.view.contract.round.nodes_max)

@@ -36,6 +36,7 @@ from thinwire_coordinator.hall.rpc.calls import (
     refuse,
     session_of,
 )
+from thinwire_coordinator.hall.rpc.examining import Examinations, examine
 from thinwire_coordinator.hall.rpc.files import FILE_PARTS_MAX, PartSizes, ServedBlobs
 from thinwire_coordinator.hall.rpc.following import follow, give_way_to
 from thinwire_coordinator.hall.rpc.messages import other_run
@@ -105,7 +106,7 @@ class Service(SwarmServicer):
         door: Door,
         rules: AdmissionRules | None = None,
         peer: Callable[[Context[Any, Any]], str] = peer_of,
-        whole_run: Callable[[], WholeRun | None] = lambda: None,
+        whole_run: Callable[[str], WholeRun | None] = lambda asked: None,
     ) -> None:
         self._whole_run = whole_run
         self.peer = peer
@@ -113,6 +114,7 @@ class Service(SwarmServicer):
         self._door = door
         self.rules = rules or AdmissionRules(Bounds(run.view.contract.round.nodes_max))
         self._file_parts = asyncio.Semaphore(FILE_PARTS_MAX)
+        self._examinations = Examinations()
         self._refusals = RefusalLog(run.hall.now)
         self._blobs = ServedBlobs(run.state.blobs.folder)
 
@@ -182,6 +184,15 @@ class Service(SwarmServicer):
         async with aclosing(follow(self.run, self._door, request_iterator, context)) as parts:
             async for part in parts:
                 yield part
+
+    async def Examine(
+        self, request_iterator: AsyncIterator[pb.ExamineRequest], context: Context[Any, Any]
+    ) -> AsyncIterator[pb.ExamineReply]:
+        peer, examinations = self.peer(context), self._examinations
+        replies = examine(self.run, self._door, self.rules, examinations, request_iterator, peer)
+        async with aclosing(replies):
+            async for reply in replies:
+                yield reply
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self.member(context)
@@ -257,8 +268,15 @@ class Service(SwarmServicer):
         # not for strangers: it keeps the replica from the round for a pass over the parameters
         is_known = in_full or run.members.of_secret(session_of(context)) is not None
         step, fingerprint = await run.fingerprint() if request.fingerprint and is_known else (view.step, None)
+        whole, rows = self._whole_run(request.certify), run.rows
         recorded = await run.workers.submit(Job.READ_STATUS, run.state.watch_ledger.recorded)
-        reply = messages.status(view, recorded, self._whole_run(), step, fingerprint, in_full=in_full)
+        reply = messages.status(view, recorded, whole, step, fingerprint, in_full=in_full)
+        if request.certify and whole is not None and whole.asked.counted:
+            row = await run.workers.submit(Job.READ_ROW, run.state.reading_ledger.row, rows - 1)
+            certificate = messages.certificate(view, whole, rows, row.hash, time.time()).signed(self._door.key)
+            reply.certificate = certificate.text().encode()
+        if in_full and run.keeper is not None:
+            reply.standby = run.keeper.in_words()
         self._complete_status(reply, in_full=in_full)
         return reply
 

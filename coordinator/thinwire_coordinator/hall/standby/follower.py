@@ -7,20 +7,27 @@ has the hash that it names. The replay after a promotion checks the rest.
 from __future__ import annotations
 
 import hashlib
+import logging
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.hall.ledger.creation import keep_blob
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
-from thinwire_coordinator.hall.standby.items import Item, Position, unpack
+from thinwire_coordinator.hall.standby.items import Item, Position, blobs_in, unpack
 from thinwire_coordinator.hall.standby.tables import write_changes
-from thinwire_proto.errors import PayloadError, ReplicaError
+from thinwire_proto.contract.amendment import parse_amendment
+from thinwire_proto.errors import ContractError, PayloadError, ReplicaError
+from thinwire_proto.exact.amendments import amended_by, amendments_in
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
-from thinwire_proto.wire.rows import parse_row
+from thinwire_proto.wire.rows import Row, parse_row
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 class Follower:
@@ -31,17 +38,21 @@ class Follower:
         self._address = address
         self._retention = Retention(state, keep)
         self._retention.sweep()
+        self._process = secrets.token_bytes(16)
+        self._unsound = 0  # the step of the newest snapshot that was not right when it was whole
         self.step = state.ledger.step
 
     def position(self) -> Position:
         """Where the standby stands. Raises LedgerError."""
+        self.step = self._state.ledger.step
         head = self._state.ledger.row(self.step - 1).hash if self.step else b""
-        snapshot = self._state.snapshot_steps()[-1]
+        snapshot = max(self._state.snapshot_steps()[-1], self._unsound)
         begun = [path for path in self._parts() if (step := _step_of(path)) is not None and step > snapshot]
         if not begun:
-            return Position(self._address, self.step, head, snapshot)
+            return Position(self._address, self.step, head, snapshot, process=self._process)
         path = max(begun, key=lambda path: _step_of(path) or 0)
-        return Position(self._address, self.step, head, snapshot, _step_of(path) or 0, path.stat().st_size)
+        begun_bytes = path.stat().st_size
+        return Position(self._address, self.step, head, snapshot, _step_of(path) or 0, begun_bytes, self._process)
 
     def apply(self, data: bytes) -> None:
         """Write an item; it is on disk on return. Raises PayloadError if it is not right, LedgerError, OSError."""
@@ -55,7 +66,7 @@ class Follower:
                 write_changes(self._state.folder, item["tables"])
             else:
                 self._grant(item["leases"], item["directory"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (ContractError, KeyError, TypeError, ValueError) as error:
             raise PayloadError(f"an item cannot be read: {error!r}") from None
 
     def _append(self, item: Item) -> None:
@@ -68,13 +79,23 @@ class Follower:
         if hashlib.sha256(body).digest() != row.body_hash:
             raise PayloadError(f"the body of step {row.step} does not match the hash in its row")
         signed = tuple(NodeSignature(PublicKey(key), signature) for key, signature in item["signed"])
+        for blob in blobs_in(row):
+            if keep_blob(state.blobs.folder, item["blobs"][blob.hash]) != blob:
+                raise PayloadError(f"the blob {blob.hash[:16]}… has other contents")
         state.bodies.put(body)
         directory: Mapping[str, bytes] = item.get("directory", {})
         forget = [key for key in ledger.granted()[1] if key not in directory] if "directory" in item else []
         ledger.append(row, RowSignatures(item["signature"], signed), item.get("leases"), forget)
         self.step += 1
+        self._amend(row)
         if directory and item["leases"] is not None:
             ledger.record_directory(item["leases"], directory)
+
+    def _amend(self, row: Row) -> None:
+        """Know what begins with a row: a run that has gone back needs other snapshots."""
+        known = {amendment.id for amendment in self._state.contract.amendments}
+        found = [data for data in amendments_in(row.extras) if parse_amendment(data).id not in known]
+        self._state.contract = amended_by(self._state.contract, found)
 
     def _grant(self, leases: bytes | None, directory: Mapping[str, bytes]) -> None:
         if leases is not None:
@@ -98,7 +119,9 @@ class Follower:
             self._state.check_own_snapshot(step)
         except ReplicaError as error:
             path.unlink()
-            raise PayloadError(f"the snapshot of step {step}: {error}") from None
+            self._unsound = int(step)
+            log.warning("the snapshot of step %d is not kept, because it is damaged at its source: %s", step, error)
+            return
         self._retention.trim()
 
     def _parts(self) -> list[Path]:

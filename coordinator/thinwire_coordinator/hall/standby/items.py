@@ -6,7 +6,7 @@ standby stands when it follows the next time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,18 @@ import msgpack
 
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import RunState
+from thinwire_proto.blobs import Blob
+from thinwire_proto.contract.amendment import parse_amendment
+from thinwire_proto.data.tokens import HELD_OUT
 from thinwire_proto.errors import Damaged, PayloadError
+from thinwire_proto.exact.amendments import amendments_in
+from thinwire_proto.wire.rows import Row
 
 ITEM_BYTES_MAX = 1 << 32
 """An update of a contract is bounded by it, and is far smaller; the tables of the largest run have 40 MB."""
 SNAPSHOT_PART_BYTES = 1 << 20
+VERSION = 1
+"""The version of the items. Both machines must have the same."""
 
 Item = Mapping[str, Any]
 
@@ -28,7 +35,7 @@ Item = Mapping[str, Any]
 class Position:
     """Where a standby stands. address: HOST:PORT for nodes; empty: they are not told. step: rows that it has. head: the
     hash of the newest. snapshot: the step of its newest whole one. begun, begun_bytes: the step of one that it has in
-    part, and how much of it."""
+    part, and how much of it. process: random bytes, which tell the processes of standbys apart."""
 
     address: str
     step: int
@@ -36,6 +43,7 @@ class Position:
     snapshot: int
     begun: int = 0
     begun_bytes: int = 0
+    process: bytes = b""
 
 
 def pack(item: Item) -> bytes:
@@ -69,7 +77,22 @@ def row_item(state: RunState, ledger: Ledger, step: int, *, is_newest: bool) -> 
         "signed": signed,
         "body": body,
     }
+    if added := {blob.hash: state.blobs.path(blob).read_bytes() for blob in blobs_in(row)}:
+        item["blobs"] = added
     return pack(item | _granted(ledger) if is_newest else item)
+
+
+def blobs_in(row: Row) -> Iterator[Blob]:
+    """The blobs that the amendments of a row add to the data."""
+    for amendment in map(parse_amendment, amendments_in(row.extras)):
+        for shard in amendment.changes.get(HELD_OUT, {}).values():
+            yield Blob(shard["hash"], shard["size"])
+
+
+def terms_item(ledger: Ledger) -> bytes:
+    """All terms, so that a promotion of the standby takes a later one. Raises LedgerError."""
+    rows = [[term, term, first_round] for term, first_round in ledger.terms()]
+    return pack({"tables": {"terms": {"whole": True, "rows": rows, "gone": []}}})
 
 
 def leases_item(ledger: Ledger) -> bytes:

@@ -3,9 +3,10 @@
 Rows go first, then leases, then the small tables, and then parts of a snapshot, so nothing that a round waits for
 stands behind a large file. Without a standby, nothing here reads, writes or sends anything.
 
-With `needed`, a step is sealed only when the standby has it. Nobody knows whether it has a row that was on its way when
-the connection broke: it may be promoted meanwhile, and count it. So such a round is neither counted nor void until a
-standby follows again, and says where it stands. The newest row at the start of a process is such a row.
+With `needed`, a step is sealed only when the standby has it, so no round begins while none follows. Nobody knows
+whether it has a row that was on its way when the connection broke: it may be promoted meanwhile, and count it. So such
+a round is neither counted nor void until a standby follows again, and says where it stands. The newest row at the start
+of a process is such a row.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from thinwire_coordinator.hall.standby.items import (
     pack,
     row_item,
     snapshot_item,
+    terms_item,
 )
 from thinwire_coordinator.hall.standby.tables import TableReader
 from thinwire_coordinator.hall.workers import Job, Workers
@@ -57,7 +59,11 @@ class Keeper:
         self.leases = 0
         """How often leases were written."""
         self.following: Following | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when rounds may no longer begin, or may begin again, and when nodes should hear of another address."""
         self._in_doubt = self._starting = needed and self.step > 0
+        self._slow = ""  # what a row waits for, once that takes long
+        self._told = (bool(self.holds()), self.address)
         self._changed = asyncio.Event()
 
     @property
@@ -76,9 +82,30 @@ class Keeper:
             return ""
         if self.following is None:
             return "no standby follows, and steps are sealed only when it has them"
-        return (
-            f"the standby is {self.step - self.following.synced_step} steps behind, and steps are sealed only after it"
-        )
+        lacks = self.step - self.following.synced_step
+        return f"the standby lacks {lacks} of {self.step} steps, and steps are sealed only when it has them"
+
+    def holds(self) -> str:
+        """Why no round may begin now, in words; empty if it may. A row that is on its way is no reason."""
+        if self.withheld or self._slow:
+            return self.withheld or self._slow
+        return "" if self._in_doubt and self.following is not None else self.why_away()
+
+    def in_words(self) -> str:
+        """The state of the standby, in words; empty if there never was one, and none is needed."""
+        if (one := self.following) is None:
+            last = f"; the last one was at {self.address}" if self.address else ""
+            return f"none follows{last}" if last or self.needed else ""
+        lacks = self.step - one.synced_step
+        has = f"lacks {lacks} of {self.step} steps" if lacks else f"has all {self.step} steps"
+        return f"{self.address or 'one'} follows, {has}, and the snapshot of step {one.snapshot_step}"
+
+    def other_than(self, position: Position) -> str:
+        """Why this standby must wait, in words: another one follows. Empty: there is none."""
+        if self.following is None or self.following.process == position.process:
+            return ""
+        at = f" at {self.address}" if self.address else ""
+        return f"another standby{at} follows, and a coordinator has one; this one waits until that one is gone"
 
     async def why_not(self, position: Position) -> str:
         """Why a standby that stands there cannot follow, in words; empty if it can."""
@@ -101,7 +128,7 @@ class Keeper:
         return ""
 
     def begin(self, position: Position) -> Following:
-        """A standby follows from now on, in place of any other one."""
+        """A standby follows from now on, in place of an earlier stream to it."""
         if self.following is not None:
             self.following.end()
         self.following = following = Following(self, self._state, self._workers, position)
@@ -129,7 +156,7 @@ class Keeper:
 
     async def has_row(self) -> None:
         """Wait until the standby has all rows, if that is needed."""
-        if not self.needed:
+        if not self.needed and not self.superseded:
             return
         self._in_doubt = True
         while self._in_doubt:
@@ -138,17 +165,19 @@ class Keeper:
                     while self._in_doubt:
                         await self._changed.wait()
             except asyncio.TimeoutError:
-                text = (
-                    f"step {self.step - 1} waits for the standby, which may have it and may not; if the standby is "
-                    "gone for good, restart this coordinator without --seal-after-standby"
-                )
-                log.warning("%s", text)
+                self._slow = f"step {self.step - 1} waits for the standby, which may have it and may not"
+                hint = "if the standby is gone for good, restart this coordinator without --seal-after-standby"
+                log.warning("%s; %s", self._slow, hint)
 
     async def has_leases(self) -> None:
         """Wait until the standby has the leases, if that is needed; but no longer than it follows."""
         version = self.leases
         while self.needed and (one := self.following) is not None and one.synced_leases < version:
-            await self._changed.wait()
+            try:
+                async with Within(LOST_AFTER_S):
+                    await self._changed.wait()
+            except asyncio.TimeoutError:
+                log.warning("no round is announced: the standby follows, but has not written the newest leases yet")
 
     def _wake(self) -> None:
         if self.following is not None:
@@ -158,8 +187,12 @@ class Keeper:
         """The standby has more on its disk, or has come or gone: look whether what somebody waits for is there."""
         if self._in_doubt and not self.why_away():
             self._in_doubt = self._starting = False
+            self._slow = ""
         self._changed.set()
         self._changed = asyncio.Event()
+        if self._told != (told := (bool(self.holds()), self.address)):
+            self._told = told
+            self.on_change()
 
 
 class Following:
@@ -173,8 +206,11 @@ class Following:
         self._sent_leases = self.synced_leases = -1
         self._tables = TableReader(state.folder)
         self._tables_at = 0.0
+        self.process = position.process
+        self.snapshot_step = position.snapshot
+        """The step of the newest snapshot that was sent whole."""
         self._snapshot = (position.begun, position.begun_bytes)
-        self._has_snapshot = position.snapshot
+        self._sent_terms = False
         self._under_way: deque[tuple[int, int]] = deque()  # rows and leases that the standby has after each item
         self._synced = 0
         self._ended = False
@@ -207,10 +243,15 @@ class Following:
                         async with Within(ORDERS_READ_S):
                             await self.wake.wait()
         finally:
-            self._tables.close()
+            # behind a read that goes on although nobody waits for it any more: SQLite does not survive the opposite
+            with suppress(RuntimeError):  # the workers are closed, and so is the process
+                self._workers.submit(Job.READ_STATUS, self._tables.close)
 
     async def _next(self) -> bytes | None:
         keeper, state = self._keeper, self._state
+        if not self._sent_terms:
+            self._sent_terms = True
+            return await self._read(lambda: terms_item(state.fetch_ledger))
         if self._sent_step < keeper.step:
             step, leases = self._sent_step, keeper.leases
             is_newest = step + 1 == keeper.step
@@ -232,7 +273,7 @@ class Following:
 
     async def _next_of_snapshot(self) -> bytes | None:
         step = self._state.snapshot_steps()[-1]
-        if step <= self._has_snapshot or step > self._sent_step:
+        if step <= self.snapshot_step or step > self._sent_step:
             return None
         begun, offset = self._snapshot
         offset = offset if begun == step else 0
@@ -245,7 +286,7 @@ class Following:
         end = min(size, offset + SNAPSHOT_PART_BYTES)
         self._snapshot = step, end
         if end == size:
-            self._has_snapshot = step
+            self.snapshot_step = step
         return item
 
     def _read(self, read: Callable[[], bytes]) -> asyncio.Future[bytes]:

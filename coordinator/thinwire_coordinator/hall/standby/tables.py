@@ -29,7 +29,7 @@ Change = Mapping[str, Any]
 
 class TableReader:
     """Reads what has changed in the tables of a state directory since the last call. Any thread may use it, one at a
-    time."""
+    time: SQLite crashes the process if a connection is closed while another thread reads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

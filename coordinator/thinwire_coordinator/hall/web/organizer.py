@@ -140,7 +140,8 @@ class AccessPanel:
                     "banned_until": ban.until if ban is not None else None,
                 }
             )
-        return {"invites": invites[::-1], "nodes": rows, "nodes_known": len(nodes)}
+        standby = self._run.keeper.in_words() if self._run.keeper is not None else ""
+        return {"invites": invites[::-1], "nodes": rows, "nodes_known": len(nodes), "standby": clean_text(standby)}
 
     def invite(self, wish: InviteWish) -> Plain:
         """Make an invite. Its string is shown once, because the store keeps only its hash."""

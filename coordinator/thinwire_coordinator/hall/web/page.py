@@ -93,9 +93,9 @@ class Page:
         self._names = NodeNames(run, self._history)
         self._remembering = events.keep("reading the history", self._remember(run, self._history))
 
-    def whole_run(self) -> WholeRun | None:
+    def whole_run(self, asked: str = "") -> WholeRun | None:
         """See `History.whole_run`."""
-        return self._history.whole_run() if self._history is not None else None
+        return self._history.whole_run(asked) if self._history is not None else None
 
     def close(self) -> None:
         if self._remembering is not None:
@@ -112,7 +112,7 @@ class Page:
                 run.state.watch_ledger,
                 view.term.number,
                 history.rows_before,
-                view.contract.model.context,
+                run.state.tokens_a_sample,
                 list(history.held_out),
                 submit,
                 run.past_reader(),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from thinwire_coordinator.prepare.conversations import has_conversation
 from thinwire_coordinator.prepare.readers.arrow import ARROW_MAGICS, read_arrow
 from thinwire_coordinator.prepare.readers.codings import CODINGS, Coding
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
@@ -116,7 +117,7 @@ def _are_json_lines(name: str, begin: bytes, text_key: str) -> bool:
     found = [_parsed(line) for line in whole or [last]]
     objects = [each for each in found if isinstance(each, dict)]
     goes_on = bool(whole) and last.lstrip(WHITE).startswith(b"{")  # the last one may be cut
-    has_text = any(text_key in each for each in objects)
+    has_text = any(text_key in each or has_conversation(each) for each in objects)
     if not name.endswith(JSON):
         return has_text and len(objects) == len(found) and (goes_on or not whole)
     return 2 * len(objects) > len(found) and (has_text or len(objects) > 1 or goes_on)

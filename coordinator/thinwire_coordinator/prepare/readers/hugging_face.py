@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_coordinator.prepare.readers.parquet import check_column
 from thinwire_coordinator.prepare.readers.port import Document, Reading
 from thinwire_coordinator.prepare.sources import HUB
-from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
 
 ADDRESS = re.compile(
@@ -53,15 +53,9 @@ def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
             raise SourceFailed(f"{where}, row {number}: cannot be read: {error}; start the command again") from None
         if row is None:
             return
-        if reading.text_key not in row:
-            raise ConfigError(
-                f"{where}: has no column {reading.text_key!r}; it has {', '.join(row)}; --text-key names the column"
-            )
-        try:
-            if (text := reading.text_of(row[reading.text_key])) is not None:
-                yield text
-        except ValueError as error:
-            reading.problems.skip(f"{where}, row {number}", str(error))
+        check_column(where, list(row), reading)
+        if (document := reading.read(f"{where}, row {number}", row)) is not None:
+            yield document
         number += 1
 
 

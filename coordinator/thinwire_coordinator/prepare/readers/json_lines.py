@@ -1,4 +1,4 @@
-"""JSON lines: each line is an object with the document's text under a key."""
+"""JSON lines: each line is an object with the document's text under a key, or with a conversation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def read_json_lines(name: str, content: Content, reading: Reading) -> Iterator[D
         for number, line in _lines(file):
             if not line.endswith((b"\n", b"\r")) and content.is_damaged:
                 return  # half a line, which is part of the damage
+            where = f"{name}:{number}"
             try:
-                text = reading.text_of(value_of(line, reading.text_key))
+                row = object_of(line)
             except ValueError as error:
-                reading.problems.skip(f"{name}:{number}", str(error))
+                reading.problems.skip(where, str(error))
                 continue
-            if text is not None:
-                yield text
+            if (document := reading.read(where, row)) is not None:
+                yield document
 
 
 def _lines(file: io.BufferedReader[Content]) -> Iterator[tuple[int, bytes]]:
@@ -48,8 +49,8 @@ def _lines(file: io.BufferedReader[Content]) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def value_of(line: bytes, key: str) -> Any:
-    """The value under a key of a line. Raises ValueError, which says what is wrong."""
+def object_of(line: bytes) -> dict[str, Any]:
+    """The object of a line. Raises ValueError, which says what is wrong."""
     if len(line) >= LINE_BYTES_MAX:
         raise ValueError(f"is longer than {LINE_BYTES_MAX:,} bytes")
     try:
@@ -58,7 +59,6 @@ def value_of(line: bytes, key: str) -> Any:
         raise ValueError("is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(found, dict) or key not in found:
-        has = ", ".join(list(found)[:8]) if isinstance(found, dict) else type(found).__name__
-        raise ValueError(f"has no key {key!r}, but {has}; --text-key names the key")
-    return found[key]
+    if not isinstance(found, dict):
+        raise ValueError(f"is not an object but {type(found).__name__}")
+    return found

@@ -24,8 +24,9 @@ def read_parquet(name: str, content: Content, reading: Reading) -> Iterator[Docu
             reading.problems.skip(name, f"is not Parquet: {error}")
             return
         check_column(name, table.schema_arrow.names, reading)
+        columns = reading.keys(table.schema_arrow.names)
         for group in range(table.metadata.num_row_groups):
-            batches = table.iter_batches(BATCH_ROWS, row_groups=[group], columns=[reading.text_key], use_threads=False)
+            batches = table.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False)
             yield from read_rows(f"{name}, row group {group}", batches, reading)
 
 
@@ -35,27 +36,31 @@ def read_rows(where: str, batches: Iterator[Any], reading: Reading) -> Iterator[
     while True:
         try:
             batch = next(batches, None)
-            values = batch.column(reading.text_key).to_pylist() if batch is not None else None
+            rows = rows_of(batch, reading) if batch is not None else None
         except (arrow_library().ArrowException, UnicodeDecodeError, OSError) as error:
             raise_of_system(error)
             reading.problems.skip(f"{where}, from row {row} on", f"cannot be read: {error}")
             return
-        if values is None:
+        if rows is None:
             return
-        for value in values:
-            try:
-                if (text := reading.text_of(value)) is not None:
-                    yield text
-            except ValueError as error:
-                reading.problems.skip(f"{where}, row {row}", str(error))
+        for found in rows:
+            if (document := reading.read(f"{where}, row {row}", found)) is not None:
+                yield document
             row += 1
+
+
+def rows_of(batch: Any, reading: Reading) -> list[dict[str, Any]]:
+    """The rows of a batch of Arrow, with the columns that a document may be read from."""
+    columns = {name: batch.column(name).to_pylist() for name in reading.keys(batch.schema.names)}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def check_column(name: str, columns: Sequence[str], reading: Reading) -> None:
     """Raises ConfigError if the column with the text is missing."""
-    if reading.text_key not in columns:
+    if not reading.has_document(columns):
         raise ConfigError(
-            f"{name}: has no column {reading.text_key!r}, but {', '.join(columns)}; --text-key names the column"
+            f"{name}: has no column {reading.text_key!r}, and none of a conversation, but {', '.join(columns)}; "
+            "--text-key names the column"
         )
 
 

@@ -127,15 +127,19 @@ def weight(samples: int, samples_full: int, weight_max: int, trust: float = 1.0)
     return math.ceil(full * trust - 1e-9)
 
 
-def why_drop_momentum(*, kept: bool, holds_lease: bool, counted_since: int, age_max: int) -> str:
+def why_drop_momentum(
+    *, kept: bool, holds_lease: bool, counted_since: int, age_max: int, went_back: bool = False
+) -> str:
     """Return why a joining node must drop the momentum it kept; empty if it may keep it, or has none.
 
     kept: whether the node says that it has a momentum. holds_lease: whether the node still holds its lease.
     counted_since: contributions that the node extracted after it saved the momentum, and that are in an update or may
-    still get into one.
+    still get into one. went_back: whether the run has gone back to an earlier step since.
     """
     if not kept:
         return ""
+    if went_back:
+        return "the run has gone back to an earlier step meanwhile, and the momentum is of steps that were given up"
     if not holds_lease:
         return (
             f"the node was away for more than {age_max} steps or never took part in this run, "

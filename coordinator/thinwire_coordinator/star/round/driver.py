@@ -28,6 +28,8 @@ class RoundDriver:
         self.now = now
         self._handle: Callable[[Action], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.going_back: int | None = None
+        """The step that the run is going back to; no round opens meanwhile."""
 
     def start(self, handle: Callable[[Action], None]) -> None:
         """Pass every action to `handle` from now on, in order."""

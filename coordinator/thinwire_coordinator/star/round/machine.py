@@ -12,6 +12,8 @@ that the machine returns.
     SEALING   not sealed     WAITING    the ledger is locked: the round is void, and nothing of it is on disk
     COMPLETE  extended       WAITING    an amendment adds steps
 
+A row that goes back to an earlier step takes a round number of its own while no round is open (`went_back`).
+
 An event without an entry for the current phase raises RuntimeError and changes nothing.
 """
 
@@ -275,6 +277,11 @@ class RoundMachine:
         if self.phase is Phase.COMPLETE and self.step < steps:
             self._move(RoundEvent.EXTENDED)
         return self._advance(now)
+
+    def went_back(self) -> None:
+        """Note that a row without contributions is sealed, between two rounds."""
+        self.step += 1
+        self._next_round += 1
 
     def stop(self) -> None:
         """Open and end no round any more. One that is being sealed may still be sealed."""

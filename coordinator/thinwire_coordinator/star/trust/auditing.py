@@ -117,7 +117,7 @@ class Auditor:
             is_last = start + BATCH >= len(positions)
             batch = self._data.batch(part)
             with replica.in_use():
-                torch.autograd.backward(self._model.loss(leaves, batch) * len(part))
+                torch.autograd.backward(self._model.loss(leaves, batch) * self._model.weight(batch))
         for name in list(tensors):  # those that these samples do not use
             complete(name)
 

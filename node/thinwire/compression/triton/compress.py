@@ -18,6 +18,7 @@ from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.magnitudes import TABLE, UNIT
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TensorTiles
 from thinwire_proto.exact.transform import float_basis
+from thinwire_proto.out_of_memory import retry_out_of_memory
 
 ALIGNED_BYTES = 16
 """If all rows of the gradients start at a multiple of this, the kernel reads four numbers at a time."""
@@ -96,10 +97,13 @@ class FusedCompressor:
         """
         n, k, device = len(coefficients), min(k, MATRIX_COMPONENTS), coefficients.device
         coded = self._spec.magnitude == "tile"
-        masks = torch.empty(n, MATRIX_COMPONENTS // MASK_COMPONENTS, dtype=torch.int32, device=device)
-        counts = torch.empty(n, dtype=torch.int32, device=device)
-        magnitudes = torch.empty(n, device=device)
-        codes = torch.empty(n if coded else 1, dtype=torch.uint8, device=device)
+
+        def room() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            masks = torch.empty(n, MATRIX_COMPONENTS // MASK_COMPONENTS, dtype=torch.int32, device=device)
+            codes = torch.empty(n if coded else 1, dtype=torch.uint8, device=device)
+            return masks, torch.empty(n, dtype=torch.int32, device=device), torch.empty(n, device=device), codes
+
+        masks, counts, magnitudes, codes = retry_out_of_memory(room)
         if inputs is not None:
             self._update_tables(inputs)
         with torch.cuda.device_of(coefficients):  # type: ignore[no-untyped-call]  # a launch goes to the current card
@@ -110,8 +114,10 @@ class FusedCompressor:
                     k, *self._scalars(inputs), FED=inputs is not None, ADAM=bool(inputs and inputs.seconds),
                     ALIGNED=self._aligned, CODED=coded, PRECISION=self.launch.precision, **self.launch.options(),
                 )  # fmt: skip
-            components, values = _listed(masks, counts, magnitudes, k)
-        return Extracted(components, values, codes[counts > 0] if coded else codes[:0])
+            # the momentum has changed, so that these alone may be repeated
+            components, values = retry_out_of_memory(lambda: _listed(masks, counts, magnitudes, k))
+            voted = retry_out_of_memory(lambda: codes[counts > 0]) if coded else codes[:0]
+        return Extracted(components, values, voted)
 
     def _scalars(self, inputs: GradientInput | None) -> tuple[float, ...]:
         """β, η, share, β₂, 1 / weight."""

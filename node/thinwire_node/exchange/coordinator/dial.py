@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 import grpc
 
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
-from thinwire_common.reach.preflight import find_way
+from thinwire_common.reach.preflight import Way, find_way
 from thinwire_node.exchange.port import LinkLost
+from thinwire_node.limits.relayed import relayed
+from thinwire_node.limits.throttle import Throttle
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import Invite
 
 
 @dataclass(frozen=True)
 class Dialled:
-    """An open channel. port: of the TCP connection's other end, which may be a proxy's."""
+    """An open channel. port: of the TCP connection's other end, which may be a proxy's. relay: closes what the channel
+    leads through."""
 
     channel: grpc.aio.Channel
     port: int
+    relay: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def close(self) -> None:
+        await self.channel.close()
+        await self.relay.aclose()
 
 
-async def dial(address: str, invite: Invite | None, options: Options) -> Dialled:
-    """Open a channel to a coordinator.
+async def dial(address: str, invite: Invite | None, options: Options, throttle: Throttle | None = None) -> Dialled:
+    """Open a channel to a coordinator. throttle: paces it, if the owner limits the traffic.
 
     address: HOST:PORT, of this machine, if there is no invite; the channel then speaks plain text. Raises LinkLost if
     the coordinator cannot be reached, or if somebody else answers; ConfigError if trying again would be in vain."""
@@ -36,7 +45,8 @@ async def dial(address: str, invite: Invite | None, options: Options) -> Dialled
                 "with `thinwire-coordinator invite`; HOST:PORT alone is for a coordinator on this machine"
             )
         await _check_plain(address, host, port)
-        return Dialled(grpc.aio.insecure_channel(address, options=[*options, *NO_PROXY]), port)
+        relay, target, more = await relayed(throttle, Way(("127.0.0.1", port), None, "", None), address, NO_PROXY)
+        return Dialled(grpc.aio.insecure_channel(target, options=[*options, *more]), port, relay)
     host, port = split_address(invite.address)
     try:
         way = await find_way(host, port, invite.fingerprint, public_tls=invite.public_tls)
@@ -44,7 +54,8 @@ async def dial(address: str, invite: Invite | None, options: Options) -> Dialled
         raise LinkLost(str(error)) from None
     credentials = grpc.ssl_channel_credentials(way.roots)
     target, more = grpc_target(way, invite.address, public_tls=invite.public_tls)
-    return Dialled(grpc.aio.secure_channel(target, credentials, options=[*options, *more]), way.peer[1])
+    relay, target, more = await relayed(throttle, way, target, more)
+    return Dialled(grpc.aio.secure_channel(target, credentials, options=[*options, *more]), way.peer[1], relay)
 
 
 async def _check_plain(address: str, host: str, port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypedDict
 
 from thinwire_node.exchange.port import Refused
@@ -14,7 +15,7 @@ NONCE_BYTES = 32
 
 
 class Proof(TypedDict):
-    """The fields of JoinRequest that prove a node's identity."""
+    """The fields of JoinRequest and ExamineRequest that prove a node's identity."""
 
     public_key: bytes
     token: bytes
@@ -36,9 +37,14 @@ def check_coordinator(invite: Invite | None, nonce: bytes, reply: pb.HelloReply)
     return key
 
 
-def prove(key: SecretKey, token: bytes, reply: pb.HelloReply) -> Proof:
-    """Answer the coordinator's challenge. token: of the invite; empty without one."""
-    statement = statements.join(reply.public_key, reply.challenge, token)
+def prove(
+    key: SecretKey,
+    token: bytes,
+    reply: pb.HelloReply,
+    purpose: Callable[[bytes, bytes, bytes], bytes] = statements.join,
+) -> Proof:
+    """Answer the coordinator's challenge. token: of the invite; empty without one. purpose: makes the statement."""
+    statement = purpose(reply.public_key, reply.challenge, token)
     return {
         "public_key": key.public.data,
         "token": token,

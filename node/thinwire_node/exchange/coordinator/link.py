@@ -123,12 +123,12 @@ class Link:
         """Open a gRPC link; see `dial`."""
         around, traffic = surroundings, surroundings.traffic
         options = CHANNEL_OPTIONS + (THIN_LINE_OPTIONS if around.thin_line else ())
-        dialled = await dial(around.address, around.invite, options)
+        dialled = await dial(around.address, around.invite, options, around.throttle)
         traffic.connecting_to(dialled.port)
 
         async def close() -> None:
             traffic.look()  # the kernel drops a connection's counters when it closes
-            await dialled.channel.close()
+            await dialled.close()
 
         counted: Any = CountedChannel(dialled.channel, traffic)  # a stub needs only these methods
         return cls(SwarmStub(counted), close, around.clocks, around.invite, around.heard_of_standby)

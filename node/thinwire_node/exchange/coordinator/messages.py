@@ -73,16 +73,21 @@ def session_secret(reply: pb.JoinReply) -> str:
 
 def admission(reply: pb.JoinReply) -> Admission:
     """Convert a reply to Join. Raises ContractError or PayloadError."""
-    try:
-        contract = amended_by(parse_contract(reply.contract), reply.amendments)
-    except ContractError as error:  # it quotes the contract
-        raise ContractError(clean_text(str(error))) from None
+    contract = contract_in(reply)
     check_number("sealed steps", reply.step, contract.schedule.steps)
     check_number("term", reply.term)
     term = ProvenTerm(reply.term, reply.term_signature)
     return Admission(
         contract, reply.step, reply.take_snapshot, clean_text(reply.drop_momentum), term, rewound=reply.rewound
     )
+
+
+def contract_in(reply: pb.JoinReply | pb.ExamineReply) -> Contract:
+    """The contract in a reply, with its amendments. Raises ContractError."""
+    try:
+        return amended_by(parse_contract(reply.contract), reply.amendments)
+    except ContractError as error:  # it quotes the contract
+        raise ContractError(clean_text(str(error))) from None
 
 
 def standby_address(message: pb.Announcement) -> str:

@@ -17,6 +17,8 @@ from thinwire_common.reach.preflight import find_way
 from thinwire_common.within import Within
 from thinwire_node.gossip.lines.direct_handshake import PARCEL_BYTES_MAX, PROOF_BYTES_MAX, parse, proof_parcel
 from thinwire_node.gossip.lines.stream import Wire, reason_in
+from thinwire_node.limits.relayed import relayed
+from thinwire_node.limits.throttle import Throttle
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.identity.authority import PEER
@@ -57,11 +59,18 @@ class CallWire:
 
 
 async def dial(
-    address: str, peer: PublicKey, key: SecretKey, contract_hash: bytes, refusal: Refusal, opened: Opened
+    address: str,
+    peer: PublicKey,
+    key: SecretKey,
+    contract_hash: bytes,
+    refusal: Refusal,
+    opened: Opened,
+    throttle: Throttle | None = None,
 ) -> str:
     """Have a direct line to a peer until it ends. Returns why it has. Raises DialFailed if there was none.
 
-    address: HOST:PORT. refusal: of addresses that this node does not connect to."""
+    address: HOST:PORT. refusal: of addresses that this node does not connect to. throttle: paces the line, if the owner
+    limits the traffic."""
     try:
         host, port = split_address(address)
         way = await find_way(host, port, peer.fingerprint, public_tls=False, party=PEER, refusal=refusal)
@@ -69,7 +78,8 @@ async def dial(
         raise DialFailed(str(error)) from None
     target, more = grpc_target(way, address, public_tls=False)
     credentials = grpc.ssl_channel_credentials(way.roots)
-    async with grpc.aio.secure_channel(target, credentials, options=[*CHANNEL_OPTIONS, *more]) as channel:
+    relay, target, more = await relayed(throttle, way, target, more)
+    async with relay, grpc.aio.secure_channel(target, credentials, options=[*CHANNEL_OPTIONS, *more]) as channel:
         call: Any = channel.stream_stream(METHOD)()
         wire = CallWire(call, channel)
         try:

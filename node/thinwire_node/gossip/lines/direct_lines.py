@@ -11,6 +11,7 @@ from thinwire_common.reach.hosts import own_address
 from thinwire_node.data_addresses import IpAddress
 from thinwire_node.gossip.lines.opening import networks_of, refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.settings import NodeOptions
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.limits import ACCEPT_S, PEER_DIRECT_S, PEER_RETRY_FIRST_S, PEER_RETRY_MAX_S
@@ -21,11 +22,13 @@ log = logging.getLogger("thinwire.node")
 @dataclass(frozen=True)
 class DirectLines:
     """The means of direct lines. server: on which it listens; None: it does not. listens_at: HOST:PORT, or :PORT,
-    at which peers reach it. refusal: of addresses that it does not connect to; None: it connects to none."""
+    at which peers reach it. refusal: of addresses that it does not connect to; None: it connects to none. throttle:
+    paces the lines, if the owner limits the traffic."""
 
     server: PeerServer | None = None
     listens_at: str = ""
     refusal: Refusal | None = None
+    throttle: Throttle | None = None
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,28 @@ class LineTimes:
 
 
 async def open_direct_lines(
-    options: NodeOptions, coordinator: str, key: SecretKey, contract_hash: bytes, nodes_max: int
+    options: NodeOptions,
+    coordinator: str,
+    key: SecretKey,
+    contract_hash: bytes,
+    nodes_max: int,
+    throttle: Throttle | None = None,
 ) -> DirectLines:
     """Listen if the volunteer wants that. coordinator: its host. Raises ConfigError."""
     peers, refusal = options.peers, None
     if peers.dials:
         refusal = refusal_of(options.addresses.networks + networks_of(coordinator), _own)
     if peers.port is None:
-        return DirectLines(refusal=refusal)
+        return DirectLines(refusal=refusal, throttle=throttle)
+    if throttle is not None and throttle.is_needed:
+        log.warning("with limits on traffic, the node does not listen for peers; it connects to those that do")
+        return DirectLines(refusal=refusal, throttle=throttle)
     server = PeerServer(key, contract_hash, nodes_max)
     await server.start(peers.host, peers.port)
     listens_at = f"{peers.host}:{server.port}"
     text = f"listening for peers on port {server.port}; they are told {peers.host or 'the address of this connection'}"
     tell(log, logging.INFO, "node.listening", text, port=server.port)
-    return DirectLines(server, listens_at, refusal)
+    return DirectLines(server, listens_at, refusal, throttle)
 
 
 def _own(address: Address) -> IpAddress | None:

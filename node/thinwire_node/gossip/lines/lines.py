@@ -226,7 +226,8 @@ class PeerLines:
         async def opened(wire: Wire, first: pb.Parcel) -> str:
             return await self._have(peer, line, wire, first)
 
-        return await dial(line.address, line.key, self._key, self._contract_hash, self._direct.refusal, opened)
+        refusal, throttle = self._direct.refusal, self._direct.throttle
+        return await dial(line.address, line.key, self._key, self._contract_hash, refusal, opened, throttle)
 
     async def accept(self, key: PublicKey, wire: Wire) -> bool:
         """Have a direct line that a peer has opened, until it ends. False: the key is no peer's, or the peer opens its

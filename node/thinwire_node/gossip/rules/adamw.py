@@ -23,23 +23,22 @@ class AdamW:
 
     first, second: the moments, float32 [parameters], on the CPU, as x is. steps: those taken so far."""
 
-    def __init__(self, parameters: int, beta1: float, beta2: float, weight_decay: float) -> None:
+    def __init__(self, parameters: int, beta1: float, beta2: float) -> None:
         self._beta1 = beta1
         self._beta2 = beta2
-        self._weight_decay = weight_decay
         self.first = torch.zeros(parameters)
         self.second = torch.zeros(parameters)
         self.steps = 0
 
     @torch.no_grad()
-    def step(self, x: Tensor, gradient: Tensor, rate: float) -> float:
+    def step(self, x: Tensor, gradient: Tensor, rate: float, weight_decay: float) -> float:
         self.steps += 1
         self.first.lerp_(gradient, 1 - self._beta1)
         self.second.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
         corrected = (1 - self._beta2**self.steps) ** 0.5
         root = torch.sqrt(self.second, out=gradient).div_(corrected).add_(EPSILON)
         step = torch.div(self.first, root, out=root).mul_(rate / (1 - self._beta1**self.steps))
-        x.mul_(1 - rate * self._weight_decay).sub_(step)
+        x.mul_(1 - rate * weight_decay).sub_(step)
         return float(step.norm())
 
     def tensors(self) -> dict[str, Tensor]:
@@ -52,4 +51,4 @@ class AdamW:
 
 @RULES.register("adamw")
 def make(contract: Contract, layout: TileLayout) -> AdamW:
-    return AdamW(layout.parameters, *ADAM_BETAS, contract.schedule.weight_decay)
+    return AdamW(layout.parameters, *ADAM_BETAS)

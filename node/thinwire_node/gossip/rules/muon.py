@@ -27,7 +27,7 @@ class Muon:
     def __init__(self, contract: Contract, layout: TileLayout) -> None:
         rule = contract.rule
         assert isinstance(rule, MuonSpec)
-        self._rule, self._layout, self._weight_decay = rule, layout, contract.schedule.weight_decay
+        self._rule, self._layout = rule, layout
         of_matrices = layout_of(tuple(one for one in contract.parameters if rule.takes(one)))
         others = layout_of(tuple(one for one in contract.parameters if not rule.takes(one)))
         self._momentum = torch.zeros(of_matrices.parameters)
@@ -36,10 +36,10 @@ class Muon:
         self.steps = 0
 
     @torch.no_grad()
-    def step(self, x: Tensor, gradient: Tensor, rate: float) -> float:
+    def step(self, x: Tensor, gradient: Tensor, rate: float, weight_decay: float) -> float:
         self.steps += 1
         self._moments.begin()
-        x.mul_(1 - rate * self._weight_decay)
+        x.mul_(1 - rate * weight_decay)
         parameters, square = self._layout.unflattened(x), 0.0
         for name, one in self._layout.unflattened(gradient).items():
             step = self._step_of(name, one).mul_(rate)

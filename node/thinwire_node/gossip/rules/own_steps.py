@@ -18,10 +18,10 @@ class OwnSteps(Protocol):
 
     steps: int
 
-    def step(self, x: Tensor, gradient: Tensor, rate: float) -> float:
+    def step(self, x: Tensor, gradient: Tensor, rate: float, weight_decay: float) -> float:
         """Change x in place by a step on this gradient. Returns the norm of the step without the decay.
 
-        x, gradient: float32 [parameters]. The gradient is used up. rate: η."""
+        x, gradient: float32 [parameters]. The gradient is used up. rate, weight_decay: η and λ of this step."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The moments by name. Not copies."""

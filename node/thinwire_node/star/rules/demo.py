@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire.compression.zeros import zeros
 from thinwire_node.rules import RULES
-from thinwire_node.star.rules.rule import Compressed, Tensors
+from thinwire_node.star.rules.rule import Compressed, Device, Tensors
 from thinwire_node.training.gradient_receiver import add_gradient
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -22,8 +21,8 @@ class DemoRule(Compressed):
 
     offset = None
 
-    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
-        super().__init__(contract, layout, device)
+    def __init__(self, contract: Contract, layout: TileLayout, device: Device, moments_on: Device) -> None:
+        super().__init__(contract, layout, moments_on)
         self.sums = {tensor.name: zeros(tensor.shape, device) for tensor in layout.tensors}
         self._samples = 0
 

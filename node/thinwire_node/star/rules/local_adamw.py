@@ -5,11 +5,11 @@ The moments are kept from round to round.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from thinwire_node.rules import RULES
 from thinwire_node.star.rules.local_steps import LocalSteps
+from thinwire_node.star.rules.rule import Device
 from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.contract import ADAM_BETAS, Contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -19,9 +19,9 @@ from thinwire_proto.exact.tiles import TileLayout
 class LocalAdamW(LocalSteps):
     """Makes a step of AdamW for each micro-batch (arXiv 1711.05101). `schedule.weight_decay` is that of the update."""
 
-    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
-        super().__init__(contract, layout, device)
-        self._moments = AdamMoments(layout, *ADAM_BETAS, device)
+    def __init__(self, contract: Contract, layout: TileLayout, device: Device, moments_on: Device) -> None:
+        super().__init__(contract, layout, device, moments_on)
+        self._moments = AdamMoments(layout, *ADAM_BETAS, moments_on)
 
     def _begin(self) -> None:
         self._moments.begin()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from thinwire.compression.sent import Sent
-from thinwire_node.star.rules.rule import Compressed, Tensors
+from thinwire_node.star.rules.rule import Compressed, Device, Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 
@@ -28,8 +28,8 @@ class LocalSteps(Compressed):
 
     sums = None
 
-    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
-        super().__init__(contract, layout, device)
+    def __init__(self, contract: Contract, layout: TileLayout, device: Device, moments_on: Device) -> None:
+        super().__init__(contract, layout, moments_on)
         self._offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
 
     @property

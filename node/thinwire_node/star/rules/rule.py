@@ -17,6 +17,7 @@ from thinwire_node.rules import RULES
 from thinwire_proto.contract import Contract, VotingRuleSpec
 from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
 
+Device = torch.device | str
 Tensors = Mapping[str, Tensor]
 """Tensors by parameter name, float32, in the parameter's shape."""
 
@@ -70,10 +71,13 @@ class Rule(Protocol):
 
 
 class Compressed:
-    """The parts that all rules share: the momentum, `put_back` and `decode_changes`."""
+    """The parts that all rules share: the momentum, `put_back` and `decode_changes`.
 
-    def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
-        self.momentum = Momentum(layout, contract.demo, device)
+    moments_on: the device of the momentum and the moments. If it is another than that of the gradients, they take no
+    memory of a small card."""
+
+    def __init__(self, contract: Contract, layout: TileLayout, moments_on: Device) -> None:
+        self.momentum = Momentum(layout, contract.demo, moments_on)
         self._contract = contract
 
     def amend(self, contract: Contract) -> None:
@@ -89,9 +93,10 @@ class Compressed:
         self.momentum.decode_changes(use, sent, self._contract.rule.update_factor if carries_magnitude else rate)
 
 
-def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:
-    """Create the rule that the contract names. Raises ContractError if this version does not have it."""
-    rule: Rule = RULES[contract.rule.kind](contract, layout, device)
+def make_rule(contract: Contract, layout: TileLayout, device: Device, moments_on: Device | None = None) -> Rule:
+    """Create the rule that the contract names. moments_on: None: `device`. Raises ContractError if this version does
+    not have the rule."""
+    rule: Rule = RULES[contract.rule.kind](contract, layout, device, device if moments_on is None else moments_on)
     return rule
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
-from thinwire_proto.blobs import HASH_PATTERN
+from thinwire_proto.blobs import HASH_PATTERN, Blob
+from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract.data import DataSpec
 from thinwire_proto.contract.models import ModelSpec
+from thinwire_proto.contract.sections import Section
 
 ADDRESS = r"(https?|s3|gs)://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/%+=,-]*)?"
 """The form of an address that a node may read. Nothing in it can name a file of the node's machine."""
@@ -23,6 +25,43 @@ def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
                 f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
             )
     return urls
+
+
+def _visible(name: str) -> str:
+    """A name that reaches pages, labels and terminals of others."""
+    if name != clean_name(name):
+        raise ValueError(f"the name {clean_name(name)!r} has signs that cannot be seen, or is too long")
+    return name
+
+
+SourceName = Annotated[str, AfterValidator(_visible), Field(min_length=1, max_length=64)]
+
+
+class File(Section):
+    """A file, named by the hash of its contents."""
+
+    hash: str = Field(pattern=HASH_PATTERN)
+    size: int = Field(ge=1, le=1 << 40)
+
+    @property
+    def blob(self) -> Blob:
+        return Blob(self.hash, self.size)
+
+
+class Shard(File):
+    """A shard. tokens: how many tokens it has; of images: how many images. text_bytes: bytes of text in UTF-8 that the
+    tokens stand for, of conversations those that count; 0 if they are not text. counted: of a shard of conversations,
+    how many tokens count; 0 if it holds text, of which all count."""
+
+    tokens: int = Field(ge=1, le=1 << 40)
+    text_bytes: int = Field(0, ge=0, le=1 << 50)
+    counted: int = Field(0, ge=0, le=1 << 40)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `counted` if it says nothing, so that shards of text are written as they always were."""
+        found: dict[str, Any] = written(self)
+        return found if self.counted else {key: value for key, value in found.items() if key != "counted"}
 
 
 class PreparedSpec(DataSpec):

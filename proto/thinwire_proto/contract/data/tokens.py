@@ -7,9 +7,14 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from thinwire_proto.contract.data import DATA
-from thinwire_proto.contract.data.prepared import PreparedSpec
+from thinwire_proto.contract.data.prepared import PreparedSpec, Shard, SourceName
 from thinwire_proto.contract.models import ModelSpec
 from thinwire_proto.contract.sections import AMENDABLE
+
+ADDED_SETS_MAX = 8
+"""Held-out sets that are added to a run."""
+ADDED_SET_BYTES_MAX = 4 << 20
+"""Bytes of one, which a standby gets together with the row that adds it."""
 
 
 @DATA.register
@@ -17,7 +22,7 @@ class TokensSpec(PreparedSpec):
     """Token shards, which `thinwire-coordinator prepare` makes. A node fetches the manifest from the coordinator, and
     only the shards that its leases need."""
 
-    DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "vocabulary")
+    DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "vocabulary", "held_out")
 
     kind: Literal["tokens"] = "tokens"
     weights: dict[str, float] = Field(
@@ -27,6 +32,23 @@ class TokensSpec(PreparedSpec):
         json_schema_extra=AMENDABLE,
     )
     vocabulary: int = Field(0, ge=0, le=1 << 31, description="number of different tokens")
+    held_out: dict[SourceName, Shard] = Field(
+        default_factory=dict,
+        max_length=ADDED_SETS_MAX,
+        description="held-out sets beside those of the manifest, which an amendment has added",
+        json_schema_extra=AMENDABLE,
+    )
+
+    @field_validator("held_out")
+    @classmethod
+    def _small(cls, held_out: dict[str, Shard]) -> dict[str, Shard]:
+        for name, shard in held_out.items():
+            if shard.size > ADDED_SET_BYTES_MAX:
+                raise ValueError(
+                    f"{name}: a held-out set that is added has at most {ADDED_SET_BYTES_MAX:,} bytes of tokens; this "
+                    f"has {shard.size:,}; give less text"
+                )
+        return held_out
 
     @field_validator("weights")
     @classmethod

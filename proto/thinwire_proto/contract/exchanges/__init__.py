@@ -15,12 +15,21 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 class ExchangeSpec(KindSpec):
     """The base of all exchange specs."""
 
+    def may_change(self, key: str) -> bool:
+        """Whether an amendment may have this: a key that is marked `AMENDABLE`, or REWIND."""
+        return False
+
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         """Raise ValueError if the exchange cannot work with these sections."""
 
     def trained_bytes(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec, trained: Trained) -> int:
         """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them. 0 for an
         exchange that does not say."""
+        return 0
+
+    def own_moments_bytes(self, demo: DemoSpec, rule: RuleSpec, trained: Trained) -> int:
+        """The part of `trained_bytes` that holds the node's own momentum and moments, which may be in another memory
+        than the parameters. 0 for an exchange that cannot divide them."""
         return 0
 
     def state_bytes(self, demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:

@@ -26,6 +26,9 @@ JOURNAL_EDGE_BYTES_A_PARAMETER = 12
 """In it for each edge: two copies, and messages that are not confirmed or whose turn is open."""
 REPORT_BYTES = 512
 """A node's report in the body and the row of a beat: session, head, figures, signature and two hashes."""
+CHANGEABLE = frozenset({"data.held_out", "data.weights"})
+"""Keys that an amendment may have, beside those of the schedule. The nodes have no other key in common that does not
+shape their messages, their leases or their state."""
 LINGERING_MAX = 4
 """Edges that have ended and stay a while; each takes the memory of an edge. See `thinwire_proto.gossip.peer`."""
 FEW_EDGES = {"ring": 2, "random-regular": 4, "matching": 4}
@@ -70,6 +73,9 @@ class GossipSpec(ExchangeSpec):
         description="a node waits at most so long in an iteration for its peers",
         json_schema_extra=unit("ms"),
     )
+
+    def may_change(self, key: str) -> bool:
+        return key in CHANGEABLE or key.startswith("schedule.")
 
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         if not isinstance(rule, OwnStepsSpec):

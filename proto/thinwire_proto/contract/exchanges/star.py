@@ -14,6 +14,8 @@ from thinwire_proto.contract.trained import Trained
 NODE_BYTES_A_PARAMETER = 17
 """With what follows, above the measured peak (docs/log/speed.md): parameters, sum of gradients, second moment, and on a
 card, or while a snapshot is taken up, one more set of tensors."""
+SECOND_BYTES_A_PARAMETER = 4
+"""The second moment among these, if the contract has one."""
 MOMENTUM_BYTES_A_COMPONENT = 4
 """Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than parameters."""
 SENT_BYTES_A_COMPONENT = 40
@@ -39,6 +41,9 @@ class StarSpec(ExchangeSpec):
 
     kind: Literal["star"] = "star"
 
+    def may_change(self, key: str) -> bool:
+        return True
+
     def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
         if rule.STEPS_ALONE:
             raise ValueError(
@@ -62,6 +67,10 @@ class StarSpec(ExchangeSpec):
         each += LOOK_AHEAD_BYTES_A_PARAMETER if rounds.base_age_max else 0
         travelling = _sent_bytes(demo, trained) + _update_bytes(demo, rounds, trained)
         return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components + travelling
+
+    def own_moments_bytes(self, demo: DemoSpec, rule: RuleSpec, trained: Trained) -> int:
+        each = rule.OWN_MOMENT_BYTES_A_PARAMETER + (SECOND_BYTES_A_PARAMETER if demo.precondition == "adam" else 0)
+        return each * trained.parameters + MOMENTUM_BYTES_A_COMPONENT * trained.components
 
     def state_bytes(self, demo: DemoSpec, rounds: RoundSpec, trained: Trained) -> int:
         files = STATE_BYTES_A_PARAMETER * trained.parameters + STATE_BYTES_A_COMPONENT * trained.components

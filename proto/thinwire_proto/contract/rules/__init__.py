@@ -31,6 +31,8 @@ class RuleSpec(KindSpec):
     """Whether a node steps by itself with it, and sends no gradients."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Memory of a node for what the rule keeps beside a sum of gradients, a momentum and a second moment."""
+    OWN_MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
+    """The part of these that holds moments of this node alone."""
     MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Size of `moments`, in memory and in a snapshot."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0

@@ -23,6 +23,7 @@ class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
     """One bit of every component up, and its sum in seven levels down."""
     MORE_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.MORE_BYTES_A_PARAMETER + 4
     """An outer momentum too. Matrices have no second moment, so this is an upper bound."""
+    OWN_MOMENT_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.OWN_MOMENT_BYTES_A_PARAMETER + 4
     RATE_OVER_DEMO: ClassVar[float] = 7.5
     """0.015 over 0.002, with 16 and 64 nodes."""
 

@@ -22,6 +22,7 @@ class LocalStepsSpec(OuterRateSpec):
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
     MORE_BYTES_A_PARAMETER: ClassVar[int] = 8
     """Five float32 values in place of three (docs/local-rules.md)."""
+    OWN_MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 8
 
     micro_batch: int = Field(
         8,

@@ -88,7 +88,7 @@ class Sinks(Collector):
             if target is not None:
                 whole = str(target.resolve()) if isinstance(target, Path) else target
                 found[name] = recall(self._folder / f"{name}.json", whole)
-        ledger, context = run.state.watch_ledger, run.view.contract.model.context
+        ledger, context = run.state.watch_ledger, run.state.tokens_a_sample
         return found, totals_at(ledger.step, [memory.totals for memory in found.values()], ledger, context)
 
     async def close(self) -> None:

@@ -284,7 +284,7 @@ function drawCharts() {
   const { steps, held_out: held } = history;
   const x = steps[against];
   const axis = AXES[against];
-  const marks = (run?.amendments ?? []).map(({ step, text }) => ({ x: against === "step" ? step : valueAt(steps, against, step), text: `amended at step ${words.count(step)}: ${text}` }));
+  const marks = (run?.amendments ?? []).map(({ step, text }) => ({ x: against === "step" ? step : valueAt(steps, against, step), text: `amended at ${run.exchange === "gossip" ? "iteration" : "step"} ${words.count(step)}: ${text}` }));
   const measured = against === "step" ? held.step : held.step.map((step) => valueAt(steps, against, step));
   charts.loss.show(
     [

@@ -118,6 +118,8 @@ async function refresh() {
   show(true);
   fill("invites", found.invites.map(inviteRow));
   fill("nodes", found.nodes.map(nodeRow));
+  of("standby").hidden = !found.standby;
+  of("standby").textContent = found.standby ? `Standby: ${found.standby}` : "";
   const shown = found.nodes.length;
   of("known").textContent = shown < found.nodes_known ? `the newest ${shown} of ${found.nodes_known}` : `${shown}`;
 }

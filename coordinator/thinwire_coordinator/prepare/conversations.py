@@ -1,0 +1,136 @@
+"""Finds the conversation in a row of data, in any of the usual layouts, and writes it in that of OpenAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MESSAGES = ("messages", "conversations", "conversation")
+"""Keys of lists of turns, in OpenAI's layout (`role`, `content`) or ShareGPT's (`from`, `value`)."""
+PAIRS = (
+    ("prompt", "response"),
+    ("prompt", "completion"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+    ("question", "response"),
+    ("query", "response"),
+    ("input", "output"),
+)
+"""Keys of a prompt and its response. Beside an `instruction`, Alpaca's layout has more of the prompt in `input`."""
+KEYS = frozenset((*MESSAGES, *(key for pair in PAIRS for key in pair), "system", "tools"))
+"""Every key that a conversation may be read from."""
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "chatgpt", "bot", "function_call"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation", "function_response", "ipython"), "tool"),
+}
+"""The role of each name in data."""
+ASSISTANT = "assistant"
+
+
+class LeftOut(ValueError):
+    """A conversation that is read, and has nothing to learn from. count: the field of `Counts` that has it."""
+
+    def __init__(self, count: str, text: str) -> None:
+        super().__init__(text)
+        self.count = count
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """messages: turns with `role` and `content`, and what else they have, such as `tool_calls`. tools: JSON schemas."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The text of a conversation. counts: the ranges of its characters that count, in order."""
+
+    text: str
+    counts: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+def has_conversation(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the keys of a conversation."""
+    return any(key in row for key in MESSAGES) or any(one in row and other in row for one, other in PAIRS)
+
+
+def conversation_of(row: Mapping[str, Any]) -> Conversation:
+    """The conversation of a row. Raises LeftOut if a response is empty, and ValueError, which says what is wrong."""
+    turns = next((row[key] for key in MESSAGES if row.get(key) is not None), None)
+    if turns is None:
+        turns = _of_pair(row)
+    if isinstance(turns, str):
+        turns = _parsed(turns, "the messages")
+    if not isinstance(turns, Sequence) or not turns:
+        raise LeftOut("no_response", "has no messages")
+    messages = [_message(number, turn) for number, turn in enumerate(turns, 1)]
+    system = row.get("system")
+    if isinstance(system, str) and system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    responses = [message for message in messages if message["role"] == ASSISTANT]
+    if not responses:
+        raise LeftOut("no_response", "has no turn of the assistant")
+    for message in responses:
+        if not _says_something(message):
+            raise LeftOut("no_response", "has an empty response")
+    return Conversation(messages, _tools(row.get("tools")))
+
+
+def _of_pair(row: Mapping[str, Any]) -> list[Any]:
+    prompt, response = next((row[one], row[other]) for one, other in PAIRS if one in row and other in row)
+    if isinstance(prompt, list) and isinstance(response, list):
+        return [*prompt, *response]
+    if isinstance(prompt, str) and "instruction" in row and isinstance(more := row.get("input"), str) and more:
+        prompt = f"{prompt}\n\n{more}"
+    return [{"role": "user", "content": prompt}, {"role": ASSISTANT, "content": "" if response is None else response}]
+
+
+def _message(number: int, turn: Any) -> dict[str, Any]:
+    if not isinstance(turn, Mapping):
+        raise ValueError(f"message {number} is not an object but {type(turn).__name__}")
+    name = turn.get("role", turn.get("from"))
+    if name is None:
+        raise ValueError(f"message {number} has no role (`role` or `from`)")
+    if not isinstance(name, str) or name.lower() not in ROLES:
+        raise ValueError(f"message {number} has the role {name!r}, which is none of {', '.join(sorted(ROLES))}")
+    # Arrow and data sets fill in None where other rows have a key
+    others = {key: value for key, value in turn.items() if key not in {"role", "from", "value"} and value is not None}
+    content = turn.get("content", turn.get("value"))
+    if content is None and (ROLES[name.lower()] != ASSISTANT or not others):
+        content = ""
+    if content is not None and not isinstance(content, str | list):
+        raise ValueError(f"message {number} has a content that is not text but {type(content).__name__}")
+    return {**others, "role": ROLES[name.lower()], "content": content}
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    content = message["content"]
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return bool((content or "").strip()) or bool(message.get("tool_calls"))
+
+
+def _tools(found: Any) -> list[Any] | None:
+    """Some data sets have the list of tools as a text in JSON."""
+    if isinstance(found, str) and found.strip():
+        found = _parsed(found, "`tools`")
+    if found and not isinstance(found, list):
+        raise ValueError(f"`tools` is not a list but {type(found).__name__}")
+    return found or None
+
+
+def _parsed(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what}: is not JSON: {error}") from None

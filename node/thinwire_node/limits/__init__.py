@@ -1,0 +1,1 @@
+"""The limits that a volunteer sets, and what holds them."""

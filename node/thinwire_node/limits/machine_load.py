@@ -1,0 +1,126 @@
+"""Observes the other programs of this machine, and ranks this one among them. Uses psutil."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import psutil
+
+from thinwire_node.limits.limits import Limits
+from thinwire_node.limits.resting import Surroundings
+
+log = logging.getLogger("thinwire.node")
+
+SEEN_OVER_S = 10.0
+"""The use of the processor is a mean over this time."""
+SEEN_EVERY_S = 2.0
+NICE = {"idle": 19, "low": 10, "normal": 0}
+SUPPLIES = Path("/sys/class/power_supply")
+"""psutil takes the battery of a wireless mouse for the machine's, which is never plugged in then."""
+WORD_BYTES_MAX = 64
+AUTOGROUP = Path("/proc/self/autogroup")
+"""The group of a session's processes on Linux: `nice` then ranks them within it alone."""
+
+
+class MachineLoad:
+    """The load of this machine by others."""
+
+    def __init__(self) -> None:
+        self._own = psutil.Process()
+        self._seen: deque[tuple[float, float]] = deque()  # time, seconds of others
+        self._on_battery = False
+
+    def surroundings(self, at_s: float, limits: Limits) -> Surroundings:
+        """The surroundings, as far as the limits ask. at_s: the time of day, in seconds since the epoch."""
+        now = time.monotonic()
+        if not self._seen or now >= self._seen[-1][0] + SEEN_EVERY_S:
+            if limits.on_battery == "pause":
+                self._on_battery = on_battery()
+            if limits.while_busy == "pause":
+                self._seen.append((now, self._others_s()))
+            else:
+                self._seen.clear()
+        while len(self._seen) > 2 and now - self._seen[1][0] >= SEEN_OVER_S:
+            self._seen.popleft()
+        return Surroundings(at_s, self._on_battery, self._others_share())
+
+    def _others_share(self) -> float | None:
+        """None until the whole time was seen."""
+        if not self._seen or self._seen[-1][0] - self._seen[0][0] < SEEN_OVER_S:
+            return None
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (last_s - first_s) / (psutil.cpu_count() or 1)
+
+    def _others_s(self) -> float:
+        """Seconds of processor that others have used. Time at a low priority is left out, where the system tells it,
+        because it gives way as this node does."""
+        whole, own = psutil.cpu_times(), self._own.cpu_times()
+        own_user_s = 0.0 if hasattr(whole, "nice") and self._own.nice() > 0 else own.user
+        return float(whole.user + whole.system - own_user_s - own.system)
+
+
+def on_battery(supplies: Path = SUPPLIES) -> bool:
+    """Whether the machine has a battery and is not plugged in. supplies: the folder where Linux describes them."""
+    if sys.platform != "linux":
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return battery is not None and battery.power_plugged is False
+    found = [supply for supply in _entries(supplies) if _word(supply / "scope") != "Device"]
+    if any(_word(supply / "type") != "Battery" and _word(supply / "online") == "1" for supply in found):
+        return False
+    return any(_word(supply / "type") == "Battery" and _word(supply / "status") == "Discharging" for supply in found)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # a machine without power supplies, or a container that does not see them
+        return []
+
+
+def _word(file: Path) -> str:
+    """The contents of a file of the system; empty if it has none. Drivers differ in what they have, and may fail."""
+    try:
+        return file.read_bytes()[:WORD_BYTES_MAX].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def set_priority(priority: str) -> None:
+    """Rank this process, with all its threads, among the programs of this machine: `idle`, `low` or `normal`.
+
+    A system may refuse to raise it again."""
+    process = psutil.Process()
+    if sys.platform == "win32":
+        classes = {
+            "idle": psutil.IDLE_PRIORITY_CLASS,
+            "low": psutil.BELOW_NORMAL_PRIORITY_CLASS,
+            "normal": psutil.NORMAL_PRIORITY_CLASS,
+        }
+        process.nice(classes[priority])
+        return
+    try:
+        _nice(NICE[priority])
+    except PermissionError:
+        log.warning("%s", f"the system does not let the node go back to priority {priority} before it starts again")
+        return
+    if hasattr(process, "ionice"):
+        with contextlib.suppress(psutil.Error, OSError):
+            process.ionice(psutil.IOPRIO_CLASS_IDLE if priority == "idle" else psutil.IOPRIO_CLASS_NONE)
+
+
+def _nice(value: int) -> None:
+    """On Linux, each thread has a value of its own."""
+    if sys.platform != "linux":
+        psutil.Process().nice(value)
+        return
+    for thread in psutil.Process().threads():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, thread.id, value)
+    with contextlib.suppress(OSError):
+        AUTOGROUP.write_text(str(value))

@@ -1,0 +1,63 @@
+"""Decides whether a node works or rests. A pure function of its limits, its owner's orders and the time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thinwire_node.limits.limits import Limits
+from thinwire_node.limits.orders import Orders
+from thinwire_node.limits.quantities import in_words
+
+BUSY_SHARE = 0.25
+"""The share of the processor that others use. Above it the machine is busy, and below half of it free again."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The state of a node's machine. at_s: the time of day, in seconds since the epoch. others_share: of the
+    processor, that other programs use; None: not known yet. month_ends_s: the time at which new monthly data begin, if
+    those of this month are used; None: they are not."""
+
+    at_s: float
+    on_battery: bool = False
+    others_share: float | None = None
+    month_ends_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """words: until when the node rests, and why. until: seconds since the epoch, infinity if that is not known.
+    is_busy: whether because others use the machine."""
+
+    words: str
+    until: float = math.inf
+    is_busy: bool = False
+
+
+def rest(limits: Limits, orders: Orders, around: Surroundings, was_busy: bool = False) -> Rest | None:
+    """The rest that is due now; None: the node works. was_busy: whether it rests already because others are busy."""
+    now = around.at_s
+    if orders.is_paused(now):
+        until = math.inf if orders.until is None else orders.until
+        return Rest("paused" if until == math.inf else f"paused until {in_words(until, now)}", until)
+    return _by_time(limits, around) or _by_machine(limits, around, was_busy)
+
+
+def _by_time(limits: Limits, around: Surroundings) -> Rest | None:
+    now = around.at_s
+    if around.month_ends_s is not None and limits.monthly_data is not None:
+        return Rest(f"resting until {in_words(around.month_ends_s, now)} (monthly data used)", around.month_ends_s)
+    if limits.hours is not None and not limits.hours.contain(now):
+        begin = limits.hours.begin_after(now)
+        return Rest(f"resting until {in_words(begin, now)} (hours)", begin)
+    return None
+
+
+def _by_machine(limits: Limits, around: Surroundings, was_busy: bool) -> Rest | None:
+    if limits.on_battery == "pause" and around.on_battery:
+        return Rest("resting: on battery")
+    share_max = BUSY_SHARE / 2 if was_busy else BUSY_SHARE
+    if limits.while_busy == "pause" and (around.others_share or 0.0) > share_max:
+        return Rest("resting: other programs use the processor", is_busy=True)
+    return None

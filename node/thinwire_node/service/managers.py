@@ -1,0 +1,151 @@
+"""The service managers of Linux, macOS and Windows: where a definition goes, and which commands take it up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from thinwire_node.service.definition import LABEL, NAME, Service, launchd_plist, systemd_unit, windows_task
+from thinwire_proto.errors import LocalError
+from thinwire_proto.limits import SERVICE_MANAGER_S
+
+
+class ServiceManager(ABC):
+    """One service of this user."""
+
+    encoding = "utf-8"
+
+    @abstractmethod
+    def file(self, service: Service) -> Path:
+        """The path of the definition."""
+
+    @abstractmethod
+    def render(self, service: Service) -> str: ...
+
+    @abstractmethod
+    def take_up(self, file: Path) -> str:
+        """Have a definition taken up and started. Returns in words how to look at it. Raises LocalError."""
+
+    @abstractmethod
+    def give_up(self, file: Path) -> None:
+        """Stop the service and forget it. Raises LocalError."""
+
+    def install(self, service: Service) -> str:
+        """Write the definition and start the service. Returns in words how to look at it. Raises LocalError."""
+        file = self.file(service)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self.render(service), encoding=self.encoding)
+        return f"{file} is written, and the service is started; {self.take_up(file)}"
+
+    def uninstall(self, service: Service) -> str:
+        """Stop the service and remove the definition. Returns what was done. Raises LocalError if there is none."""
+        file = self.file(service)
+        if not file.exists():
+            raise LocalError(f"there is no service to remove: {file} does not exist")
+        self.give_up(file)
+        file.unlink(missing_ok=True)
+        return f"the service is stopped, and {file} is removed; the state in {service.folder} stays"
+
+
+class Systemd(ServiceManager):
+    """systemd's manager of a user."""
+
+    def file(self, service: Service) -> Path:
+        home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return Path(home) / "systemd" / "user" / f"{NAME}.service"
+
+    def render(self, service: Service) -> str:
+        return systemd_unit(service)
+
+    def take_up(self, file: Path) -> str:
+        _run("systemctl", "--user", "daemon-reload")
+        _run("systemctl", "--user", "enable", "--now", file.name)
+        look = f"look at it with: journalctl --user -u {NAME} -o cat"
+        if "Linger=yes" in _said("loginctl", "show-user", "--property=Linger"):
+            return look
+        return f"{look}; it ends when you log out, unless you run: loginctl enable-linger"
+
+    def give_up(self, file: Path) -> None:
+        _run("systemctl", "--user", "disable", "--now", file.name)
+        file.unlink()
+        _run("systemctl", "--user", "daemon-reload")
+
+
+class Launchd(ServiceManager):
+    """launchd's agents of a user."""
+
+    def file(self, service: Service) -> Path:
+        return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    def render(self, service: Service) -> str:
+        return launchd_plist(service)
+
+    def take_up(self, file: Path) -> str:
+        _said("launchctl", "bootout", f"{_domain()}/{LABEL}")  # one that was installed before
+        _run("launchctl", "bootstrap", _domain(), str(file))
+        return "look at it with: thinwire-node status; its log is service.log in the state directory"
+
+    def give_up(self, file: Path) -> None:
+        _run("launchctl", "bootout", f"{_domain()}/{LABEL}")
+
+
+class TaskScheduler(ServiceManager):
+    """Windows' Task Scheduler."""
+
+    encoding = "utf-16"  # with the mark that schtasks wants
+
+    def file(self, service: Service) -> Path:
+        return Path(service.folder) / f"{NAME}.xml"
+
+    def render(self, service: Service) -> str:
+        return windows_task(service)
+
+    def take_up(self, file: Path) -> str:
+        _run("schtasks", "/Create", "/TN", NAME, "/XML", str(file), "/F")
+        _run("schtasks", "/Run", "/TN", NAME)
+        return "look at it with: thinwire-node status"
+
+    def give_up(self, file: Path) -> None:
+        _said("schtasks", "/End", "/TN", NAME)  # fails if it does not run
+        _run("schtasks", "/Delete", "/TN", NAME, "/F")
+
+
+def manager() -> ServiceManager:
+    """The service manager of this machine."""
+    return {"darwin": Launchd, "win32": TaskScheduler}.get(sys.platform, Systemd)()
+
+
+def _domain() -> str:
+    """launchd's name of this user's session."""
+    return f"gui/{os.getuid()}" if sys.platform != "win32" else ""
+
+
+def _run(*command: str) -> str:
+    """The output of a command. Raises LocalError if it is missing, fails or hangs."""
+    words = " ".join(command)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=SERVICE_MANAGER_S, check=False
+        )
+    except FileNotFoundError:
+        raise LocalError(
+            f"this machine has no {command[0]}; `thinwire-node install-service --print` shows the definition, for a "
+            "manager of your own"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"`{words}` has not answered for {SERVICE_MANAGER_S:g} s") from None
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or f"it ended with status {done.returncode}"
+        raise LocalError(f"`{words}` failed: {said}")
+    return done.stdout
+
+
+def _said(*command: str) -> str:
+    """The output of a command; empty if it fails."""
+    try:
+        return _run(*command)
+    except LocalError:
+        return ""

@@ -1,0 +1,168 @@
+"""The loop of a follower: it does its part of what the leader tells, until the leader says that it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire_node.kinds import FOLLOWERS
+from thinwire_node.star.site.messages import (
+    pack_sent,
+    unpack_all_sent,
+    unpack_contract,
+    unpack_sent,
+    unpack_update,
+)
+from thinwire_node.star.site.rank import Rank
+from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
+from thinwire_node.star.site.sharded_compute import ShardedCompute
+from thinwire_node.star.site.shares import SharedReplica, Shares
+from thinwire_node.star.site.whole import WholeRank
+from thinwire_node.training.compute import Compute, TorchCompute
+from thinwire_node.training.device import choose_apply_device
+from thinwire_node.training.ranks import BEGIN, END, Message, Ranks
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.task import task_of
+
+Job = Callable[[Any, dict[str, Any], list[Tensor]], Message | None]
+
+
+@FOLLOWERS.register("star")
+def follow(ranks: Ranks, device: torch.device) -> None:
+    """Work until the leader ends the node. Raises RankLost."""
+    Follower(ranks, device).run()
+
+
+class Follower:
+    """A follower, once the leader has begun a star run."""
+
+    def __init__(self, ranks: Ranks, device: torch.device) -> None:
+        self._ranks = ranks
+        self._device = device
+        self._compute: Compute | None = None
+        self._rank: Rank | None = None
+        ranks.on_interrupt(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._compute is not None:
+            self._compute.interrupt()
+
+    def run(self) -> None:
+        while True:
+            head, tensors = self._ranks.hear()
+            if head["job"] == END:
+                return
+            if head["job"] == BEGIN:  # another run, of which the one before became a branch
+                self._rank = None
+                continue
+            if head["job"] == "adopt":
+                self._adopt(head, tensors)
+                continue
+            assert self._rank is not None
+            answer = JOBS[head["job"]](self._rank, head, tensors)
+            if answer is not None:
+                self._ranks.answer(*answer)
+
+    def _adopt(self, head: dict[str, Any], tensors: list[Tensor]) -> None:
+        contract = unpack_contract(head["contract"])
+        apply_device, _ = choose_apply_device(contract.demo, self._device, contract.rule)
+        self._ranks.answer({"apply": apply_device.type})
+        if head["is_sharded"]:
+            self._adopt_shard(contract, head, apply_device)
+            return
+        names = [one.name for one in (*contract.parameters, *contract.moments)]
+        named = {name: tensor.to(apply_device) for name, tensor in zip(names, tensors, strict=True)}
+        replica = Replica(contract, named, head["step"], bytes.fromhex(head["head"]), is_checked=True)
+        if self._rank is None:
+            shares = Shares(layout_of(contract.parameters), self._ranks)
+            self._compute = TorchCompute(task_of(contract.model), self._device)
+            self._rank = WholeRank(contract, self._compute, SharedReplica(replica, shares))
+        else:
+            self._rank.adopt(SharedReplica(replica, self._rank.shares))
+
+    def _adopt_shard(self, contract: Contract, head: dict[str, Any], apply_device: torch.device) -> None:
+        shares = self._rank.shares if self._rank is not None else Shares(layout_of(contract.parameters), self._ranks)
+        flat = self._ranks.take((shares.own.layout.parameters,)).to(apply_device)
+        replica = ShardReplica(contract, flat, head["step"], bytes.fromhex(head["head"]), shares, None)
+        if self._rank is None:
+            compute = ShardedCompute(task_of(contract.model), self._device, shares)
+            self._compute, self._rank = compute, ShardedRank(contract, compute, replica)
+        else:
+            self._rank.adopt(replica)
+
+
+def _amend(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.trainer.amend(unpack_contract(head["contract"]))
+
+
+def _apply(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.replica.apply(unpack_update(head["update"], tensors), bytes.fromhex(head["head"]))
+
+
+def _fingerprint(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
+    assert isinstance(rank.replica, SharedReplica)
+    return {"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])}, []
+
+
+def _refresh(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.refresh(unpack_all_sent(head, tensors))
+
+
+def _loss(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    assert isinstance(rank, ShardedRank)
+    own, parameters = rank.shares.own, None
+    if not head["is_newest"]:
+        parameters = own.layout.unflattened(rank.shares.ranks.take((own.layout.parameters,)))
+    rank.loss(tuple(tensors), parameters)
+
+
+def _micro_batch(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
+    return rank.micro_batch(tuple(tensors)), []
+
+
+def _extract(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
+    about, found = pack_sent(rank.extract(head["k"]))
+    return {"sent": about}, found
+
+
+def _put_back(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.put_back(unpack_sent(head["sent"], tensors))
+
+
+def _clear(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.trainer.clear()
+
+
+def _forget(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rank.trainer.rule.forget()
+
+
+def _state(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
+    return {}, list(rank.trainer.rule.momentum.tensors().values())
+
+
+def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    rule, ranks = rank.trainer.rule, rank.shares.ranks
+    own = {name: ranks.take(tensor.shape) for name, tensor in rule.momentum.tensors().items()}
+    rule.load(own | dict(zip(head["kept"], tensors, strict=True)))
+
+
+JOBS: dict[str, Job] = {
+    "amend": _amend,
+    "apply": _apply,
+    "clear": _clear,
+    "extract": _extract,
+    "fingerprint": _fingerprint,
+    "forget": _forget,
+    "load": _load,
+    "loss": _loss,
+    "micro_batch": _micro_batch,
+    "put_back": _put_back,
+    "refresh": _refresh,
+    "state": _state,
+}

@@ -1,0 +1,253 @@
+"""The leader: what its `Work` talks to in place of a trainer, a rule and a replica. Each job goes to all ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.compression.sent import Sent
+from thinwire.compression.tile_range import joined
+from thinwire_node.star.rules import Rule
+from thinwire_node.star.site.messages import pack_all_sent, pack_contract, pack_sent, pack_update, unpack_sent
+from thinwire_node.star.site.rank import Rank
+from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
+from thinwire_node.star.site.sharded_compute import ShardedCompute
+from thinwire_node.star.site.shares import SharedReplica, Shares
+from thinwire_node.star.site.whole import WholeRank
+from thinwire_node.training.compute import Compute
+from thinwire_node.training.failures import Interrupted
+from thinwire_node.training.ranks import BEGIN
+from thinwire_proto.contract import Contract, DemoRuleSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.mix64 import MASK
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.update import Update
+from thinwire_proto.task import DataSource, task_of
+
+
+class Led(Replica):
+    """A replica of the leader, of which all ranks apply their part."""
+
+    shares: Shares
+
+    def apply(self, update: Update, head: bytes) -> None:
+        if update.step != self.step:
+            super().apply(update, head)  # raises, before anybody is told
+        about, tensors = pack_update(update)
+        with self.shares.ranks.order({"job": "apply", "update": about, "head": head.hex()}, tensors):
+            super().apply(update, head)
+
+
+class ShardedLeaderReplica(Led):
+    """The leader's replica, whole and on the CPU. Beside it, the leader has its range, as any rank has.
+
+    device: that applies updates."""
+
+    def __init__(self, replica: Replica, shares: Shares, device: torch.device) -> None:
+        super().__init__(replica.contract, replica.state, replica.step, replica.head, is_checked=True)
+        self.shares = shares
+        flat = shares.own.cut(self.tensors).to(device)
+        self.shard = ShardReplica(replica.contract, flat, replica.step, replica.head, shares, self.tensors)
+
+    def _change(self, update: Update) -> None:
+        self.shard.apply(update, b"")
+
+
+class LeaderReplica(Led, SharedReplica):
+    """The leader's replica, of which each rank holds the whole."""
+
+    def fingerprint(self, nonce: int) -> int:
+        ranks = self.shares.ranks
+        with ranks.order({"job": "fingerprint", "nonce": nonce}):
+            found = [self.share_of_fingerprint(nonce)]
+            found += [head["fingerprint"] for head, _ in ranks.answers()]
+        return sum(found) & MASK
+
+
+class LeaderRule:
+    """The local rule of all ranks, as far as `Work` needs it."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._shares = rank.shares
+        self._ranks = rank.shares.ranks
+
+    @property
+    def _rule(self) -> Rule:
+        return self._rank.trainer.rule
+
+    def put_back(self, sent: Sent) -> None:
+        about, tensors = pack_sent(sent)
+        with self._ranks.order({"job": "put_back", "sent": about}, tensors):
+            self._rank.put_back(sent)
+
+    def forget(self) -> None:
+        with self._ranks.order({"job": "forget"}):
+            self._rule.forget()
+
+    def state(self) -> dict[str, Tensor]:
+        """The state as a node of one process has it: what all ranks hold alike is the leader's."""
+        with self._ranks.order({"job": "state"}):
+            own = self._rule.momentum.tensors()
+            parts = [own] + [dict(zip(own, tensors, strict=True)) for _, tensors in self._ranks.answers()]
+            return self._shares.join_momentum(parts) | self._kept(self._rule.state())
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """state: as a node of one process, or one of any number of ranks, has saved it."""
+        kept = self._kept(state)
+        whole = {name: tensor for name, tensor in state.items() if name not in kept}
+        with self._ranks.order({"job": "load", "kept": list(kept)}, list(kept.values())):
+            for rank in self._ranks.others:
+                part = self._shares.cut_momentum(whole, rank)
+                for name in self._rule.momentum.tensors():
+                    self._ranks.give(rank, part[name])
+            self._rule.load(self._shares.cut_momentum(whole, self._ranks.rank) | kept)
+
+    def _kept(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that are not the momentum's."""
+        of_momentum = self._rule.momentum.tensors()
+        return {name: tensor for name, tensor in state.items() if name not in of_momentum}
+
+
+class LeaderTrainer:
+    """Trains on all ranks: see `thinwire_node.star.work.Computes`. The counts are those of all ranks together."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        data: DataSource,
+        replica: LeaderReplica | ShardedLeaderReplica,
+        compute: Compute,
+    ) -> None:
+        self._ranks = replica.shares.ranks
+        self._contract = contract
+        self._data = data
+        self._compute = compute
+        self._replica = replica
+        self._ranks.tell({"job": BEGIN, "kind": contract.exchange.kind})
+        self._tell_replica(replica)
+        self._rank = self._make_rank(replica)
+        self.rule = LeaderRule(self._rank)
+        self.compute_s = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.samples = self.dropped = 0
+        self.base_step: int | None = None
+        self._loss_sum = 0.0
+        self._weight = 0
+
+    @property
+    def replica(self) -> Replica:
+        return self._replica
+
+    def _make_rank(self, replica: LeaderReplica | ShardedLeaderReplica) -> Rank:
+        if isinstance(replica, LeaderReplica):
+            return WholeRank(self._contract, self._compute, replica)
+        assert isinstance(self._compute, ShardedCompute)
+        return ShardedRank(self._contract, self._compute, replica.shard)
+
+    def _tell_replica(self, replica: LeaderReplica | ShardedLeaderReplica) -> None:
+        is_sharded = isinstance(replica, ShardedLeaderReplica)
+        about = {"step": replica.step, "head": replica.head.hex(), "contract": pack_contract(self._contract)}
+        whole = [] if is_sharded else list(replica.state.values())
+        self._ranks.tell({"job": "adopt", "is_sharded": is_sharded, **about}, whole)
+        applies = replica.shard.device if isinstance(replica, ShardedLeaderReplica) else replica.device
+        for number, (head, _) in enumerate(self._ranks.answers(), 1):
+            if head["apply"] != applies.type:
+                self._ranks.is_broken = True
+                raise ConfigError(
+                    f"process 0 of this node applies updates on {applies.type}, but process {number} on "
+                    f"{head['apply']}: name devices of one kind in --device"
+                )
+            if is_sharded:
+                self._ranks.give(number, replica.shares.ranges[number].cut(replica.tensors))
+
+    def adopt(self, replica: Replica) -> None:
+        assert isinstance(replica, LeaderReplica | ShardedLeaderReplica)
+        self._tell_replica(replica)
+        self._replica = replica
+        self._rank.adopt(replica if isinstance(replica, LeaderReplica) else replica.shard)
+
+    def amend(self, contract: Contract) -> None:
+        self._contract = contract
+        with self._ranks.order({"job": "amend", "contract": pack_contract(contract)}):
+            self._rank.trainer.amend(contract)
+
+    def refresh(self, out: Sequence[Sent] = ()) -> None:
+        about, tensors = pack_all_sent(out)
+        with self._ranks.order({"job": "refresh", **about}, tensors):
+            self._rank.refresh(out)
+
+    def look_ahead(self, out: Sequence[Sent]) -> None:
+        self.refresh(out)
+
+    def micro_batch(self, positions: Sequence[int]) -> None:
+        """Divide a micro-batch by samples, and train each rank on its own. Raises Interrupted."""
+        began = time.perf_counter()
+        batch = self._data.batch(positions)
+        with self._ranks.order({"job": "micro_batch"}, batch):
+            counts = [self._rank.micro_batch(batch)] + [head for head, _ in self._ranks.answers()]
+        self.compute_s += time.perf_counter() - began
+        if self._rank.is_joint:
+            counts = counts[:1]
+        self.samples, self.dropped = (sum(one[name] for one in counts) for name in ("samples", "dropped"))
+        self._loss_sum, self._weight = (sum(one[name] for one in counts) for name in ("loss_sum", "weight"))
+        self.base_step = min((one["base_step"] for one in counts if one["base_step"] is not None), default=None)
+        if any(one["interrupted"] for one in counts):
+            raise Interrupted
+
+    def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
+        """Of a rank that holds the whole model, the leader's alone: it has the data, and the parameters of a step that
+        the others have left."""
+        batch, rank, shares = self._data.held_out(name, samples), self._rank, self._rank.shares
+        if not isinstance(rank, ShardedRank):
+            return self._compute.loss(tensors, batch)
+        is_newest = all(tensor is self._replica.tensors[name] for name, tensor in tensors.items())
+        with self._ranks.order({"job": "loss", "is_newest": is_newest}, batch):
+            for number in [] if is_newest else self._ranks.others:
+                self._ranks.give(number, shares.ranges[number].cut(tensors))
+            own = None if is_newest else shares.own.layout.unflattened(shares.own.cut(tensors))
+            found = rank.loss(batch, own)
+        if found["interrupted"]:
+            raise Interrupted
+        return float(found["loss"])
+
+    def extract(self, k: int) -> tuple[Sent, int, float]:
+        with self._ranks.order({"job": "extract", "k": k}):
+            packed = [pack_sent(self._rank.extract(k))]
+            packed += [(head["sent"], found) for head, found in self._ranks.answers()]
+        sent = joined([unpack_sent(about, [tensor.cpu() for tensor in tensors]) for about, tensors in packed])
+        samples, loss = self.samples, self._loss_sum / self._weight
+        self._reset()
+        return sent, samples, loss
+
+    def clear(self) -> None:
+        with self._ranks.order({"job": "clear"}):
+            self._rank.trainer.clear()
+        self._reset()
+
+    def interrupt(self) -> None:
+        self._compute.interrupt()
+        self._ranks.interrupt()
+
+    def resume(self) -> None:
+        self._compute.resume()  # the others' goes on with their next micro-batch
+
+
+def can_shard(contract: Contract) -> bool:
+    """Whether ranks of which none holds the whole model can take part in a star run. A rule that steps with each
+    gradient would send it between them each time, and other steps are of whole matrices."""
+    return isinstance(contract.rule, DemoRuleSpec) and not task_of(contract.model).blobs()
+
+
+def check_site(contract: Contract) -> None:
+    """Raise ConfigError if a node of several ranks cannot take part in a star run."""
+    if task_of(contract.model).blobs():
+        raise ConfigError(
+            "this run trains an adapter or has a frozen base, which a node of several processes cannot do yet; give "
+            "one --device"
+        )

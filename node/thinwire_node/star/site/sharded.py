@@ -1,0 +1,146 @@
+"""A rank that holds its range alone: of the parameters, of the sums of gradients and of the momentum.
+
+The leader alone has a whole replica, in the memory of its host, for the disk and for the fingerprints.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.compression.momentum import Momentum
+from thinwire.compression.sent import Sent
+from thinwire_node.star.site.rank import HandedOut, Rank, RankTrainer
+from thinwire_node.star.site.sharded_compute import ShardedCompute, counting
+from thinwire_node.star.site.shares import Shares
+from thinwire_node.training.failures import Interrupted
+from thinwire_node.training.gradient_receiver import Tensors
+from thinwire_node.training.ranks import Ranks
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.apply import apply_votes
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.update import Update
+from thinwire_proto.task import Batch
+
+
+class ShardReplica(Replica):
+    """The range of one rank, as a replica whose parameters are the range's tensors.
+
+    flat: of the range, on the device that applies updates. whole: the leader's parameters, on the CPU, which are
+    brought up to date with each update; None on any other rank. All ranks must call `apply`."""
+
+    def __init__(
+        self, contract: Contract, flat: Tensor, step: int, head: bytes, shares: Shares, whole: Tensors | None
+    ) -> None:
+        self.contract, self.step, self.head = contract, step, head
+        self.shares = shares
+        self._flat = flat
+        self._whole = whole
+        self.tensors = self.layout.unflattened(flat)
+        self.moments = {}
+        self._frozen = weakref.WeakSet()
+
+    @property
+    def layout(self) -> TileLayout:
+        return self.shares.own.layout
+
+    @property
+    def device(self) -> torch.device:
+        return self._flat.device
+
+    def _change(self, update: Update) -> None:
+        apply_votes(
+            self.tensors,
+            self.shares.own.of_merged(update.merged),
+            self.layout,
+            self.contract.demo,
+            learning_rate=update.learning_rate,
+            decay=update.decay,
+            step=update.step,
+        )
+        self.shares.collect(self._flat, self._whole)
+
+
+class ShardMomentum(Momentum):
+    """The momentum of a rank's range. The sums are of the samples of all ranks."""
+
+    def __init__(self, ranks: Ranks, layout: TileLayout, contract: Contract, device: torch.device) -> None:
+        super().__init__(layout, contract.demo, device)
+        self._ranks = ranks
+
+    def accumulate_and_extract(
+        self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int
+    ) -> Sent:
+        """samples: of this rank."""
+        total = torch.tensor([samples])
+        self._ranks.add_up(total)
+        return super().accumulate_and_extract(gradients, learning_rate, int(total), k)
+
+
+class ShardedTrainer(RankTrainer):
+    """A trainer whose tensors are those of the range of one rank."""
+
+    def __init__(self, contract: Contract, data: HandedOut, replica: ShardReplica, compute: ShardedCompute) -> None:
+        super().__init__(contract, data, replica, compute)
+        shares = replica.shares
+        self.rule.momentum = ShardMomentum(shares.ranks, shares.own.layout, contract, compute.device)
+
+    def _train(self, batch: Batch, sums: Tensors | None) -> None:
+        """batch: see `counting`."""
+        assert sums is not None
+        step, (samples, count) = self.replica.step, counting(batch)
+        weight = self._compute.weight(samples) if count else 0
+        loss = self._compute.add_gradients(samples, sums, weight)
+        self.rule.learn({}, None, weight, learning_rate(self._contract.schedule, step))
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
+        self.samples += count
+        self._weight += weight
+        self._loss_sum += loss.item() * weight
+
+
+class ShardedRank(Rank):
+    """A rank that holds its range alone."""
+
+    def __init__(self, contract: Contract, compute: ShardedCompute, replica: ShardReplica) -> None:
+        data = HandedOut()
+        self._compute = compute
+        super().__init__(replica.shares, replica, ShardedTrainer(contract, data, replica, compute), data)
+
+    def micro_batch(self, batch: Batch) -> dict[str, Any]:
+        self._data.share = self._share_of(batch)
+        interrupted = False
+        try:
+            self.trainer.micro_batch(range(len(self._data.share[-1])))
+        except Interrupted:
+            interrupted = True
+        is_leader = self.shares.ranks.rank == 0
+        return self.trainer.counts | {
+            "dropped": self.trainer.dropped if is_leader else 0,  # all ranks drop the same
+            "interrupted": interrupted,
+        }
+
+    def _share_of(self, batch: Batch) -> Batch:
+        """This rank's samples, as `counting` takes them. All ranks have equally many: a sample that does not count
+        stands in for a missing one."""
+        samples, rank, size = len(batch[0]), self.shares.ranks.rank, self.shares.ranks.size
+        most = -(-samples // size)
+        first, stop = samples * rank // size, samples * (rank + 1) // size
+        places = torch.arange(first, first + most)
+        counts = places < stop
+        places[~counts] = 0
+        return (*(tensor[places] for tensor in batch), counts)
+
+    def loss(self, batch: Batch, parameters: Tensors | None) -> dict[str, Any]:
+        """The mean loss of held-out samples, of which each rank measures its share, and whether it was interrupted.
+        parameters: of the range; None: the newest."""
+        try:
+            loss = self._compute.loss(parameters or self.replica.tensors, self._share_of(batch))
+        except Interrupted:
+            return {"interrupted": True}
+        return {"loss": loss, "interrupted": False}

@@ -1,0 +1,106 @@
+"""Tests what the processes of one node say to each other, with real processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire_node.cli.site import LOOPBACK, store_at
+from thinwire_node.training.ranks import RankLost, Ranks
+
+PATIENCE_S = 60.0
+TENSORS = [
+    torch.arange(7),
+    torch.tensor(3.5),
+    torch.empty(0, 4, dtype=torch.int8),
+    torch.ones(2, 3, dtype=torch.bool),
+    torch.arange(6, dtype=torch.int16).view(2, 3).T,
+]
+Scene = Callable[[Ranks], Any]
+
+
+def played(folder: Path, scene: Scene, size: int) -> dict[int, Any]:
+    """The result of each rank's scene, by rank. A rank that kills itself returns nothing."""
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    ranks = [context.Process(target=_play, args=(folder / "place", scene, rank, size, results)) for rank in range(size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(PATIENCE_S)
+        assert not process.is_alive()
+    found = {}
+    while not results.empty():
+        rank, result = results.get()
+        found[rank] = result
+    return found
+
+
+def _play(place: Path, scene: Scene, rank: int, size: int, results: SimpleQueue[Any]) -> None:
+    os.environ.update(LOOPBACK)
+    ranks = Ranks(store_at(place, size), rank, size)
+    results.put((rank, scene(ranks)))
+    ranks.end()
+
+
+def talking(ranks: Ranks) -> Any:
+    if ranks.rank:
+        head, tensors = ranks.hear()
+        ranks.answer({"rank": ranks.rank, "same": all(map(torch.equal, tensors, TENSORS))} | head, tensors[:2])
+        return ranks.hear()[0]["job"]
+    ranks.tell({"step": 5}, TENSORS)
+    return [(head, [tensor.tolist() for tensor in tensors]) for head, tensors in ranks.answers()]
+
+
+def test_a_message_comes_as_it_was_sent(tmp_path: Path) -> None:
+    tensors = [[0, 1, 2, 3, 4, 5, 6], 3.5]
+    expected = [({"rank": rank, "same": True, "step": 5}, tensors) for rank in (1, 2)]
+    assert played(tmp_path, talking, 3) == {0: expected, 1: "end", 2: "end"}
+
+
+def interrupting(ranks: Ranks) -> Any:
+    """The followers are amid a job when the leader interrupts it."""
+    if ranks.rank == 0:
+        ranks.tell({"job": "compute"})
+        ranks.interrupt()
+        ranks.interrupt()
+        return [head["interrupted"] for head, _ in ranks.answers()]
+    interrupted = threading.Event()
+    ranks.on_interrupt(interrupted.set)
+    ranks.hear()
+    ranks.answer({"interrupted": interrupted.wait(PATIENCE_S / 2)})
+    return ranks.hear()[0]["job"]
+
+
+def test_the_leader_interrupts_what_the_followers_compute(tmp_path: Path) -> None:
+    assert played(tmp_path, interrupting, 3) == {0: [True, True], 1: "end", 2: "end"}
+
+
+def dying(ranks: Ranks) -> Any:
+    if ranks.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ranks.rank == 0:
+        try:
+            ranks.answers()
+        except RankLost as error:
+            return str(error)
+    try:
+        ranks.hear()
+    except RankLost as error:
+        return str(error)
+    return "nothing is wrong"
+
+
+def test_the_others_hear_that_one_has_died(tmp_path: Path) -> None:
+    found = played(tmp_path, dying, 3)
+    assert found.keys() == {0, 2}
+    assert "this node is of 3 processes, and another one has ended" in found[0]
+    assert "the first one, which leads it, has ended" in found[2]

@@ -1,0 +1,46 @@
+"""Tests a node of several processes in a real swarm: one contribution, and the same replica as any other node."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text
+from thinwire_proto.contract import parse_contract
+
+STEPS = 25
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_site_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, ranks: int) -> None:
+    swarm.coordinator(run_text(STEPS, length_ms=LONG_MS, samples=8), "--wait-for", "2", "--evaluate-every", "5")
+    nodes = [swarm.node("alone"), swarm.node("site", "--device", f"cpu*{ranks}")]
+    assert [ended(node) for node in nodes] == [0, 0]
+
+    status = swarm.status(fingerprint=True)
+    assert (status.state, status.step, status.rounds_void) == ("complete", STEPS, 0)
+    assert {last_fingerprint(node) for node in nodes} == {(STEPS, status.fingerprint)}
+    assert (status.fingerprints_compared, status.fingerprints_different) == (2 * STEPS, 0)
+    assert [(node.counted, node.not_counted) for node in status.nodes] == [(STEPS, 0)] * 2
+    assert status.loss_newest < status.loss_first - 0.2
+
+
+LOCAL = """
+[rule]
+kind = "local_adamw"
+micro_batch = 4
+[demo]
+beta = 0.95
+"""
+
+
+@pytest.mark.parametrize("rounds", ["", LOCAL], ids=["demo", "local_adamw"])
+@pytest.mark.parametrize("samples", [1, 5])
+def test_all_samples_count_also_if_they_are_fewer_than_the_processes(
+    swarm: RealSwarm, rounds: str, samples: int
+) -> None:
+    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=samples, rounds=rounds))
+    assert ended(swarm.node("site", "--device", "cpu*3", "--rounds", "3")) == 0
+    (node,) = swarm.status().nodes
+    contract = parse_contract((swarm.folder / "site" / "contract.json").read_bytes())
+    assert (node.counted, node.not_counted) == (3, 0)
+    assert node.tokens == 3 * samples * contract.model.context
