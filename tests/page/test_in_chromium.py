@@ -169,6 +169,26 @@ def test_the_page_has_no_serious_accessibility_violations(
     opened.context.close()
 
 
+def test_a_long_list_of_void_rounds_can_be_scrolled_by_keyboard(watched: CrowdedCoordinator, browser: Browser) -> None:
+    """The test stands between the page and the coordinator, which has 1 void round or none."""
+    voids, why = 60, "no contribution"
+
+    def with_voids(route: Route) -> None:
+        found = route.fetch().json()
+        one = {"first": 1, "last": 1, "why": why, "ago_s": 60}
+        found |= {"voids": [one] * voids, "rounds_void": voids}
+        route.fulfill(json=found)
+
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/api/live", lambda route: route.abort())
+    page.route("**/api/status?**", with_voids)
+    page.goto(watched.address)
+    expect(page.locator("#voids li")).to_have_count(voids)
+    assert serious(page) == []
+    context.close()
+
+
 def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinator, light: Open) -> None:
     assert light.errors == []
     assert len(light.asked) > 5

@@ -62,17 +62,21 @@ def hanging_target(rank: int) -> Any:
         warnings.simplefilter("ignore")
         for step in range(TARGET_STEPS):
             if step == HANGS_AT and rank == HUNG:
+                await_file("heard")  # the one message of this rank may still be in its queue
                 os.kill(os.getpid(), signal.SIGSTOP)
-            while step == HANGS_AT and rank != HUNG and not Path(STOPPED).exists():
-                time.sleep(0.01)
+            if step == HANGS_AT and rank == 0:
+                Path("heard").touch()  # a step mixes what the one before it has sent
+            if step == HANGS_AT and rank != HUNG:
+                await_file(STOPPED)
             loss_of(model, rank, step).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             left_out |= gossip.stats()["left_out"].keys()
         if rank != HUNG:
             Path(f"trained.{rank}").touch()
         if rank == 0:
-            while not all(Path(f"trained.{other}").exists() for other in range(RANKS) if other != HUNG):
-                time.sleep(0.01)
+            for other in range(RANKS):
+                if other != HUNG:
+                    await_file(f"trained.{other}")
             wake(int(pids[HUNG]))
         gossip.finish()
     return sorted(left_out)
@@ -130,6 +134,11 @@ def _hanging(rank: int, codec: str, dtype: torch.dtype, topology: str = "complet
         errors.append(refusal_by_any(gossip.state_dict))
         gossip.finish()
     return model.out.bias.item(), left_out, [str(one.message) for one in caught], errors
+
+
+def await_file(name: str) -> None:
+    while not Path(name).exists():
+        time.sleep(0.01)
 
 
 def wake(pid: int) -> None:
