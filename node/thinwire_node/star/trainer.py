@@ -11,7 +11,7 @@ of staleness and the savings from looking ahead.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -157,7 +157,21 @@ class Trainer:
         except Interrupted as error:
             if error.spoils:
                 self.clear()
+            else:
+                self._lighten(error.added, error.weight)
             raise
+
+    @torch.no_grad()
+    def _lighten(self, names: Iterable[str], weight: int) -> None:
+        """Let the sums of these tensors, which hold a gradient more with this weight, weigh as much as the others.
+
+        Their mean stays what it is, over a few samples more. To take the gradient back would take as long as the pass
+        that was cut off, and to keep it, as much memory as the sums."""
+        sums = self.rule.sums
+        assert sums is not None or not weight
+        for name in names:
+            if sums is not None and name in sums:
+                sums[name].mul_(self._weight / max(1, self._weight + weight))
 
     def _train(self, batch: SampleBatch, sums: Tensors | None) -> None:
         """Learn from a batch that fits into memory. sums: of the rule, those that the gradient is not in yet."""

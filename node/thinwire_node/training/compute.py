@@ -64,8 +64,8 @@ class Compute(Protocol):
     def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         """Compute the mean loss of a batch, and add its gradient times `weight` to `sums`, which are on `device`.
 
-        Raises NotFinite and Interrupted. The sums are then what they were, but for rounding, unless the exception says
-        that it spoils them. Raises OutOfMemory, which says to which sums the gradient is added already."""
+        Raises NotFinite. The sums are then what they were, but for rounding, unless the exception says that it spoils
+        them. Raises Interrupted and OutOfMemory, which say to which sums the gradient is added already."""
 
     def loss(self, parameters: Tensors, batch: Batch) -> float:
         """Compute the mean loss of a batch with these parameters, in float32 and without a gradient. Does not change
@@ -207,7 +207,7 @@ class TorchCompute:
         try:
             self._received.add(loss, sums, weight)
         except Interrupted as error:
-            error.spoils = bool(self._received.seen)
+            error.added, error.weight = frozenset(self._received.seen), weight
             raise
 
     def _take_back(self, batch: Batch, sums: Tensors, weight: int) -> None:

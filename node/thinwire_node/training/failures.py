@@ -4,9 +4,12 @@ from __future__ import annotations
 
 
 class Interrupted(Exception):
-    """The batch was aborted. Nothing of it was kept, unless `spoils`: then the sums hold a part of its gradient."""
+    """The batch was aborted. Nothing of it was kept, but that the sums of the tensors in `added` hold its gradient too,
+    times `weight`. spoils: sums hold a part of it, and nobody knows which."""
 
     spoils = False
+    added: frozenset[str] = frozenset()
+    weight = 0
 
 
 class NotFinite(Exception):

@@ -70,16 +70,44 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(trainer: Trainer, 
     assert trainer.rule.momentum.buffer.isfinite().all()
 
 
-def test_a_micro_batch_interrupted_in_its_backward_pass_leaves_no_part_of_a_gradient(trainer: Trainer) -> None:
+def test_a_micro_batch_that_is_cut_off_in_its_backward_pass_takes_nothing_of_what_was_trained(trainer: Trainer) -> None:
+    """The tensors that it had come to keep the mean over its samples too, with the weight of the others."""
     trainer.micro_batch(range(2))
-    leaf = next(iter(trainer._compute.parameters.values()))  # the embedding, whose gradient comes last
-    leaf.register_hook(lambda gradient: trainer.interrupt())  # type: ignore[no-untyped-call]
-    leaf.register_hook(lambda gradient: trainer._compute._check_interrupted())  # type: ignore[no-untyped-call, attr-defined]
-    with pytest.raises(Interrupted):
-        trainer.micro_batch(range(2, 4))
+    sums = trainer.rule.sums
+    assert sums is not None
+    before = {name: total.clone() for name, total in sums.items()}
+    whole = small_trainer(trainer.replica.contract, random_replica(trainer.replica.contract))
+    whole.micro_batch(range(4))
+    assert whole.rule.sums is not None
+    cut_off(trainer, range(2, 4))
+    first = next(iter(sums))  # the embedding, whose gradient comes last
+    assert torch.equal(sums[first], before[first])
+    for name in sums.keys() - {first}:
+        torch.testing.assert_close(sums[name], whole.rule.sums[name] / 2)
+    assert trainer.samples == 2
+    trainer.resume()
+    trainer.micro_batch(range(2, 4))
+    assert trainer.extract(1)[1] == 4
+
+
+def test_a_first_micro_batch_that_is_cut_off_leaves_no_part_of_a_gradient(trainer: Trainer) -> None:
+    cut_off(trainer, range(2))
     assert trainer.samples == 0
     assert trainer.rule.sums is not None
     assert all(not total.any() for total in trainer.rule.sums.values())
+
+
+def cut_off(trainer: Trainer, samples: range) -> None:
+    """Interrupt a micro-batch before the gradient of the embedding, the last in a backward pass."""
+    leaf = next(iter(trainer._compute.parameters.values()))
+    handles = [
+        leaf.register_hook(lambda gradient: trainer.interrupt()),  # type: ignore[no-untyped-call]
+        leaf.register_hook(lambda gradient: trainer._compute._check_interrupted()),  # type: ignore[no-untyped-call, attr-defined]
+    ]
+    with pytest.raises(Interrupted):
+        trainer.micro_batch(samples)
+    for handle in handles:
+        handle.remove()
 
 
 def test_gradients_are_added_with_the_bits_of_those_taken_whole(trainer: Trainer) -> None:
