@@ -32,6 +32,7 @@ from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoR
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import DATA_FILE, REPLICA_FILE, NodeState
+from thinwire_node.training.compiled import COMPILER_BYTES
 from thinwire_node.training.micro_batch import SAMPLES_MAX
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError
@@ -199,7 +200,10 @@ class Bootstrap:
         here = 1 if ranks is None else ranks.here
         if limits is None:
             return None
-        return replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+        room = replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+        if self._settings.options.compiles and self._machine.device == "cpu":
+            return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)
+        return room
 
     @property
     def _samples_max(self) -> int:

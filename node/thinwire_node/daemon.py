@@ -136,7 +136,10 @@ class Node:
     def _startup(self) -> None:
         settings = self.settings
         if self.machine is None:
-            self.machine = RealMachine(settings.state_dir, settings.device, settings.options.cache_bytes)
+            options = settings.options
+            self.machine = RealMachine(
+                settings.state_dir, settings.device, options.cache_bytes, compiles=options.compiles
+            )
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
         self._owner.open(settings.state_dir, self.machine.clocks)

@@ -27,7 +27,7 @@ class NodeOptions:
     compute_share: the share of the time that forward and backward passes may take, more than 0 and at most 1.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
     other nodes reach it, in a gossip run. base_bits: bits a parameter of a frozen base in memory;
-    None: as many as fit."""
+    None: as many as fit. compiles: whether the model is compiled."""
 
     name: str
     micro_batch: int | None
@@ -37,6 +37,7 @@ class NodeOptions:
     peers: PeerSettings = field(default_factory=PeerSettings)
     compute_share: float = 1.0
     base_bits: int | None = None
+    compiles: bool = False
 
 
 @dataclass(frozen=True)

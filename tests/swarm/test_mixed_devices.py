@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text
+import pytest
+
+from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_node.resources import MOMENTS_ON_HOST, measured_needs
+from thinwire_node.training.compiled import FOLDER
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.needs import PROGRAM_BYTES
 
@@ -30,16 +33,25 @@ def too_little_for_moments(contract: Contract) -> int:
     return found
 
 
-def test_threads_precisions_checkpoints_and_speeds_change_no_bit_of_a_replica(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(STEPS, layers=3, length_ms=LONG_MS), "--wait-for", "6", "--evaluate-every", "20")
+@pytest.mark.timeout(600)  # the compiler takes minutes on a busy machine, and then there are 200 rounds
+def test_threads_precisions_checkpoints_compilers_and_speeds_change_no_bit_of_a_replica(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(STEPS, layers=3, length_ms=LONG_MS), "--wait-for", "7", "--evaluate-every", "20")
     contract = parse_contract((swarm.state / "contract.json").read_bytes())
     memory, card = too_little_without_checkpoints(contract), too_little_for_moments(contract)
+    compiled = swarm.node("compiled", "--compile")
+    until(
+        lambda: "the model is compiled, after" in compiled.text(),
+        "a compiled model",
+        compiled,
+        progress=lambda: sum(1 for _ in (swarm.folder / "compiled" / FOLDER).rglob("*")),
+    )
     nodes = {
         "one-thread": swarm.node("one-thread"),
         "two-threads": swarm.node("two-threads", "--threads", "2"),
         "bfloat16": swarm.node("bfloat16", through=("bfloat16_node.py",)),
         "checkpoints": swarm.node("checkpoints", "--max-memory", str(memory)),
         "small-card": swarm.node("small-card", through=("small_card_node.py", str(card))),
+        "compiled": compiled,
         "slow": swarm.node("slow", "--max-compute", SLOWER_PERCENT),
     }
     ends = {name: ended(node, progress=lambda: swarm.status().step) for name, node in nodes.items()}

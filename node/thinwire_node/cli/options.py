@@ -190,6 +190,11 @@ class StartOptions(LimitsOptions, Limits):
         shown="those of its files, or as many as fit into the memory",
         has_variable=False,
     )
+    compile: bool = option(
+        "compile the model with torch.compile; it takes a C++ compiler, and minutes at the first start",
+        False,
+        has_variable=False,
+    )
     cache_bytes: int = option(
         "maximum size of the training data and base weights that the node keeps on disk",
         CACHE_BYTES,

@@ -31,6 +31,7 @@ from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_node.training.ranks import Ranks
+from thinwire_proto.errors import UsageError
 
 FILES_LEAST = 64
 """Open files; a small node has 24 (measured)."""
@@ -45,6 +46,8 @@ def start(options: StartOptions, given: Mapping[str, str]) -> None:
     invite = read_destination(options.invite) if options.invite is not None else None
     launched = launch()
     devices = devices_of(options.device, launched)
+    if options.compile and (launched is not None or len(devices) > 1):
+        raise UsageError("--compile is for a node on one device")
     if launched is not None and launched.rank:
         _obey(check(changed({}, dict(given))))
         with meeting(launched) as ranks:
@@ -70,6 +73,7 @@ def start(options: StartOptions, given: Mapping[str, str]) -> None:
                 peers,
                 limits.max_compute / 100,
                 int(options.base_bits) if options.base_bits else None,
+                options.compile,
             ),
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(limits.max_memory, limits.max_disk),

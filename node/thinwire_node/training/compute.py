@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire_node.training.checkpoints import checkpoint_stage
+from thinwire_node.training.compiled import SAMPLES, CompiledStages
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
 from thinwire_node.training.gradient_receiver import (
     ROUNDING_MAX,
@@ -93,7 +95,9 @@ def evaluating(model: Model) -> Iterator[None]:
 
 
 class TorchCompute:
-    """Computes on one torch device. Passes may use bfloat16 or float16; parameters and gradients are float32."""
+    """Computes on one torch device. Passes may use bfloat16 or float16; parameters and gradients are float32.
+
+    compiles: the model's stages are compiled; see `compile`."""
 
     def __init__(
         self,
@@ -101,6 +105,8 @@ class TorchCompute:
         device: torch.device,
         blobs: Blobs = NO_BLOBS,
         micro_batch: MicroBatch | None = None,
+        *,
+        compiles: bool = False,
     ) -> None:
         self.device = device
         self.micro_batch = micro_batch or MicroBatch()
@@ -111,7 +117,10 @@ class TorchCompute:
         self._copies: dict[str, Tensor] | None = None  # None while `_parameters` are the caller's own tensors
         self._received = GradientReceiver() if device.type == "cpu" else None
         self._is_interrupted = threading.Event()
+        self._compiled = CompiledStages()
         for stage in self._model.model.stages():
+            if compiles:
+                self._compiled.add(stage)
             checkpoint_stage(stage, lambda: self.micro_batch.checkpoints)
             stage.register_forward_hook(self._after_stage)
 
@@ -137,6 +146,24 @@ class TorchCompute:
             copied.copy_(parameters[name])
             if offset is not None:
                 copied.add_(offset[name])
+
+    def compile(self, parameters: Tensors, sample: Batch) -> str | None:
+        """Compile the stages now, with parameters of any values, and a batch of one sample of any values. Returns why
+        that cannot be, in words; then the stages are used as they are. Raises Interrupted."""
+        self.use(parameters)
+        for samples in SAMPLES:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the compiler's are about torch's own code
+                    self.gradients(tuple(torch.cat([tensor] * samples) for tensor in sample))
+            except (NotFinite, OutOfMemory):  # of a pass: its code is there
+                continue
+            except Interrupted:
+                raise
+            except Exception as error:  # noqa: BLE001 - torch's compiler raises errors of many kinds
+                self._compiled.is_on = False
+                return str(error).strip().partition("\n")[0]
+        return None
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return self._in_memory(partial(self._gradients, batch))
