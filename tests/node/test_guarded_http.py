@@ -19,7 +19,7 @@ import pytest
 from support.certificates import certificate
 from support.file_server import FileServer, serving
 from thinwire_node.data_addresses import LOOPBACK, PUBLIC, DataAddresses, read_networks
-from thinwire_node.limits.limits import Limits
+from thinwire_node.limits.limits import check
 from thinwire_node.limits.month import MonthlyBudget
 from thinwire_node.limits.throttle import Throttle
 from thinwire_node.session.download import SourceFailed, SourceRefused, download
@@ -200,8 +200,9 @@ async def test_limits_bound_what_a_proxy_may_send_at_once(
     blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, {NAME: "8.8.8.8"})
-    limits = Limits(max_download="2kB/s")  # type: ignore[arg-type]  # as the file gives it
-    throttle = Throttle(limits, MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time)
+    throttle = Throttle(
+        check({"max_download": "2kB/s"}), MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time
+    )
 
     def flood() -> int:
         connection, _ = listener.accept()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_node.limits.limits import Limits
+from thinwire_node.limits.limits import check
 from thinwire_node.limits.month import MonthlyBudget
 from thinwire_node.limits.throttle import Throttle
 
@@ -22,8 +22,9 @@ BUFFERED_S_MAX = {2e3: 5.0, 10e3: 1.0, 100e3: 1.0, 1e6: 1.0}
 @pytest.mark.parametrize("rate", RATES)
 async def test_what_comes_at_once_is_little_of_a_minute(tmp_path: Path, rate: float) -> None:
     """A sender that is faster than the cap fills the receive buffer before the relay can hold it back."""
-    limits = Limits(max_download=f"{rate / 1e3:g}kB/s")  # type: ignore[arg-type]  # as the file gives it
-    throttle = Throttle(limits, MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time)
+    throttle = Throttle(
+        check({"max_download": f"{rate / 1e3:g}kB/s"}), MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time
+    )
     with socket.create_server(("127.0.0.1", 0)) as server, throttle.make_socket(socket.AF_INET) as far:
         far.connect(server.getsockname())
         sender, _ = server.accept()
