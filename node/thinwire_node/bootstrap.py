@@ -31,11 +31,11 @@ from thinwire_node.resources import (
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
-from thinwire_node.storage.state import DATA_FILE, REPLICA_FILE, NodeState
+from thinwire_node.storage.state import DATA_FILE, DATA_PART, REPLICA_FILE, NodeState
 from thinwire_node.training.compiled import COMPILER_BYTES
 from thinwire_node.training.micro_batch import SAMPLES_MAX
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import MEND_DISK, LocalError
+from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import SAMPLES_MAX_CARD
@@ -278,16 +278,25 @@ class Bootstrap:
 
 
 async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -> DataSource:
-    """Load the data from the state directory, or fetch it from the swarm."""
+    """Load the data from the state directory, or fetch it from the swarm. Resumes a partial download."""
     data = await asyncio.to_thread(state.data, contract)
     if data is None:
         kind = data_kind_of(contract.data)
         size_max = kind.file_bytes_max(contract.data)
         text = f"fetching the data's file (at most {size_max:,} bytes); shards that it lists come as they are needed"
         log.info("%s", text)
-        file = await exchange.corpus(contract)
-        data = await asyncio.to_thread(kind.open, file, contract, state.blobs)
-        state.write(DATA_FILE, file)
+        passing = state.path(DATA_PART)
+        try:
+            try:
+                await exchange.corpus(contract, passing)
+            except BeyondTheEnd:  # the partial file would be too long at the next attempt as well
+                passing.unlink()
+                await exchange.corpus(contract, passing)
+            data = await asyncio.to_thread(lambda: kind.open(passing.read_bytes(), contract, state.blobs))
+        except PayloadError:
+            passing.unlink(missing_ok=True)  # the file is damaged; the next attempt starts from the beginning
+            raise
+        state.rename(passing, DATA_FILE)
     return data
 
 

@@ -198,6 +198,11 @@ def test_what_a_proxy_refuses_is_named(
         run(main())
 
 
+def test_a_proxy_that_is_away_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable, match=r"the proxy of https_proxy: .* that a proxy runs there"):
+        run(way(7700, through(monkeypatch, 9)))
+
+
 @pytest.mark.parametrize("url", ["https://proxy:1", "http://", "http://proxy:port", "socks5://proxy:1"])
 def test_a_proxy_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="https_proxy must be http"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,9 +86,13 @@ def test_a_coordinator_that_is_away_ends_it_after_the_machine_was_shown(
     assert found["machine"]["memory_bytes"] > 0
     assert found["coordinator"] is None
     assert "127.0.0.1:9" in found["problem"]
+    said = in_words(Diagnosis(Examination(**found["machine"]), None, None, found["problem"]))
+    assert said[-1].endswith("but the coordinator could not be asked")
 
 
-async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest(tmp_path: Path) -> None:
+@asynccontextmanager
+async def earlier(goes: bool = False) -> AsyncIterator[str]:
+    """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status."""
     key = SecretKey()
 
     async def hello(request: pb.HelloRequest, context: Any) -> pb.HelloReply:
@@ -94,6 +100,8 @@ async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest(tmp_pat
         return pb.HelloReply(public_key=key.public.data, challenge=b"challenge", signature=signature)
 
     async def status(request: pb.StatusRequest, context: Any) -> pb.StatusReply:
+        if goes:
+            await server.stop(0)
         return pb.StatusReply(steps=7)
 
     calls: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -109,11 +117,22 @@ async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest(tmp_pat
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        found = await reach(f"127.0.0.1:{port}", None, SecretKey())
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest() -> None:
+    async with earlier() as address:
+        found = await reach(address, None, SecretKey())
     assert (found.steps, found.examined) == (7, None)
     assert "of an earlier version" in found.why_not
+
+
+async def test_a_coordinator_that_goes_away_in_the_middle_is_told() -> None:
+    async with earlier(goes=True) as address:
+        with pytest.raises(RemoteError, match=rf"^{address}: the coordinator went away in the middle"):
+            await reach(address, None, SecretKey())
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
+import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,9 @@ import pytest
 from support.certificates import certificate
 from support.file_server import FileServer, serving
 from thinwire_node.data_addresses import LOOPBACK, PUBLIC, DataAddresses, read_networks
+from thinwire_node.limits.limits import check
+from thinwire_node.limits.month import MonthlyBudget
+from thinwire_node.limits.throttle import Throttle
 from thinwire_node.session.download import SourceFailed, SourceRefused, download
 from thinwire_proto.blobs import Blob
 
@@ -183,3 +189,41 @@ async def test_a_proxy_is_asked_only_for_names_that_a_node_may_read(
         with pytest.raises(SourceFailed, match="403"):
             await fetch(f"https://{NAME}/blobs", blob, tmp_path, PUBLIC)
         assert [line.split()[:2] for line in asked] == [["CONNECT", f"{NAME}:443"]]
+
+
+RECORD = b"\x16\x03\x03\x40\x00" + bytes(1 << 14)
+"""A record of TLS, for which a client waits until all of it is there."""
+FULL_S = 0.5
+"""What takes nothing for so long is full."""
+AT_ONCE_BYTES_MAX = 40_000
+"""Less than the window of a connection whose buffers the limits have not bounded."""
+
+
+async def test_limits_bound_what_a_proxy_may_send_at_once(
+    blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, {NAME: "8.8.8.8"})
+    throttle = Throttle(
+        check({"max_download": "2kB/s"}), MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time
+    )
+
+    def flood() -> int:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            assert connection.recv(1)  # the client's hello
+            connection.setblocking(False)
+            sent = 0
+            while sent < AT_ONCE_BYTES_MAX and select.select([], [connection], [], FULL_S)[1]:
+                sent += connection.send(RECORD)
+            return sent
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        address = f"https://{NAME}/blobs/{blob.hash}"
+        fetching = asyncio.ensure_future(download(address, blob.size, tmp_path / "fetched", PUBLIC, throttle))
+        assert 0 < await asyncio.to_thread(flood) < AT_ONCE_BYTES_MAX
+        with pytest.raises(SourceFailed):
+            await fetching

@@ -228,6 +228,20 @@ def test_a_keeper_follows_clock_file_and_orders(tmp_path: Path) -> None:
     assert not stopped
 
 
+def test_a_start_with_the_same_options_writes_nothing(tmp_path: Path) -> None:
+    """A service gives the same options at each start, and its disk may be full."""
+    file = LimitsFile(tmp_path / "limits.toml")
+
+    def start(**given: str) -> tuple[int, int, int]:
+        LimitsKeeper(LimitsSource(given=given), tmp_path, lambda: NOON, lambda taken: None, lambda stop: None)
+        return file.version()
+
+    written = start(hours="22-07")
+    assert start(hours="22-07") == start() == written
+    assert start(hours="none") != written
+    assert file.read() == {}
+
+
 def test_hours_that_the_local_clock_leaves_out_begin_a_week_later() -> None:
     before, later = at("2026-03-22T02:46"), at("2026-04-05T02:15")  # on March 29, 2:15 does not exist
     assert read_hours("sun 2:15-2:45").begin_after(before) == later

@@ -47,6 +47,21 @@ def test_an_end_in_order_loses_nothing(tmp_path: Path) -> None:
     assert MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW).used == 1000
 
 
+def test_a_bound_that_is_taken_away_gives_back_what_it_had_reserved(tmp_path: Path) -> None:
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+    budget.charge(1000, NOW)
+    budget.bind(None, 1)
+    budget.charge(10**6, NOW)
+    assert MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW).used == 1000
+    budget.bind(BOUND, 1)
+    budget.charge(1000, NOW)
+    assert budget.used == 2000
+    (tmp_path / MONTH_FILE).unlink()
+    tmp_path.rmdir()
+    budget.bind(None, 1)  # the disk fails, and the owner's other wishes must not wait for it
+    assert not budget.is_used(NOW)
+
+
 @pytest.mark.parametrize(
     ("day", "now", "ends"),
     [
@@ -112,7 +127,7 @@ def test_another_day_of_reset_begins_no_month(tmp_path: Path, restarts: bool, da
     budget.close()
     if restarts:
         budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, day, NOW)
-    budget.reset_day = day
+    budget.bind(BOUND, day)
     budget.charge(1, NOW)
     assert budget.used == BOUND // 2 + 1
     assert budget.ends_s(NOW) == at(ends)

@@ -104,6 +104,53 @@ def test_without_a_manager_the_invite_is_private_and_the_error_says_what_to_do(
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
+def _systemctl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A machine whose systemctl does what the script says. Returns the place of the definition."""
+    program = folder / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setattr(command, "manager", Systemd)
+    return folder / "config" / "systemd" / "user" / "thinwire-node.service"
+
+
+NO_BUS = "echo 'Failed to connect to bus: No medium found' >&2; exit 1"
+
+
+def test_a_login_without_systemd_is_told_and_keeps_no_definition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = _systemctl(tmp_path, monkeypatch, NO_BUS)
+    with pytest.raises(LocalError, match=r"No medium found; systemd serves this user only in a login .* --print"):
+        asked(INVITE, "--state-dir", str(tmp_path / "node"))
+    assert not definition.exists()
+    definition.write_text("of a service that runs")
+    with pytest.raises(LocalError, match="No medium found"):
+        asked(INVITE, "--state-dir", str(tmp_path / "node"))
+    assert definition.read_text() == "of a service that runs"
+    with pytest.raises(LocalError, match="No medium found; systemd serves this user only"):
+        command.uninstall(tmp_path / "node")
+    assert definition.read_text() == "of a service that runs"
+
+
+def test_a_service_that_does_not_start_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for = tmp_path / "asked-for"
+    script = f'echo "$*" >> {asked_for}; case "$*" in *able\\ --now*) [ "$2" = disable ];; esac'
+    definition = _systemctl(tmp_path, monkeypatch, script)
+    with pytest.raises(LocalError, match="enable --now"):
+        asked(INVITE, "--state-dir", str(tmp_path / "node"))
+    assert not definition.exists()
+    assert asked_for.read_text().splitlines() == [
+        "--user daemon-reload",
+        "--user enable --now thinwire-node.service",
+        "--user daemon-reload",
+        "--user disable --now thinwire-node.service",
+        "--user daemon-reload",
+    ]
+
+
 def test_a_thinwire_in_a_cache_is_not_made_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", "/home/a/.cache/uv/archive-v0/x")
     with pytest.raises(LocalError, match="uv tool install"):

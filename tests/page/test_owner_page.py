@@ -73,6 +73,7 @@ def test_nobody_is_answered_without_the_key(owned: Owned) -> None:
         ("/api/order", {"order": "pause", "words": ["tomorrow-ish"]}, ""),
         ("/api/limits", {"entries": ["max-upload=-3"]}, ""),
         ("/api/limits", {"entries": ["nonsense"]}, ""),
+        ("/api/limits", {"entries": ["\ud800=1"]}, "is no limit"),
     ],
 )
 def test_wrong_orders_change_nothing_and_say_why(owned: Owned, path: str, body: Any, why: str) -> None:

@@ -113,6 +113,8 @@ def in_words(found: Diagnosis) -> list[str]:
             )
         else:
             lines.append(f"the line and the run's model are not measured: {reached.why_not}")
+    if found.problem:
+        return [*lines, "this machine itself keeps no node from starting, but the coordinator could not be asked"]
     if run is None:
         return [*lines, "nothing here keeps a node from starting; it compares itself with the run when it joins"]
     if run.base_bits is not None:

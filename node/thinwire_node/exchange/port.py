@@ -287,8 +287,9 @@ class Entrance(Protocol):
     async def join(self, applicant: Applicant) -> Admission:
         """Join the swarm. Must be the first call. May also raise ContractError."""
 
-    async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the run's data file. The data kind checks its contents."""
+    async def corpus(self, contract: Contract, path: Path) -> None:
+        """Fetch the run's data file into a file, or the rest of it if the file has its beginning. The data kind checks
+        its contents. May also raise BeyondTheEnd."""
 
     async def blob(self, blob: Blob, path: Path) -> None:
         """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash.

@@ -112,14 +112,14 @@ def key_of(name: str) -> str:
 
 def check(given: dict[str, str]) -> Limits:
     """The limits of texts by name of the field. Raises ValueError, which names the first wrong key."""
+    if unknown := next((name for name in given if name not in Limits.model_fields), None):
+        known = ", ".join(key_of(field) for field in Limits.model_fields)
+        raise ValueError(f"{key_of(unknown)!r} is no limit; the limits are {known}")
     try:
         return Limits(**given)
     except ValidationError as error:
         problem: Any = error.errors()[0]
         name = str(problem["loc"][0])
-        if name not in Limits.model_fields:
-            known = ", ".join(key_of(field) for field in Limits.model_fields)
-            raise ValueError(f"{key_of(name)!r} is no limit; the limits are {known}") from None
         text = str(problem["msg"]).removeprefix("Value error, ")
         if wanted := IN_WORDS.get(problem["type"]):
             text = f"must be {wanted}, not {problem['input']!r}"

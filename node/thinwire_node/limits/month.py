@@ -7,6 +7,7 @@ order writes what it has used."""
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -106,6 +107,13 @@ class MonthlyBudget:
         begin = datetime.combine(max(self._begins(at_s), self._month.begins), datetime.min.time())
         later = begin.month % 12 + 1
         return begin.replace(year=begin.year + (later == 1), month=later).timestamp()
+
+    def bind(self, bound: int | None, reset_day: int) -> None:
+        """Hold another bound from now on. Without one, give back what is reserved and not used."""
+        if bound is None:
+            with suppress(ConfigError):  # the disk is full: these bytes stay counted
+                self.close()
+        self.bound, self.reset_day = bound, reset_day
 
     def close(self) -> None:
         """Give back what is reserved and not used."""

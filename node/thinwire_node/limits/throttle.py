@@ -35,8 +35,9 @@ PIECE_S = 0.02
 """Bytes pass in pieces of so many seconds of the rate."""
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 1448, 1 << 16
 BUFFER_S = 0.2
-BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 1 << 14, 1 << 17
-"""Bounds on the buffers of a connection, which hold BUFFER_S of the rate."""
+BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 1 << 12, 1 << 17
+"""Bounds on the buffers of a connection, which hold BUFFER_S of the rate. A receive buffer with room fills at the speed
+of the line, so a larger one lets more through at once, and then nothing for longer."""
 BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 ETHERNET_BYTES = 14
 SEGMENT_BYTES = 1448
@@ -68,7 +69,7 @@ class Throttle:
         now = time.monotonic()
         self._up.set_rate(limits.max_upload, now)
         self._down.set_rate(limits.max_download, now)
-        self.budget.bound, self.budget.reset_day = limits.monthly_data, limits.monthly_reset_day
+        self.budget.bind(limits.monthly_data, limits.monthly_reset_day)
 
     def cut(self) -> None:
         """End all connections at once."""

@@ -6,11 +6,18 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 from thinwire_node.service.definition import LABEL, NAME, Service, launchd_plist, systemd_unit, windows_task
 from thinwire_proto.errors import LocalError
 from thinwire_proto.limits import SERVICE_MANAGER_S
+
+BY_HAND = "`thinwire-node install-service --print` shows the definition, for a manager of your own"
+NO_SESSION = (
+    "systemd serves this user only in a login of its own, which `su`, `sudo` and containers are not: log in as this "
+    f"user, or start the node without a service; {BY_HAND}"
+)
 
 
 class ServiceManager(ABC):
@@ -34,11 +41,24 @@ class ServiceManager(ABC):
         """Stop the service and forget it. Raises LocalError."""
 
     def install(self, service: Service) -> str:
-        """Write the definition and start the service. Returns in words how to look at it. Raises LocalError."""
+        """Write the definition and start the service. Returns in words how to look at it.
+
+        Raises LocalError; then the definition is as it was before."""
         file = self.file(service)
+        before = file.read_bytes() if file.exists() else None
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(self.render(service), encoding=self.encoding)
-        return f"{file} is written, and the service is started; {self.take_up(file)}"
+        try:
+            how = self.take_up(file)
+        except LocalError:
+            if before is not None:
+                file.write_bytes(before)
+            else:
+                with suppress(LocalError):  # it may be half taken up
+                    self.give_up(file)
+                file.unlink(missing_ok=True)
+            raise
+        return f"{file} is written, and the service is started; {how}"
 
     def uninstall(self, service: Service) -> str:
         """Stop the service and remove the definition. Returns what was done. Raises LocalError if there is none."""
@@ -61,7 +81,7 @@ class Systemd(ServiceManager):
         return systemd_unit(service)
 
     def take_up(self, file: Path) -> str:
-        _run("systemctl", "--user", "daemon-reload")
+        _reload()
         _run("systemctl", "--user", "enable", "--now", file.name)
         look = f"look at it with: journalctl --user -u {NAME} -o cat"
         if "Linger=yes" in _said("loginctl", "show-user", "--property=Linger"):
@@ -69,9 +89,10 @@ class Systemd(ServiceManager):
         return f"{look}; it ends when you log out, unless you run: loginctl enable-linger"
 
     def give_up(self, file: Path) -> None:
+        _reload()
         _run("systemctl", "--user", "disable", "--now", file.name)
         file.unlink()
-        _run("systemctl", "--user", "daemon-reload")
+        _reload()
 
 
 class Launchd(ServiceManager):
@@ -118,28 +139,31 @@ def manager() -> ServiceManager:
     return {"darwin": Launchd, "win32": TaskScheduler}.get(sys.platform, Systemd)()
 
 
+def _reload() -> None:
+    """Have systemd read the definitions anew. Raises LocalError."""
+    _run("systemctl", "--user", "daemon-reload", advice=f"; {NO_SESSION}")
+
+
 def _domain() -> str:
     """launchd's name of this user's session."""
     return f"gui/{os.getuid()}" if sys.platform != "win32" else ""
 
 
-def _run(*command: str) -> str:
-    """The output of a command. Raises LocalError if it is missing, fails or hangs."""
+def _run(*command: str, advice: str = "") -> str:
+    """The output of a command. Raises LocalError if it is missing, fails or hangs. advice: ends the error of one that
+    fails."""
     words = " ".join(command)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=SERVICE_MANAGER_S, check=False
         )
     except FileNotFoundError:
-        raise LocalError(
-            f"this machine has no {command[0]}; `thinwire-node install-service --print` shows the definition, for a "
-            "manager of your own"
-        ) from None
+        raise LocalError(f"this machine has no {command[0]}; {BY_HAND}") from None
     except subprocess.TimeoutExpired:
         raise LocalError(f"`{words}` has not answered for {SERVICE_MANAGER_S:g} s") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip() or f"it ended with status {done.returncode}"
-        raise LocalError(f"`{words}` failed: {said}")
+        raise LocalError(f"`{words}` failed: {said}{advice}")
     return done.stdout
 
 

@@ -63,11 +63,10 @@ def checked_addresses(host: str, port: int, scheme: str, allowed: DataAddresses)
     return found
 
 
-def _connect(
-    host: str, port: int, timeout: float | None, scheme: str, allowed: DataAddresses, throttle: Throttle | None
-) -> socket.socket:
+def _connect(entries: list[tuple[Any, ...]], timeout: float | None, throttle: Throttle | None) -> socket.socket:
+    """A connection to the first address that answers. entries: as `getaddrinfo` returns them. Raises OSError."""
     failed: OSError | None = None
-    for family, kind, protocol, _, target in checked_addresses(host, port, scheme, allowed):
+    for family, kind, protocol, _, target in entries:
         is_paced = throttle is not None and throttle.is_needed
         connection = throttle.make_socket(family) if throttle and is_paced else socket.socket(family, kind, protocol)
         try:
@@ -87,7 +86,8 @@ class _HttpConnection(http.client.HTTPConnection):
     scheme = "http"
 
     def connect(self) -> None:
-        self.sock = _connect(self.host, self.port, self.timeout, self.scheme, self.allowed, self.throttle)
+        entries = checked_addresses(self.host, self.port, self.scheme, self.allowed)
+        self.sock = _connect(entries, self.timeout, self.throttle)
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
@@ -105,11 +105,10 @@ class _HttpsConnection(http.client.HTTPSConnection):
         super().connect()
 
     def _guarded(self, address: tuple[str, int], timeout: float | None, *ignored: object) -> socket.socket:
-        return _connect(*address, timeout, self.scheme, self.allowed, self.throttle)
+        return _connect(checked_addresses(*address, self.scheme, self.allowed), timeout, self.throttle)
 
     def _to_proxy(self, address: tuple[str, int], timeout: float | None, *ignored: object) -> socket.socket:
-        connection = socket.create_connection(address, timeout)
-        return self.throttle.through(connection) if self.throttle and self.throttle.is_needed else connection
+        return _connect(socket.getaddrinfo(*address, type=socket.SOCK_STREAM), timeout, self.throttle)
 
     def _check_behind_proxy(self, host: str, port: int) -> None:
         try:

@@ -14,6 +14,7 @@ coordinators.json         where else the coordinator may be, once there was a st
 gossip.safetensors        in a gossip run, in place of the last three: see `gossip.journal`
 blobs/                    shards of data and weights of a base: see `blob_cache`
 snapshot-STEP.part        a snapshot that is partly downloaded
+corpus.part               the data file, partly downloaded
 status.json               the newest report, at most a few seconds old, for `thinwire-node status`
 lock                      held by the node that runs on this directory
 """
@@ -54,6 +55,7 @@ from thinwire_proto.task import DataSource, data_kind_of
 log = logging.getLogger("thinwire.node")
 
 DATA_FILE = "corpus.zst"
+DATA_PART = "corpus.part"
 REPLICA_FILE = "replica.safetensors"
 OF_COORDINATORS = "ledger.sqlite"
 """The file that only a coordinator's state directory has. Its `identity.key` is the key of a run."""
@@ -135,9 +137,9 @@ class NodeState:
             ) from None
 
     def _sweep(self) -> None:
-        """Remove files that a killed process left incomplete. Keep partial snapshots, so that the download resumes."""
+        """Remove files that a killed process left incomplete. Keep partial downloads, which resume."""
         for path in (*self._folder.glob("*.part"), *self._folder.glob(".tmp*")):
-            if not path.name.startswith("snapshot-") and path.is_file():
+            if path.name != DATA_PART and not path.name.startswith("snapshot-") and path.is_file():
                 path.unlink()
 
     def close(self) -> None:

@@ -23,8 +23,11 @@ Refusal = Callable[[Address], str]
 """Returns why an address must not be connected to, or nothing."""
 
 
-async def connect_first(host: str, port: int, refusal: Refusal | None = None) -> socket.socket:
-    """A connected TCP socket, to the first address of the host that answers. Raises Unreachable."""
+async def connect_first(
+    host: str, port: int, refusal: Refusal | None = None, listener: str = "a coordinator"
+) -> socket.socket:
+    """A connected TCP socket, to the first address of the host that answers. listener: the name of what listens there,
+    for errors. Raises Unreachable."""
     loop = asyncio.get_running_loop()
     try:
         found = await look_up(host, port)
@@ -55,7 +58,7 @@ async def connect_first(host: str, port: int, refusal: Refusal | None = None) ->
     reasons = "; ".join(dict.fromkeys(errors))
     if refusal is not None:
         raise Unreachable(reasons)  # the address is not one that this machine's owner could check
-    raise Unreachable(f"{reasons}; check the address, and that a coordinator runs there and its port is open")
+    raise Unreachable(f"{reasons}; check the address, and that {listener} runs there and its port is open")
 
 
 def interleave(addresses: Sequence[Address]) -> list[Address]:

@@ -112,7 +112,7 @@ async def _connected(host: str, port: int, proxy: Proxy | None, refusal: Refusal
     if refusal is not None:
         raise Unreachable("this machine is behind a proxy, which would resolve the name")
     try:
-        return await connect_first(proxy.host, proxy.port)
+        return await connect_first(proxy.host, proxy.port, listener="a proxy")
     except Unreachable as error:
         raise Unreachable(f"the proxy of https_proxy: {error}") from None
 

@@ -938,12 +938,17 @@ Global___SnapshotRequest: _TypeAlias = SnapshotRequest  # noqa: Y015
 class CorpusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    OFFSET_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """To resume a download: how many bytes the node has."""
     def __init__(
         self,
+        *,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

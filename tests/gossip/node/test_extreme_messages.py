@@ -144,7 +144,7 @@ READ: list[tuple[Message, Callable[[Any], None]]] = [
     ),
 ]
 ELSEWHERE = {
-    "FilePart": "Link._parts: tests/node/test_snapshot_resumes.py",
+    "FilePart": "Link._parts: tests/node/test_resumed_downloads.py",
     "LeaveReply": "has no field",
     "EvaluatedReply": "has no field",
     "DepositReply": "one text, which Link.deposit cleans",

@@ -95,8 +95,8 @@ class Alone:
         why = self._swarm.drops_momentum if applicant.momentum is not None else ""
         return Admission(CONTRACT, self._swarm.step, applicant.replica_step != self._swarm.step, why)
 
-    async def corpus(self, contract: Contract) -> bytes:
-        return small_corpus().pack()
+    async def corpus(self, contract: Contract, path: Path) -> None:
+        await asyncio.to_thread(path.write_bytes, small_corpus().pack())
 
     async def blob(self, blob: Blob, path: Path) -> None:
         raise Refused("this swarm has no blobs")

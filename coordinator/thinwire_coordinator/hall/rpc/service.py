@@ -218,8 +218,10 @@ class Service(SwarmServicer):
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self.member(context)
+        path = self.run.state.folder / "corpus.zst"
+        await _check_offset(path, request.offset, "the data's file", context)
         async with one_at_a_time(member, "Corpus", context):
-            async for part in self._file(member, self.run.state.folder / "corpus.zst"):
+            async for part in self._file(member, path, offset=request.offset):
                 yield part
         check_expelled(member)
 

@@ -298,14 +298,17 @@ class Link:
             raise LinkLost("the coordinator sent no snapshot")
         return path
 
-    async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the run's data file. The data kind checks its contents."""
-        packed = bytearray()
-        request = pb.CorpusRequest()
+    async def corpus(self, contract: Contract, path: Path) -> None:
+        """Fetch the run's data file into a file, or the rest of it if the file has its beginning. The data kind checks
+        its contents."""
+        offset = await asyncio.to_thread(_size_of, path)
+        call = self._stub.Corpus(pb.CorpusRequest(offset=offset), metadata=self._metadata)
         size_max = data_kind_of(contract.data).file_bytes_max(contract.data)
-        async for part, _ in self._parts(self._stub.Corpus(request, metadata=self._metadata), size_max):
-            packed += part
-        return bytes(packed)
+        with path.open("ab") as file:
+            async for part, first in self._parts(call, size_max, (0, offset)):
+                if first is not None and first.offset == 0:
+                    file.truncate(0)  # an older coordinator sends all of it
+                await asyncio.to_thread(file.write, part)
 
     async def blob(self, blob: Blob, path: Path) -> None:
         """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash."""

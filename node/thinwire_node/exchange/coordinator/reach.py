@@ -92,8 +92,8 @@ async def reach(address: str, invite: Invite | None, key: SecretKey) -> Reached:
             except (ContractError, PayloadError) as error:
                 why_not = str(error)
     except (LinkLost, PayloadError, grpc.RpcError) as error:
-        words = (error.details() if isinstance(error, grpc.RpcError) else str(error)) or "the coordinator fell silent"
-        raise RemoteError(f"{address}: {clean_text(words)}") from None
+        words = _in_words(error) if isinstance(error, grpc.RpcError) else clean_text(str(error))
+        raise RemoteError(f"{address}: {words}") from None
     figures = run.state, run.step, run.steps, run.parameters, run.nodes_active
     return Reached(min(seconds), *figures, examined, why_not)
 
@@ -101,7 +101,16 @@ async def reach(address: str, invite: Invite | None, key: SecretKey) -> Reached:
 def _why_not(error: grpc.RpcError) -> str:
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "the coordinator is of an earlier version, which measures no lines; ask the organizer to update it"
-    return clean_text(error.details() or "the coordinator fell silent")
+    return _in_words(error)
+
+
+def _in_words(error: grpc.RpcError) -> str:
+    details = clean_text(error.details() or "")
+    if error.code() == grpc.StatusCode.UNAVAILABLE:
+        return f"the coordinator went away in the middle ({details})"
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "the coordinator fell silent"
+    return details or "the coordinator fell silent"
 
 
 async def _examine(stub: Any, first: pb.ExamineRequest) -> Examined:

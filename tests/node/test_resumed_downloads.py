@@ -1,4 +1,5 @@
-"""The download of a snapshot resumes where it broke off: a real link, and a server that drops the connection."""
+"""The downloads of a snapshot and of the data's file resume where they broke off: a real link, and a server that drops
+the connection."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ import pytest
 from grpc.aio import ServicerContext as Context
 
 from support.clocks import CLOCKS
-from support.small import random_replica, small_contract
+from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
-from thinwire_node.bootstrap import fetch_snapshot
+from thinwire_node.bootstrap import fetch_data, fetch_snapshot
 from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.port import Exchange, LinkLost, Surroundings
 from thinwire_node.storage.state import NodeState
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
@@ -38,6 +40,8 @@ class Store(SwarmServicer):
     breaks: int = 0
     refusal: str = ""
     asked: list[tuple[int, int]] = field(default_factory=list)
+    is_older: bool = False
+    """Whether it sends the data's file as earlier versions did, always from the beginning."""
 
     @property
     def part_bytes(self) -> int:
@@ -47,11 +51,19 @@ class Store(SwarmServicer):
         self.asked.append((request.step, request.offset))
         if self.refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusal)
-        offset = request.offset if request.step == self.step else 0
+        async for part in self._parts(self.step, request.offset if request.step == self.step else 0, context):
+            yield part
+
+    async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        self.asked.append((0, request.offset))
+        async for part in self._parts(0, 0 if self.is_older else request.offset, context):
+            yield part
+
+    async def _parts(self, step: int, offset: int, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         if offset > len(self.data):
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, "beyond the end")
         breaks, self.breaks = self.breaks > 0, max(0, self.breaks - 1)
-        part = pb.FilePart(size=len(self.data), step=self.step, offset=offset)
+        part = pb.FilePart(size=len(self.data), step=step, offset=offset)
         for sent, start in enumerate(range(offset, max(len(self.data), offset + 1), self.part_bytes)):
             if breaks and sent == PARTS_BEFORE_A_BREAK:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the line is cut")
@@ -136,3 +148,32 @@ async def test_a_complete_or_overlong_partial_file_does_not_stop_the_node(
         replica = await fetch_snapshot(link, state, CONTRACT)
     assert store.asked == [(7, len(data + more))] + ([(0, 0)] if more else [])
     assert replica.state_hash() == state_hash
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_the_file_of_the_data_resumes(state: NodeState, tmp_path: Path, is_older: bool) -> None:
+    data = small_corpus().pack()
+    store = holding(0, data, breaks=1)
+    store.is_older = is_older
+    async with served(store) as link:
+        with pytest.raises(LinkLost, match="the line is cut"):
+            await fetch_data(link, state, CONTRACT)
+        state.close()
+        state = NodeState(tmp_path / "node")  # a restarted node resumes too
+        await fetch_data(link, state, CONTRACT)
+    assert store.asked == [(0, 0), (0, PARTS_BEFORE_A_BREAK * store.part_bytes)]
+    assert state.path("corpus.zst").read_bytes() == data
+    assert not state.path("corpus.part").exists()
+
+
+async def test_a_damaged_or_overlong_file_of_the_data_is_fetched_again(state: NodeState) -> None:
+    data = small_corpus().pack()
+    store = holding(0, data)
+    async with served(store) as link:
+        state.path("corpus.part").write_bytes(bytes(7))
+        with pytest.raises(PayloadError):
+            await fetch_data(link, state, CONTRACT)
+        state.path("corpus.part").write_bytes(data + b"and more")
+        await fetch_data(link, state, CONTRACT)
+    assert store.asked == [(0, 7), (0, len(data) + 8), (0, 0)]
+    assert state.path("corpus.zst").read_bytes() == data
