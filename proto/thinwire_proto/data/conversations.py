@@ -91,7 +91,7 @@ def preferred_by(ratios: Tensor, marks: Tensor) -> Tensor:
 def counted_of(marks: npt.NDArray[np.uint8], form: Conversations) -> int:
     """The tokens that count in rows [rows, context + 1]. Raises ValueError if no row of `prepare` has such marks."""
     counts, begins, bits = (marks & COUNTS) > 0, (marks & BEGINS) > 0, COUNTS | BEGINS | CHOSEN * form.preferences
-    numbers = np.cumsum(begins, 1)  # of the conversation of each token, from 1 on
+    numbers: npt.NDArray[np.int64] = np.cumsum(begins, 1, np.int64)  # of the conversation of each token, from 1 on
     if marks.max() > bits or not begins[:, 0].all() or (counts & begins).any() or not counts.any(1).all():
         raise ValueError("has marks that are not of conversations")
     if form.preferences and not _are_pairs(marks, numbers):
