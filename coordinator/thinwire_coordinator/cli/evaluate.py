@@ -26,9 +26,8 @@ LOSS_MAX = 700
 @dataclass(frozen=True)
 class Evaluated:
     """name: of the held-out set or of the file. loss: in nats per token, or per pair of preferences. tokens: that were
-    predicted, or pairs. bits_per_byte: of text; None if it is not text. margin: of preferences, the mean, and preferred:
-    the share of pairs whose chosen response is ahead of the rejected one, by the margin; see
-    `thinwire_proto.task.LearnsPreferences`."""
+    predicted, or pairs. bits_per_byte: of text; None if it is not text. Of preferences, by the margin of
+    `thinwire_proto.task.LearnsPreferences`: margin: the mean; preferred: the share of pairs where it is above 0."""
 
     name: str
     step: int

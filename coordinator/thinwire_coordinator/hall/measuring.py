@@ -216,7 +216,7 @@ class HeldOut:
         return None if self._stopped.is_set() else text, time.thread_time() - began
 
     def measure(self, replica: Replica, held_out: HeldOutSet) -> float:
-        """Return the mean loss on a set's fixed samples, in nats per token or pair of preferences; NaN if stopped. Raises
+        """Return the mean loss on a set's fixed samples, in nats per token or preference; NaN if stopped. Raises
         Damaged, with the file's name, if the samples are not what they were when the run was created."""
         return self.measure_part(replica, held_out.name, held_out.spread(self.samples))
 
