@@ -137,9 +137,7 @@ class TokenShards(ShardedData):
         if any(source.name == name for source in self._manifest.sources):
             raise ContractError(f"{HELD_OUT}: the data have a source {name!r} already; give another name")
         if self._has_preferences:
-            raise ContractError(
-                f"{HELD_OUT}: {name}: the data hold preferences, and no text can be measured beside them"
-            )
+            raise ContractError(f"{HELD_OUT}: {name}: the data hold preferences, and text has another loss; give none")
         wrong = "holds conversations, and only text can be added" if shard.counted else wrong_size(shard, self._type)
         if wrong:
             raise ContractError(f"{HELD_OUT}: {name}: {wrong}")
