@@ -104,13 +104,9 @@ def counted_of(marks: npt.NDArray[np.uint8], form: Conversations) -> int:
 def _are_pairs(marks: npt.NDArray[np.uint8], numbers: npt.NDArray[np.int64]) -> bool:
     """Whether each row has a chosen and a rejected conversation in turn, something counts in each, and at most padding
     follows. numbers: of the conversation of each token, from 1 on."""
-    chosen, counts = (marks & CHOSEN) > 0, (marks & COUNTS) > 0
-    conversations = 2 * chosen.sum(1)[:, None]
-    keys = np.arange(len(marks))[:, None] * (marks.shape[1] + 1) + numbers
-    return bool(
-        ((marks & BEGINS) > 0)[chosen].all()
-        and (numbers[chosen] % 2 == 1).all()
-        and (numbers <= conversations)[counts | chosen].all()
-        and len(np.unique(keys[counts])) == conversations.sum()
-        and (numbers[:, -1:] <= conversations + 1).all()
+    begins, last = (marks & BEGINS) > 0, numbers[:, -1:]
+    is_padding = numbers > last - last % 2
+    keys = np.arange(len(marks))[:, None] * (marks.shape[1] + 1) + numbers  # a number of each conversation of all rows
+    return np.array_equal((marks & CHOSEN) > 0, begins & (numbers % 2 == 1) & ~is_padding) and np.array_equal(
+        np.unique(keys[(marks & COUNTS) > 0]), keys[begins & ~is_padding]
     )
