@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy.local_swarm.processes import BIN
 from support.adapters import base_folder
-from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, real_swarm, totals, without_a_centre
+from support.prepared import prepared
+from support.real import RealSwarm, ended, last_fingerprint, real_swarm, totals, without_a_centre
+from thinwire_coordinator.cli.evaluate import evaluate
 
-STEPS, CONTEXT = 40, 63
+STEPS, CONTEXT = 24, 63
 CONFIG = {
     **{"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
     **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64},
@@ -27,15 +28,7 @@ EXCHANGES = {
 }
 
 
-def command(*words: str) -> str:
-    done = subprocess.run(
-        [str(BIN / "thinwire-coordinator"), *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def prepared(folder: Path) -> Path:
+def data_of(folder: Path) -> Path:
     """Sums, of which the right one is preferred."""
     sums = [(one, other) for one in range(20) for other in range(20)]
     rows = [
@@ -45,8 +38,8 @@ def prepared(folder: Path) -> Path:
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "template.jinja").write_text(TEMPLATE)
     out = folder / "data"
-    options = ("--context", str(CONTEXT), "--held-out", "10%", "--chat-template", str(folder / "template.jinja"))
-    command("prepare", f"sums={folder / 'pairs.jsonl'}", "--out", str(out), *options)
+    settings: dict[str, Any] = {"chat_template": folder / "template.jinja", "context": CONTEXT, "held_out": 0.1}
+    prepared(out, f"sums={folder / 'pairs.jsonl'}", **settings)
     return out
 
 
@@ -59,7 +52,7 @@ base = "{base}"
 context = {CONTEXT}
 [data]
 kind = "tokens"
-folder = "{prepared(swarm.folder)}"
+folder = "{data_of(swarm.folder)}"
 [schedule]
 steps = {STEPS}
 warmup_steps = 4
@@ -67,29 +60,32 @@ learning_rate = 0.005
 {EXCHANGES[exchange]}"""
 
 
-def evaluated(swarm: RealSwarm, step: int) -> tuple[float, float, float]:
+def evaluated(swarm: RealSwarm, step: int, capsys: pytest.CaptureFixture[str]) -> tuple[float, float, float]:
     """The loss, the margin and the share of pairs whose chosen response is ahead."""
-    (found,) = json.loads(command("evaluate", "--state-dir", str(swarm.state), "--step", str(step), "--json"))
+    capsys.readouterr()
+    evaluate(swarm.state, step, (), (), 64, as_json=True)
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["tokens"] >= 32
     return found["loss"], found["margin"], found["preferred"]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_nodes_learn_preferences(tmp_path: Path, exchange: str) -> None:
+def test_nodes_learn_preferences(tmp_path: Path, exchange: str, capsys: pytest.CaptureFixture[str]) -> None:
     is_star = exchange == "star"
     with real_swarm(tmp_path) as swarm:
-        evaluate = ("--evaluate", "nodes", "--evaluate-every", "20") if is_star else ()
-        coordinator = swarm.coordinator(run_of(swarm, exchange), "--http", "off", "--wait-for", "2", *evaluate)
-        options = [("--base-bits", "16"), ("--base-bits", "8"), ("--base-bits", "4")] if is_star else [(), ()]
+        measure = ("--evaluate", "nodes", "--evaluate-every", "12") if is_star else ()
+        coordinator = swarm.coordinator(run_of(swarm, exchange), "--http", "off", "--wait-for", "2", *measure)
+        options = [("--base-bits", "16"), ("--base-bits", "4")] if is_star else [(), ()]
         nodes = [swarm.node(f"node-{number}", *each) for number, each in enumerate(options)]
         assert [ended(node) for node in nodes] == [0] * len(nodes)
         if is_star:
-            assert [totals(node)[1] for node in nodes] == [0, 0, 0]
+            assert [totals(node)[1] for node in nodes] == [0, 0]
             assert len({last_fingerprint(node) for node in nodes}) == 1
             assert not coordinator.events("coordinator.evaluation_differs")
         coordinator.end(8.0)
-        loss, margin, _ = evaluated(swarm, 0)
+        loss, margin, _ = evaluated(swarm, 0, capsys)
         assert (loss, margin) == (pytest.approx(0.6931, abs=1e-3), pytest.approx(0.0, abs=1e-4))
-        loss, margin, preferred = evaluated(swarm, STEPS)
+        loss, margin, preferred = evaluated(swarm, STEPS, capsys)
         assert loss < 0.6
         assert margin > 0.2
         assert preferred > 0.9
