@@ -61,6 +61,15 @@ class LearnsConversations(Protocol):
 
 
 @runtime_checkable
+class LearnsPreferences(LearnsConversations, Protocol):
+    """A model with a reference, whose loss takes rows of preferences too."""
+
+    def margins(self, tokens: Tensor, marks: Tensor) -> Tensor:
+        """By how much the model prefers the chosen conversation of each pair more than the reference: float32 [pairs].
+        The loss is the mean of −log σ(margin)."""
+
+
+@runtime_checkable
 class Writes(Protocol):
     """A model that can continue a sequence of tokens."""
 
@@ -163,13 +172,15 @@ class HeldOutSet:
     """Samples that no node trains on.
 
     text_bytes: bytes of text that these samples predict, to convert nats into bits a byte; 0 if they are not text.
-    counted: tokens that their loss is the mean of; 0 if it is all of them.
+    counted: tokens that their loss is the mean of; 0 if it is all of them. unit: what it is the mean of: "token", or
+    "pair" of preferences.
     """
 
     name: str
     samples: int
     text_bytes: int = 0
     counted: int = 0
+    unit: str = "token"
 
     def spread(self, count: int) -> list[int]:
         """The numbers of `count` evenly spread samples, or of all if there are fewer. The same on every machine."""
@@ -338,9 +349,14 @@ class Stateless:
         return found
 
     def weight(self, batch: Batch) -> int:
-        """The weight of a batch's mean loss beside that of another: its samples, or of conversations the tokens that
-        count."""
+        """The weight of a batch's mean loss beside that of another: its samples, of conversations the tokens that
+        count, or of preferences the pairs."""
         return self.model.weight(*batch) if isinstance(self.model, LearnsConversations) else len(batch[0])
+
+    def margins(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """See `LearnsPreferences`."""
+        found: Tensor = self._call(parameters, "margins", *batch)
+        return found
 
     def next_logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """See `Writes`."""

@@ -21,6 +21,7 @@ from thinwire_coordinator.hall.measurement import (
     SetMeasured,
     agree,
     parts_of,
+    smallest_of,
     tolerance_of,
 )
 from thinwire_proto.contract.models.lora import BaseFile, LoraSpec
@@ -126,6 +127,22 @@ def test_nodes_whose_bases_have_other_bits_are_not_taken_for_liars(apart: float,
     actions = measurement.answer("b", part, 3.0 * (1 + apart * BASE_TOLERANCE), 1.0)
     if apart > 1:
         actions = measurement.measured_here(part, 3.0)
+    assert [action.result for action in actions if isinstance(action, Judged)] == ["agreed", result]
+
+
+@pytest.mark.parametrize(("apart", "result"), [(0.9, "agreed"), (1.1, "differed")])
+def test_losses_of_preferences_are_compared_with_that_of_a_coin(apart: float, result: str) -> None:
+    """The smaller the loss, the more of it a base in 4 bits moves."""
+    sets = (HeldOutSet("pairs", 8, unit="pair"),)
+    (part,), least, loss = parts_of(STEP, sets, 64), smallest_of(sets), 0.05
+    assert least == pytest.approx(math.log(2))
+    assert smallest_of([HeldOutSet("wiki", 8)]) < loss
+    measurement = Measurement(STEP, [part], "ab", ANSWER_S, random.Random(1), tolerance=BASE_TOLERANCE, smallest=least)
+    measurement.begin(0.0)
+    measurement.answer("a", part, loss, 1.0)
+    actions = measurement.answer("b", part, loss + apart * BASE_TOLERANCE * least, 1.0)
+    if apart > 1:
+        actions = measurement.measured_here(part, loss)
     assert [action.result for action in actions if isinstance(action, Judged)] == ["agreed", result]
 
 

@@ -25,17 +25,23 @@ LOSS_MAX = 700
 
 @dataclass(frozen=True)
 class Evaluated:
-    """name: of the held-out set or of the file. loss: in nats per token. tokens: that were predicted. bits_per_byte: of
-    text; None if it is not text."""
+    """name: of the held-out set or of the file. loss: in nats per token, or per pair of preferences. tokens: that were
+    predicted, or pairs. bits_per_byte: of text; None if it is not text. Of preferences, by the margin of
+    `thinwire_proto.task.LearnsPreferences`: margin: the mean; preferred: the share of pairs where it is above 0."""
 
     name: str
     step: int
     loss: float
     tokens: int
     bits_per_byte: float | None
+    margin: float | None = None
+    preferred: float | None = None
 
     @property
     def in_words(self) -> str:
+        if self.margin is not None:
+            by = f"margin {self.margin:.4f}, the chosen response ahead in {self.preferred:.1%}"
+            return f"{self.loss:.4f} nats per pair, {by}; {self.tokens:,} pairs"
         found = f"{self.loss:.4f} nats per token, perplexity {math.exp(min(self.loss, LOSS_MAX)):,.2f}"
         found += "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
         return f"{found}; {self.tokens:,} tokens"
@@ -79,6 +85,11 @@ def _on_sets(state: RunState, replica: Replica, at: int, names: Sequence[str], s
     context, held_out = state.contract.model.context, HeldOut(state.contract, state.data, state.blobs, samples)
     for found in (one for one in state.data.held_out_sets() if one.name in names and one.samples):
         loss, bits_per_nat = held_out.measure(replica, found), found.bits_per_nat(context)
+        if found.unit == "pair":
+            margins = held_out.margins(replica, found)
+            margin, preferred = float(margins.mean()), float((margins > 0).float().mean())
+            yield Evaluated(found.name, at, loss, len(margins), None, margin, preferred)
+            continue
         numbers = found.spread(samples)
         weight = state.data.held_out_weight(found.name, numbers)
         tokens = weight if found.counted else len(numbers) * context

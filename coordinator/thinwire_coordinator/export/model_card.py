@@ -124,7 +124,8 @@ def _training(facts: RunFacts, text: bool) -> Iterator[str]:
 def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
     if not facts.curves:
         return
-    unit = "nats per token" if text else "nats"
+    unit = f"nats per {facts.curves[0].unit}" if text else "nats"
+    text = text and facts.curves[0].unit == "token"
     yield from ("## Held-out loss", "", f"Mean on samples that no machine trained on, in {unit}.", "")
     if about := kind_of(facts.contract).about_losses:
         yield from (about, "")

@@ -35,12 +35,13 @@ class Curve:
     """The losses on a held-out set.
 
     losses: (step or iteration, mean loss in nats), oldest first. bits_per_nat: converts a loss into bits per byte of
-    text; None if the samples are not text.
+    text; None if the samples are not text. unit: see `thinwire_proto.task.HeldOutSet`.
     """
 
     name: str
     losses: tuple[tuple[int, float], ...]
     bits_per_nat: float | None = None
+    unit: str = "token"
 
 
 @dataclass(frozen=True)
@@ -115,5 +116,6 @@ def _curves(state: RunState, step: int) -> tuple[Curve, ...]:
     for held_out in state.data.held_out_sets():
         measured = [(at, loss) for at, loss in state.ledger.losses(held_out.name) if at <= step]
         losses = tuple((at, loss) for at, loss in measured if is_in_history(state.contract, at, step))
-        found.append(Curve(held_out.name, losses, held_out.bits_per_nat(state.contract.model.context)))
+        bits_per_nat = held_out.bits_per_nat(state.contract.model.context)
+        found.append(Curve(held_out.name, losses, bits_per_nat, held_out.unit))
     return tuple(curve for curve in found if curve.losses)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import LossMeasured, Sampled
@@ -118,7 +119,7 @@ class Measuring:
                 log,
                 logging.INFO,
                 "coordinator.loss_measured",
-                f"{where}held-out loss {loss:.3f} nats per token on {name!r}",
+                f"{where}held-out loss {loss:.3f} nats per {self._sets[name].unit} on {name!r}",
                 step=step,
                 set=name,
                 loss=loss,
@@ -215,7 +216,7 @@ class HeldOut:
         return None if self._stopped.is_set() else text, time.thread_time() - began
 
     def measure(self, replica: Replica, held_out: HeldOutSet) -> float:
-        """Return the mean loss on a set's fixed samples, in nats per token for text models; NaN if stopped. Raises
+        """Return the mean loss on a set's fixed samples, in nats per token or preference; NaN if stopped. Raises
         Damaged, with the file's name, if the samples are not what they were when the run was created."""
         return self.measure_part(replica, held_out.name, held_out.spread(self.samples))
 
@@ -236,6 +237,14 @@ class HeldOut:
                 total += float(self._model.loss(replica.tensors, batch)) * (of_batch := self._model.weight(batch))
             weight += of_batch
         return total / weight
+
+    @torch.no_grad()
+    def margins(self, replica: Replica, held_out: HeldOutSet) -> Tensor:
+        """The margins of the preferences among a set's fixed samples, float32 [pairs]: see
+        `thinwire_proto.task.LearnsPreferences`."""
+        batches = (self._data.held_out(held_out.name, [sample]) for sample in held_out.spread(self.samples))
+        with replica.in_use():
+            return torch.cat([self._model.margins(replica.tensors, batch) for batch in batches])
 
     def _check(self, blobs: Iterable[Blob]) -> None:
         """Compare blobs with their names, each once: damage would give another loss, or numbers that no model takes."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
-from thinwire_coordinator.prepare.conversations import ASSISTANT, Conversation, LeftOut, Rendered
+from thinwire_coordinator.prepare.conversations import ASSISTANT, Conversation, LeftOut, Preference, Rendered
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, JsonTokenizer
 from thinwire_proto.data.manifest import CHAT_TEMPLATE_FILE
@@ -48,20 +49,32 @@ class ChatTemplate:
         except Exception as error:  # noqa: BLE001 - jinja2's errors, and those of what a template calls
             raise ConfigError(f"the chat template is not one: {error}; give another with --chat-template") from None
 
-    def render(self, conversation: Conversation) -> Rendered:
-        """Raises LeftOut if the template raises, or does not let the turns of the assistant be found."""
+    def render(self, found: Conversation | Preference) -> Rendered:
+        """Raises LeftOut if the template raises, or does not let the turns of the assistant be found that count. Those
+        of a preference are the ones after the messages that are the same."""
+        if isinstance(found, Conversation):
+            return self._rendered(found, 0)
+        chosen, rejected = (self._rendered(each, found.shared) for each in (found.chosen, found.rejected))
+        if chosen.text == rejected.text:
+            raise LeftOut("equal", "the chat template writes both responses in the same way")
+        return replace(chosen, rejected=rejected)
+
+    def _rendered(self, conversation: Conversation, first: int) -> Rendered:
+        """first: the message from which on turns of the assistant count."""
         if self._marks_itself:
             text, counts = self._text(conversation, len(conversation.messages))
+            if any(message["role"] == ASSISTANT for message in conversation.messages[:first]):
+                counts = counts[len(self._text(conversation, first)[1]) :]
         else:
-            text, counts = self._by_prefixes(conversation)
+            text, counts = self._by_prefixes(conversation, first)
         if not any(text[begin:end].strip() for begin, end in counts):
             raise LeftOut("unrendered", "the chat template leaves out what the assistant says")
         return Rendered(text, tuple(counts))
 
-    def _by_prefixes(self, conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
+    def _by_prefixes(self, conversation: Conversation, first: int) -> tuple[str, list[tuple[int, int]]]:
         text, counts = self._text(conversation, len(conversation.messages))[0], []
         for number, message in enumerate(conversation.messages):
-            if message["role"] != ASSISTANT:
+            if message["role"] != ASSISTANT or number < first:
                 continue
             before, after = (self._text(conversation, number + turn, prompt=not turn)[0] for turn in (0, 1))
             if not (text.startswith(after) and after.startswith(before)):

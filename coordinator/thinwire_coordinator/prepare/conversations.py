@@ -1,10 +1,12 @@
-"""Finds the conversation in a row of data, in any of the usual layouts, and writes it in that of OpenAI."""
+"""Finds the conversation in a row of data, or the two of a preference, in any of the usual layouts, and writes it in
+that of OpenAI."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 MESSAGES = ("messages", "conversations", "conversation")
@@ -20,7 +22,11 @@ PAIRS = (
     ("input", "output"),
 )
 """Keys of a prompt and its response. Beside an `instruction`, Alpaca's layout has more of the prompt in `input`."""
-KEYS = frozenset((*MESSAGES, *(key for pair in PAIRS for key in pair), "system", "tools"))
+RESPONSES = ("chosen", "rejected")
+"""Keys of the two responses of a preference, or of whole conversations with the same beginning."""
+PROMPTS = ("prompt", "instruction", "question", "query", "input")
+"""Keys of the prompt of a preference."""
+KEYS = frozenset((*MESSAGES, *(key for pair in PAIRS for key in pair), *RESPONSES, "system", "tools"))
 """Every key that a conversation may be read from."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -49,19 +55,84 @@ class Conversation:
 
 
 @dataclass(frozen=True)
+class Preference:
+    """Two conversations, of which the first is better. shared: how many messages at their beginnings are the same."""
+
+    chosen: Conversation
+    rejected: Conversation
+    shared: int
+
+
+@dataclass(frozen=True)
 class Rendered:
-    """The text of a conversation. counts: the ranges of its characters that count, in order."""
+    """The text of a conversation. counts: the ranges of its characters that count, in order. rejected: of a preference,
+    whose chosen conversation this is."""
 
     text: str
     counts: tuple[tuple[int, int], ...]
+    rejected: Rendered | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text, and that of the rejected conversation."""
+        return self.text + (self.rejected.text if self.rejected else "")
 
     def __len__(self) -> int:
-        return len(self.text)
+        return len(self.whole)
 
 
 def has_conversation(row: Mapping[str, Any]) -> bool:
     """Whether a row has the keys of a conversation."""
-    return any(key in row for key in MESSAGES) or any(one in row and other in row for one, other in PAIRS)
+    return (
+        has_preference(row)
+        or any(key in row for key in MESSAGES)
+        or any(one in row and other in row for one, other in PAIRS)
+    )
+
+
+def has_preference(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the keys of a preference."""
+    return all(key in row for key in RESPONSES)
+
+
+def preference_of(row: Mapping[str, Any]) -> Preference:
+    """The preference of a row. Raises LeftOut if a response is empty, or both are the same, and ValueError, which says
+    what is wrong."""
+    prompt, others = _prompt_of(row), {key: row.get(key) for key in ("system", "tools")}
+    chosen, rejected = (conversation_of({MESSAGES[0]: _after(prompt, key, row[key])} | others) for key in RESPONSES)
+    both = zip(chosen.messages, rejected.messages, strict=False)
+    shared = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
+    if shared == len(chosen.messages) == len(rejected.messages):
+        raise LeftOut("equal", "has the same response twice")
+    for one, key in zip((chosen, rejected), RESPONSES, strict=True):
+        if not any(message["role"] == ASSISTANT for message in one.messages[shared:]):
+            raise LeftOut("no_response", f"`{key}` has no response of its own")
+    return Preference(chosen, rejected, shared)
+
+
+def _prompt_of(row: Mapping[str, Any]) -> Any:
+    """The prompt of a preference: a text, or messages, of which there may be none."""
+    key = next((key for key in (*PROMPTS, *MESSAGES[1:]) if row.get(key) is not None), None)
+    prompt = [] if key is None else row[key]
+    if key == "instruction" and isinstance(prompt, str) and isinstance(more := row.get("input"), str) and more:
+        prompt = f"{prompt}\n\n{more}"
+    return prompt
+
+
+def _after(prompt: Any, key: str, response: Any) -> list[Any]:
+    """The conversation of a prompt and a response: a text, a message or messages, which may have the prompt already."""
+    if response is None or isinstance(response, str | Mapping):
+        if not prompt:
+            raise ValueError(f"`{key}` is one response, and there is no prompt ({', '.join(PROMPTS)})")
+        is_message = isinstance(response, Mapping)
+        response = [response if is_message else {"role": ASSISTANT, "content": response or ""}]
+    if not isinstance(response, Sequence):
+        raise ValueError(f"`{key}` is neither text nor messages but {type(response).__name__}")
+    if isinstance(prompt, str):
+        return [*response] if len(response) > 1 else [{"role": "user", "content": prompt}, *response]
+    if not isinstance(prompt, Sequence):
+        raise ValueError(f"the prompt is neither text nor messages but {type(prompt).__name__}")
+    return [*prompt, *response]
 
 
 def conversation_of(row: Mapping[str, Any]) -> Conversation:

@@ -10,7 +10,10 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import dropwhile, groupby, islice, takewhile
 from typing import NamedTuple
 
+import numpy as np
+
 from thinwire_coordinator.prepare.tokenizing import Encoded
+from thinwire_proto.data.conversations import CHOSEN
 from thinwire_proto.errors import ConfigError
 
 KEY_NUMBERS = 1 << 64
@@ -23,12 +26,13 @@ SMALL_SHARE_MAX = 0.1
 
 class Side(NamedTuple):
     """The size of one side of a source: of what is trained on, or of what is held out. text_bytes: of the text that
-    counts. conversations: how many of the documents are conversations."""
+    counts. conversations: how many of the documents are conversations, or preferences. preferences: how many are."""
 
     documents: int = 0
     tokens: int = 0
     text_bytes: int = 0
     conversations: int = 0
+    preferences: int = 0
 
     def plus(self, other: Side) -> Side:
         return Side(*(one + more for one, more in zip(self, other, strict=True)))
@@ -50,7 +54,9 @@ def is_held_out(key: bytes, share: float) -> bool:
 
 
 def side_of(document: Encoded) -> Side:
-    return Side(1, len(document.tokens), document.text_bytes, int(document.marks is not None))
+    marks = document.marks
+    preferences = marks is not None and np.count_nonzero(marks & CHOSEN)
+    return Side(1, len(document.tokens), document.text_bytes, int(marks is not None), int(preferences))
 
 
 def split(name: str, documents: Iterable[Encoded], total: Side, share: float) -> Split:

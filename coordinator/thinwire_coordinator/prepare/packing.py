@@ -21,8 +21,8 @@ OPEN_ROWS_MAX = 256
 
 
 class Packed(NamedTuple):
-    """The outcome for one side of a source. too_long, uncounted: conversations that are left out, because they are
-    longer than a row, or because no token of theirs counts."""
+    """The outcome for one side of a source. conversations: or preferences. too_long, uncounted: those left out,
+    because they are longer than a row, or because no token of a conversation counts."""
 
     conversations: int = 0
     rows: int = 0
@@ -58,15 +58,16 @@ class RowPacker:
         self.packed = Packed()
 
     def add(self, document: Encoded) -> None:
-        """Add the next conversation, or count why it is left out."""
+        """Add the next conversation, or the two of a preference, or count why they are left out."""
         assert document.marks is not None
-        size, counted = len(document.tokens), int((document.marks & COUNTS).sum())
-        if size > self._length or not counted:
+        size, begins = len(document.tokens), np.flatnonzero(document.marks & BEGINS)
+        counts = np.add.reduceat((document.marks & COUNTS).astype(np.int64), begins) if size else np.zeros(1)
+        if size > self._length or not counts.all():
             self.packed = self.packed.plus(
                 Packed(too_long=int(size > self._length), uncounted=int(size <= self._length))
             )
             return
-        self.packed = self.packed.plus(Packed(1, 0, size, counted))
+        self.packed = self.packed.plus(Packed(1, 0, size, int(counts.sum())))
         place = bisect_left(self._open, (size,))
         room, number, row = self._open.pop(place) if place < len(self._open) else (self._length, self._number, [])
         self._number += not row

@@ -38,7 +38,7 @@ SHARD_BYTES = 2 << 20
 HELD_OUT_SHARE = 0.005
 BAD_MAX = 10
 BYTES = "bytes"
-READERS_VERSION = 5
+READERS_VERSION = 6
 """Raised when readers find other documents in a file than before: a noted position would then mean another one."""
 
 
@@ -128,12 +128,23 @@ class _Preparation:
             raise ConfigError(
                 f"source {name}: has both text and conversations; give them as two sources: text=… chats=…"
             )
+        self._refuse_mixture(name, read.total)
         halves = split(name, spill.sorted(), read.total, share)
         beyond = [key.hex() for key in beyond_share(spill.sorted(), halves, share)]
         divided = Divided(read.lengths, halves, beyond, problems.counts)
         self._checkpoint.divided.append(divided)
         self._checkpoint.current = None
         self._checkpoint.write()
+
+    def _refuse_mixture(self, name: str, total: Side) -> None:
+        """Raise ConfigError if some documents are preferences and others are not."""
+        sides = [total, *(side for each in self._checkpoint.divided for side in each.split)]
+        found = sum(side.preferences for side in sides)
+        if 0 < found < sum(side.documents for side in sides):
+            raise ConfigError(
+                f"source {name}: preferences cannot be mixed with text or conversations: their loss is another; "
+                "prepare them for a run of their own (--text-key messages reads rows with both as conversations)"
+            )
 
     def cut(self, name: str) -> None:
         """Write the shards of a source. All sources are divided."""
@@ -234,7 +245,9 @@ class _Preparation:
         form = None
         if self._template is not None and any(each.packed.rows for each in finished):
             files = with_template(files, self._template)
-            form = Conversations(context=self._settings.context, packed=self._settings.packed)
+            preferences = any(side.preferences for each in finished for side in each.split)
+            settings = self._settings
+            form = Conversations(context=settings.context, packed=settings.packed, preferences=preferences)
         manifest = Manifest(
             token=self._encoder.dtype.name,
             vocabulary=self._encoder.vocabulary,

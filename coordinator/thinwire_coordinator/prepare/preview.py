@@ -19,7 +19,7 @@ from thinwire_coordinator.prepare.readers.port import Reading
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizing import Encoded
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
-from thinwire_proto.data.conversations import COUNTS
+from thinwire_proto.data.conversations import BEGINS, COUNTS
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer
@@ -43,22 +43,25 @@ def preview(settings: Settings, count: int, shown: Shown, *, coloured: bool) -> 
         for number, chat in enumerate(islice(chats, count), 1):
             found += 1
             (encoded,) = encoder.encode([chat])
-            yield _in_words(f"{source.name} {number}", encoded, tokenizer, settings.context, coloured=coloured)
+            yield "".join(_in_words(f"{source.name} {number}", encoded, tokenizer, settings.context, coloured=coloured))
     if not found:
         raise ConfigError("--show: the sources have no conversations; what they have is text, all of which counts")
 
 
-def _in_words(name: str, encoded: Encoded, tokenizer: Tokenizer, context: int, *, coloured: bool) -> str:
+def _in_words(name: str, encoded: Encoded, tokenizer: Tokenizer, context: int, *, coloured: bool) -> Iterator[str]:
+    """The conversation, or both of a preference."""
     assert encoded.marks is not None
-    counts = (encoded.marks & COUNTS) > 0
     before, after = COLOUR if coloured else BRACKETS
-    pieces = []
-    for is_counted, group in groupby(range(len(counts)), key=lambda index: bool(counts[index])):
-        text = _printable(tokenizer.decode(torch.from_numpy(encoded.tokens[list(group)].astype(np.int64))))
-        pieces.append(f"{before}{text}{after}" if is_counted else text)
-    too_long = len(counts) > context + 1
-    length = f"{len(counts):,} tokens, {int(counts.sum()):,} count" + "; too long for --context" * too_long
-    return f"── {name}: {length}\n{''.join(pieces)}"
+    begins = np.flatnonzero(encoded.marks & BEGINS)[1:]
+    too_long = "; too long for --context" * (len(encoded.marks) > context + 1)
+    labels = (f"── {name} chosen", f"\n── {name} rejected") if len(begins) else (f"── {name}",)
+    both = zip(labels, np.split(encoded.tokens, begins), np.split(encoded.marks, begins), strict=True)
+    for label, tokens, marks in both:
+        counts = (marks & COUNTS) > 0
+        yield f"{label}: {len(counts):,} tokens, {int(counts.sum()):,} count{too_long}\n"
+        for is_counted, group in groupby(range(len(counts)), key=lambda index: bool(counts[index])):
+            text = _printable(tokenizer.decode(torch.from_numpy(tokens[list(group)].astype(np.int64))))
+            yield f"{before}{text}{after}" if is_counted else text
 
 
 def _printable(text: str) -> str:

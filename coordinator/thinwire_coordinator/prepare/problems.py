@@ -24,7 +24,7 @@ class Counts(NamedTuple):
 
     bad: parts that cannot be read. null_texts: documents without a text. as_text: files that were read as plain text
     although they look like another format. Of conversations: no_response: without a response, or with an empty one;
-    unrendered: that the chat template cannot write.
+    unrendered: that the chat template cannot write; equal: preferences whose responses are the same.
     """
 
     bad: int = 0
@@ -33,6 +33,7 @@ class Counts(NamedTuple):
     as_text: int = 0
     no_response: int = 0
     unrendered: int = 0
+    equal: int = 0
 
     def plus(self, other: Counts) -> Counts:
         return Counts(*(one + more for one, more in zip(self, other, strict=True)))

@@ -41,7 +41,8 @@ def summary(out: Path, prepared: Prepared) -> str:
         f"manifest: {prepared.manifest_hash}",
         "",
         "Lines for the run file; model.vocabulary must be at least the vocabulary above"
-        + (f", and model.context {manifest.conversations.context}:" if manifest.conversations else ":"),
+        + (f", and model.context {manifest.conversations.context}" if manifest.conversations else "")
+        + (", with model.kind lora:" if manifest.conversations and manifest.conversations.preferences else ":"),
         "",
         *_run_file("tokens", out),
     ]
@@ -53,14 +54,15 @@ def _packed(name: str, packed: Packed, manifest: Manifest) -> list[str]:
     if manifest.conversations is None or not packed.rows:
         return []
     length = manifest.conversations.context + 1
+    what = "preferences" if manifest.conversations.preferences else "conversations"
     found = [
-        f"{name}: {packed.conversations:,} conversations in {packed.rows:,} rows of {length:,} tokens, "
+        f"{name}: {packed.conversations:,} {what} in {packed.rows:,} rows of {length:,} tokens, "
         f"{packed.tokens / (packed.rows * length):.0%} full; of their {packed.tokens:,} tokens {packed.counted:,} count"
     ]
     if packed.too_long:
-        found.append(f"{name}: left out, longer than {length:,} tokens (--context): {packed.too_long:,} conversations")
+        found.append(f"{name}: left out, longer than {length:,} tokens (--context): {packed.too_long:,} {what}")
     if packed.uncounted:
-        found.append(f"{name}: left out, no token of them counts: {packed.uncounted:,} conversations")
+        found.append(f"{name}: left out, no token of them counts: {packed.uncounted:,} {what}")
     return found
 
 
@@ -73,6 +75,8 @@ def _skipped(counts: Counts) -> list[str]:
         lines.append(f"left out, without a response or with an empty one: {counts.no_response:,} conversations")
     if counts.unrendered:
         lines.append(f"left out, the chat template cannot write them: {counts.unrendered:,} conversations")
+    if counts.equal:
+        lines.append(f"left out, both responses are the same: {counts.equal:,} preferences")
     if counts.as_text:
         lines.append(f"files read as plain text although they look like something else: {counts.as_text:,}")
     return lines

@@ -10,7 +10,7 @@ from typing import Any
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Content, Position, SourceReader
-from thinwire_coordinator.prepare.conversations import Conversation, Rendered
+from thinwire_coordinator.prepare.conversations import Conversation, Preference, Rendered
 from thinwire_coordinator.prepare.held_out import is_held_out
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.readers.port import Reading
@@ -56,7 +56,7 @@ def sample_of(
     text_key: str,
     held_out: float,
     stall_s: float,
-    render: Callable[[Conversation], Rendered] | None = None,
+    render: Callable[[Conversation | Preference], Rendered] | None = None,
 ) -> Iterator[str]:
     """Text to train a tokenizer on, the same each time: the beginnings of files of each source, in the order of a hash
     of their names. Held-out documents are not in it. Parts that cannot be read are passed over here, and reported when
@@ -71,7 +71,7 @@ def sample_of(
             for batch in SourceReader([part], reading, Position(), stall_s):
                 for document in batch.documents:
                     if isinstance(document, Rendered):
-                        document = document.text  # noqa: PLW2901 - the tokenizer learns of what the template writes
+                        document = document.whole  # noqa: PLW2901 - the tokenizer learns of what the template writes
                     if not isinstance(document, str):
                         raise ConfigError(
                             f"--train-tokenizer: {part.name} holds tokens, not text; remove it, or give its tokenizer "

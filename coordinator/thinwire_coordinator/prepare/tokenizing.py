@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from thinwire_coordinator.prepare.conversations import Rendered
 from thinwire_coordinator.prepare.readers.port import Document, Tokens
-from thinwire_proto.data.conversations import BEGINS, COUNTS
+from thinwire_proto.data.conversations import BEGINS, CHOSEN, COUNTS
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.errors import ConfigError
 
@@ -69,14 +69,17 @@ class ByteEncoder(Encoder):
 
     def _encoded(self, document: Document) -> Encoded:
         if isinstance(document, Rendered):
-            starts = np.cumsum([0, *(len(character.encode()) for character in document.text)])
-            utf8 = np.frombuffer(document.text.encode(), np.uint8)
-            counts = np.zeros(len(utf8), bool)
-            for begin, end in document.counts:
-                counts[starts[begin] : starts[end]] = True
-            return _conversation(document, utf8, counts)
+            return _conversation(document, self._of_chat)
         text = document.encode() if isinstance(document, str) else document.astype(np.uint8).tobytes()
         return Encoded(key_of(text), len(text), np.frombuffer(text, np.uint8))
+
+    def _of_chat(self, document: Rendered) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        starts = np.cumsum([0, *(len(character.encode()) for character in document.text)])
+        utf8 = np.frombuffer(document.text.encode(), np.uint8)
+        counts = np.zeros(len(utf8), bool)
+        for begin, end in document.counts:
+            counts[starts[begin] : starts[end]] = True
+        return utf8, counts
 
 
 class JsonEncoder(Encoder):
@@ -101,9 +104,10 @@ class JsonEncoder(Encoder):
         texts = [document for document in documents if isinstance(document, str)]
         of_text = self._of_text(texts)
         of_tokens = self._of_tokens([document for document in documents if isinstance(document, np.ndarray)])
-        of_chat = self._of_chat([document for document in documents if isinstance(document, Rendered)])
         return [
-            next(of_text if isinstance(one, str) else of_chat if isinstance(one, Rendered) else of_tokens)
+            _conversation(one, self._of_chat)
+            if isinstance(one, Rendered)
+            else next(of_text if isinstance(one, str) else of_tokens)
             for one in documents
         ]
 
@@ -115,16 +119,16 @@ class JsonEncoder(Encoder):
         for text, pieces_of_one in zip(texts, pieces, strict=True):
             yield self._encoded(text, [next(found).ids for _ in pieces_of_one])
 
-    def _of_chat(self, conversations: list[Rendered]) -> Iterator[Encoded]:
-        for conversation in conversations:
-            self._library.encode_special_tokens = False
-            found = self._library.encode(conversation.text, add_special_tokens=False)
-            before = np.zeros(len(conversation.text) + 1, np.int64)  # characters that count before each
-            for begin, end in conversation.counts:
-                before[begin + 1 : end + 1] = 1
-            before = before.cumsum()
-            ends = np.array(found.offsets, np.int64).reshape(-1, 2)
-            yield _conversation(conversation, np.array(found.ids, self.dtype), before[ends[:, 1]] > before[ends[:, 0]])
+    def _of_chat(self, conversation: Rendered) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Its tokens, and which of them count."""
+        self._library.encode_special_tokens = False
+        found = self._library.encode(conversation.text, add_special_tokens=False)
+        before = np.zeros(len(conversation.text) + 1, np.int64)  # characters that count before each
+        for begin, end in conversation.counts:
+            before[begin + 1 : end + 1] = 1
+        before = before.cumsum()
+        ends = np.array(found.offsets, np.int64).reshape(-1, 2)
+        return np.array(found.ids, self.dtype), before[ends[:, 1]] > before[ends[:, 0]]
 
     def _of_tokens(self, documents: list[Tokens]) -> Iterator[Encoded]:
         """Documents that are tokens already. Their text is needed for its hash and its length."""
@@ -138,12 +142,21 @@ class JsonEncoder(Encoder):
         return Encoded(key_of(utf8), len(utf8), tokens)
 
 
-def _conversation(rendered: Rendered, tokens: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> Encoded:
-    """A conversation as tokens. counts: whether the text of each does; bool [tokens]."""
+def _conversation(
+    rendered: Rendered, tokens_of: Callable[[Rendered], tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]
+) -> Encoded:
+    """A conversation as tokens, or both of a preference. tokens_of: those of one, and which of them count."""
+    tokens, counts = tokens_of(rendered)
     marks = counts.astype(np.uint8) * COUNTS
     marks[:1] = BEGINS
     text_bytes = sum(len(rendered.text[begin:end].encode()) for begin, end in rendered.counts)
-    return Encoded(key_of(rendered.text.encode()), text_bytes, tokens, marks)
+    if rendered.rejected is not None:
+        other = _conversation(rendered.rejected, tokens_of)
+        assert other.marks is not None
+        marks[:1] |= CHOSEN
+        tokens, marks = np.concatenate([tokens, other.tokens]), np.concatenate([marks, other.marks])
+        text_bytes += other.text_bytes
+    return Encoded(key_of(rendered.whole.encode()), text_bytes, tokens, marks)
 
 
 def limit_threads(threads: int) -> None:

@@ -25,6 +25,7 @@ from thinwire_coordinator.hall.measurement import (
     SetMeasured,
     Tell,
     parts_of,
+    smallest_of,
     tolerance_of,
 )
 from thinwire_coordinator.star.round.driver import RoundDriver
@@ -110,8 +111,9 @@ class Evaluations:
         self._copy = self._hall.copies.take()
         answer_s = evaluation_answer_s(self._hall.contract.round.length_s)
         weights = {part: self._weight_of(part) for part in parts}
-        tolerance, randomness = tolerance_of(self._hall.contract.model), self._hall.randomness
-        self._current = Measurement(step, parts, trusted, answer_s, randomness, weights, tolerance)
+        state, randomness = self._hall.state, self._hall.randomness
+        within = tolerance_of(state.contract.model), smallest_of(state.held_out_sets)
+        self._current = Measurement(step, parts, trusted, answer_s, randomness, weights, *within)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
 
     def _weight_of(self, part: Part) -> int:

@@ -45,10 +45,12 @@ class Source(Section):
 
 class Conversations(Section):
     """The form of the conversations in a manifest. context: tokens that a row predicts. packed: whether a row may hold
-    more than one conversation."""
+    more than one conversation, or pair. preferences: all sources have pairs of conversations, a chosen and a rejected
+    one."""
 
     context: int = Field(ge=2, le=1 << 24)
     packed: bool
+    preferences: bool = False
 
 
 class Manifest(Section):
@@ -81,6 +83,8 @@ class Manifest(Section):
             kinds = {shard.counted > 0 for shard in (*source.train, *source.held_out)}
             if len(kinds) > 1:
                 raise ValueError(f"source {source.name} has both text and conversations")
+            if False in kinds and self.conversations is not None and self.conversations.preferences:
+                raise ValueError(f"source {source.name} has text, and others have preferences")
             for shard in (*source.train, *source.held_out):
                 rows = shard.tokens // length if length else 0
                 if shard.counted and (rows * length != shard.tokens or not rows <= shard.counted < shard.tokens):

@@ -21,12 +21,11 @@ from thinwire_proto.contract import Contract, DataSpec, ModelSpec, RunSpec
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
-from thinwire_proto.data.conversations import BEGINS, COUNTS, text_marks, weight_of
+from thinwire_proto.data.conversations import counted_of, text_marks, weight_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import (
     BLOBS_FOLDER,
     MANIFEST_FILE,
-    Conversations,
     Manifest,
     Source,
     read_manifest,
@@ -34,7 +33,17 @@ from thinwire_proto.data.manifest import (
 from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
-from thinwire_proto.task import DATA_KINDS, Batch, DataKind, HeldOutSet, LearnsConversations, Made, Tokenizer, task_of
+from thinwire_proto.task import (
+    DATA_KINDS,
+    Batch,
+    DataKind,
+    HeldOutSet,
+    LearnsConversations,
+    LearnsPreferences,
+    Made,
+    Tokenizer,
+    task_of,
+)
 
 WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
 CHECKED_TOKENS = 1 << 22
@@ -79,8 +88,9 @@ class TokenShards(ShardedData):
             HeldOutSet(
                 name,
                 found[name].samples,
-                sum(text_bytes_in(shard, self._context) for shard in shards),
+                0 if self._has_preferences else sum(text_bytes_in(shard, self._context) for shard in shards),
                 sum(shard.counted for shard in shards),
+                "pair" if self._has_preferences else "token",
             )
             for name, shards in sets.items()
         )
@@ -126,6 +136,8 @@ class TokenShards(ShardedData):
         """Raise ContractError if a shard cannot be a held-out set of this name."""
         if any(source.name == name for source in self._manifest.sources):
             raise ContractError(f"{HELD_OUT}: the data have a source {name!r} already; give another name")
+        if self._has_preferences:
+            raise ContractError(f"{HELD_OUT}: {name}: the data hold preferences, and text has another loss; give none")
         wrong = "holds conversations, and only text can be added" if shard.counted else wrong_size(shard, self._type)
         if wrong:
             raise ContractError(f"{HELD_OUT}: {name}: {wrong}")
@@ -146,7 +158,7 @@ class TokenShards(ShardedData):
         if wrong := wrong_size(shard, self._type):
             raise PayloadError(f"shard {wrong}")
         kind = row_type(self._context, self._type) if shard.counted else self._type
-        counts = 0
+        counts, form = 0, self._manifest.conversations
         with path.open("rb") as file:
             while len(part := np.fromfile(file, kind, max(1, CHECKED_TOKENS * self._type.itemsize // kind.itemsize))):
                 tokens = part["tokens"] if shard.counted else part
@@ -156,16 +168,20 @@ class TokenShards(ShardedData):
                         f"{self._manifest.vocabulary} tokens"
                     )
                 if shard.counted:
-                    counts += _counted_in(blob, part["marks"], packed=self._conversations().packed)
+                    assert form is not None  # of a manifest with such shards
+                    try:
+                        counts += counted_of(part["marks"], form)
+                    except ValueError as error:
+                        raise PayloadError(f"shard {blob.hash[:16]}… {error}") from None
         if counts != shard.counted:
             raise PayloadError(
                 f"shard {blob.hash[:16]}… has {counts:,} tokens that count, and the manifest says {shard.counted:,}"
             )
         self._checked.add(blob)
 
-    def _conversations(self) -> Conversations:
-        assert self._manifest.conversations is not None  # of a manifest with such shards
-        return self._manifest.conversations
+    @property
+    def _has_preferences(self) -> bool:
+        return self._manifest.conversations is not None and self._manifest.conversations.preferences
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
         return self._held_out_sets
@@ -227,17 +243,6 @@ def counted_a_sample(shards: Sequence[Shard], context: int) -> float:
     """The mean number of tokens of a sample that count."""
     samples = sum(windows_in(shard, context) for shard in shards)
     return sum(shard.counted or windows_in(shard, context) * context for shard in shards) / max(1, samples)
-
-
-def _counted_in(blob: Blob, marks: npt.NDArray[np.uint8], *, packed: bool) -> int:
-    """The tokens that count in rows [rows, context + 1]. Raises PayloadError if no row of `prepare` has such marks."""
-    counts, begins = (marks & COUNTS) > 0, (marks & BEGINS) > 0
-    later = (counts & (np.cumsum(begins, 1) > 1)).any()  # what counts is not of the first conversation of its row
-    if marks.max() > COUNTS | BEGINS or not begins[:, 0].all() or (counts & begins).any() or not counts.any(1).all():
-        raise PayloadError(f"shard {blob.hash[:16]}… has marks that are not of conversations")
-    if later and not packed:
-        raise PayloadError(f"shard {blob.hash[:16]}… has several conversations in a row; the manifest says one")
-    return int(counts.sum())
 
 
 def windows_in(shard: Shard, context: int) -> int:
@@ -346,16 +351,22 @@ def _check_conversations(manifest: Manifest, spec: ModelSpec) -> None:
     """Raise ConfigError if a model cannot learn from the conversations of a manifest."""
     if manifest.conversations is None:
         return
-    model = task_of(spec).model("meta")
+    form, model = manifest.conversations, task_of(spec).model("meta")
+    if form.preferences and not isinstance(model, LearnsPreferences):
+        raise ConfigError(
+            f"data.folder: holds preferences, which need a frozen base to be compared with; model.kind = {spec.kind!r} "
+            "has none; choose 'lora'"
+        )
     if not isinstance(model, LearnsConversations):
         raise ConfigError(
             f"data.folder: holds conversations, and the loss of model.kind = {spec.kind!r} does not take their marks; "
             "prepare text for it, or choose another kind of model"
         )
-    if manifest.conversations.packed and not model.packs:
+    if (form.packed or form.preferences) and not model.packs:
+        other = "run `thinwire-coordinator prepare` with --conversations-apart, which gives each a row of its own"
         raise ConfigError(
-            "data.folder: several conversations share a row, and this model cannot keep them apart; run "
-            "`thinwire-coordinator prepare` with --conversations-apart, which gives each a row of its own"
+            "data.folder: several conversations share a row, and this model cannot keep them apart; "
+            + ("choose a base without a state that runs through a row" if form.preferences else other)
         )
 
 

@@ -3,6 +3,9 @@
 The base's weights are blobs of the contract. Each node fetches them once, and keeps them in memory in as many bits as
 it has room for (`frozen_base`): memory decides which machines can take part. The adapter is float32, so its replicas
 are equal whatever the bits.
+
+Preferences are learned by DPO (arXiv 2305.18290). Its reference is the model without the adapter, so no second model is
+in memory: a pass over the base alone, without gradients, comes before each pass.
 """
 
 from __future__ import annotations
@@ -11,16 +14,19 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blob, Blobs, blob_of
 from thinwire_proto.contract import ModelSpec, Parameter
 from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
+from thinwire_proto.data.conversations import mean_loss, pairs_in, preferred_by
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base
@@ -49,6 +55,44 @@ FILES_OF_32_BITS = 3
 
 class Adapted(CausalLM):
     """A model with an adapter. Its parameters have the names of peft's files."""
+
+    def __init__(self, inner: nn.Module, spec: LoraSpec) -> None:
+        super().__init__(inner, spec.context)
+        self._beta = spec.beta
+        layers = import_extra("peft.tuners.tuners_utils", "lora").BaseTunerLayer
+        self._adapters = [module for module in inner.modules() if isinstance(module, layers)]
+
+    def loss(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
+        """See `thinwire_proto.data.conversations.mean_loss`; of preferences, see `LearnsPreferences`."""
+        if marks is None or not pairs_in(marks):
+            return super().loss(tokens, marks)
+        return F.softplus(-self.margins(tokens, marks)).mean()
+
+    def margins(self, tokens: Tensor, marks: Tensor) -> Tensor:
+        """See `thinwire_proto.task.LearnsPreferences`: β · (log π(c)/ref(c) − log π(r)/ref(r)) of the chosen response c
+        and the rejected r of each pair."""
+        with self._base_alone(), torch.no_grad():
+            reference = self._logarithms(tokens, marks)
+        return self._beta * preferred_by(self._logarithms(tokens, marks) - reference, marks)
+
+    def _logarithms(self, tokens: Tensor, marks: Tensor) -> Tensor:
+        """Of the probability of each token that counts: float32 [counted]."""
+        return -mean_loss(self.logits(tokens[:, :-1], marks[:, :-1]), tokens, marks, "none")
+
+    @contextmanager
+    def _base_alone(self) -> Iterator[None]:
+        """The model without its adapter and without dropout."""
+        # not peft's `disable_adapter`: it also changes which of the caller's parameters have gradients
+        was_training = self.training
+        self.eval()
+        for layer in self._adapters:
+            layer._disable_adapters = True
+        try:
+            yield
+        finally:
+            for layer in self._adapters:
+                layer._disable_adapters = False
+            self.train(was_training)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -91,7 +135,7 @@ class LoraTask(SpecTask[LoraSpec]):
                 base = load_whole_base(paths, spec.config, dtype_of_files(paths)).to(device)
             else:
                 base = load_base(paths, spec.config, self._bits, device)
-        return Adapted(_with_adapter(base, spec), spec.context)
+        return Adapted(_with_adapter(base, spec), spec)
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         """Read an adapter in peft's layout."""
@@ -114,7 +158,7 @@ class LoraTask(SpecTask[LoraSpec]):
         """The base with the adapter merged into it. Needs memory for the base in float32."""
         paths = [blobs.path(blob) for blob in self._spec.blobs]
         base = load_whole_base(paths, self._spec.config, torch.float32)
-        model = Adapted(_with_adapter(base, self._spec), self._spec.context)
+        model = Adapted(_with_adapter(base, self._spec), self._spec)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:

@@ -27,6 +27,13 @@ NODES_MAX = 200
 """Maximum number of rows of the table of nodes in one answer."""
 
 
+def _unit_of(swarm: RunView) -> str:
+    """The unit of the losses."""
+    if isinstance(swarm.contract.data, CorpusSpec):
+        return "nats per byte"
+    return f"nats per {next((found.unit for found in swarm.held_out_sets), 'token')}"
+
+
 def run_of(swarm: RunView) -> Plain:
     """The properties of a run that only amendments change."""
     contract = swarm.contract
@@ -39,7 +46,7 @@ def run_of(swarm: RunView) -> Plain:
         "steps": swarm.steps,
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
-        "unit": "nats per byte" if isinstance(contract.data, CorpusSpec) else "nats per token",
+        "unit": _unit_of(swarm),
         "held_out": [
             {"name": found.name, "bits_per_nat": found.bits_per_nat(contract.model.context)}
             for found in swarm.held_out_sets

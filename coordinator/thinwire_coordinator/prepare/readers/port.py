@@ -15,9 +15,12 @@ from thinwire_coordinator.prepare.conversations import (
     MESSAGES,
     Conversation,
     LeftOut,
+    Preference,
     Rendered,
     conversation_of,
     has_conversation,
+    has_preference,
+    preference_of,
 )
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_proto.errors import ConfigError
@@ -28,7 +31,7 @@ LINE_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
 """Longest line; JSON may take more bytes for a text than UTF-8."""
 Tokens = npt.NDArray[np.uint32]
 Document = str | Tokens | Rendered
-"""The text of a document, its tokens if the source has no text, or a conversation."""
+"""The text of a document, its tokens if the source has no text, or a conversation or a preference."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Reading:
     """Settings of readers besides the file.
 
     text_key: the key or column that has the text. end, vocabulary: of the tokenizer, for files of tokens. problems:
-    takes what cannot be read. advance: told how many bytes of the file were read. render: renders a conversation; None
-    if there is no chat template.
+    takes what cannot be read. advance: told how many bytes of the file were read. render: renders a conversation or a
+    preference; None if there is no chat template.
     """
 
     text_key: str
@@ -45,7 +48,7 @@ class Reading:
     vocabulary: int
     problems: Problems
     advance: Callable[[int], None] = lambda count: None
-    render: Callable[[Conversation], Rendered] | None = None
+    render: Callable[[Conversation | Preference], Rendered] | None = None
 
     def read(self, where: str, row: Mapping[str, Any]) -> Document | None:
         """The document of a row, from the key `text_key` or from those of a conversation; None if it is left out, which
@@ -77,13 +80,13 @@ class Reading:
                 f"has no key {self.text_key!r}, and no conversation, but {', '.join(list(row)[:8])}; --text-key names "
                 "the key"
             )
-        conversation = conversation_of(row)
+        found = preference_of(row) if has_preference(row) else conversation_of(row)
         if self.render is None:
             raise ConfigError(
                 "a source has conversations, and there is no chat template to write them with: give the base's own "
                 "with --tokenizer FOLDER, or one with --chat-template FILE; text from another key: --text-key"
             )
-        return self.render(conversation)
+        return self.render(found)
 
     def text_of(self, value: object) -> str | None:
         """The value of `text_key` as the text of a document; None if it is a null, which is counted. Raises ValueError,

@@ -48,6 +48,12 @@ class LoraSpec(ModelSpec):
         description='the modules that are adapted, by the ends of their names, such as ["q_proj", "v_proj"]; '
         '["all-linear"]: all matrices but the output\'s',
     )
+    beta: float = Field(
+        0.1,
+        gt=0,
+        le=100,
+        description="β of DPO, where data hold preferences; the larger, the closer the model stays to its base",
+    )
     context: int = Field(
         0,
         ge=0,
