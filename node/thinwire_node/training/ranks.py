@@ -8,6 +8,7 @@ over the backend of their device.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from thinwire_proto.limits import RANKS_IDLE_S
 
 BACKENDS = "cpu:gloo,cuda:nccl"
 IDLE_MAX = timedelta(seconds=RANKS_IDLE_S)
+REASON_MAX = 200
 NO_MORE, INTERRUPT = 0, 1
 BEGIN, END = "begin", "end"
 """The first job of a run, whose head has the kind of exchange, and the last one of the node."""
@@ -32,6 +34,12 @@ BEGIN, END = "begin", "end"
 
 class RankLost(LocalError):
     """Another process of this node has ended, or cannot be reached. What its share held is lost."""
+
+
+def reason_in(text: str) -> str:
+    """The sentence in an error of torch.distributed, which has a place in its source before it and a stack behind."""
+    first = text.strip().partition("\n")[0].partition(". ")[0]
+    return re.sub(r"^\[\S+:\d+\]\s*", "", first)[:REASON_MAX] or "no reason given"
 
 
 Message = tuple[dict[str, Any], list[Tensor]]
@@ -66,7 +74,7 @@ class Ranks:
             yield
         except RuntimeError as error:
             self.is_broken = True
-            raise RankLost(self._lost) from error
+            raise RankLost(f"{self._lost} ({reason_in(str(error))})") from error
 
     @property
     def _lost(self) -> str:

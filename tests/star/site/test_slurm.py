@@ -6,8 +6,10 @@ import os
 import random
 import signal
 import stat
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.local_swarm.processes import BIN, Process
@@ -15,7 +17,7 @@ from support.real import RealSwarm, ended, run_text, until
 
 FILE = Path(__file__).parents[3] / "deploy" / "slurm" / "thinwire-node.sbatch"
 SRUN = """#!/bin/bash
-# starts the command once on each host, hands signals on to all, and ends with the first that fails
+# starts the command once on each host, hands signals on to all, and ends with one that has failed
 [ "$1" = --kill-on-bad-exit=1 ] || exit 64
 shift
 hosts=()
@@ -69,6 +71,27 @@ def test_a_job_of_two_hosts_is_one_node_that_leaves_in_order_and_goes_on(swarm: 
     status = swarm.status(fingerprint=True)
     assert status.fingerprints_different == 0
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_process_that_dies_does_not_end_the_job(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(100_000, samples=8))
+    job = submitted(swarm, "--threads", "1")
+    until(lambda: swarm.counted("site") >= 2, "it is counted", job)
+    followers = [one for one in psutil.Process(job.popen.pid).children(recursive=True) if _rank(one) == "3"]
+    followers[0].kill()
+    until(lambda: len(job.events("node.joined")) == 2, "it begins anew", job)
+    before = swarm.counted("site")
+    until(lambda: swarm.counted("site") >= before + 2, "it is counted again", job)
+    job.tell(signal.SIGTERM)
+    ended(job)
+    assert swarm.status(fingerprint=True).fingerprints_different == 0
+
+
+def _rank(process: psutil.Process) -> str | None:
+    with suppress(psutil.Error):
+        return process.environ().get("RANK")
+    return None
 
 
 @pytest.mark.usefixtures("slurm")
