@@ -22,7 +22,7 @@ class HuggingFaceSpec(ModelSpec):
     folder: str = Field("", description="a folder with the model's config.json; or write its keys in [model.config]")
     weights: str = Field(
         "",
-        description="a folder with config.json and safetensors, whose weights the run begins from; without it, random",
+        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
     )
     config: ConfigJson = Field(
         "", description="the contents of config.json, as a table; transformers completes it with its defaults"

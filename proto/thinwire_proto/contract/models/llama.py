@@ -19,7 +19,7 @@ class LlamaSpec(ModelSpec):
     kind: Literal["llama"] = "llama"
     weights: str = Field(
         "",
-        description="a folder with config.json and safetensors, whose weights the run begins from; without it, random",
+        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
     )
     vocabulary: int = Field(
         2048,

@@ -63,7 +63,8 @@ class TimmSpec(ModelSpec):
 
     kind: Literal["timm"] = "timm"
     weights: str = Field(
-        "", description="a folder with model.safetensors in timm's layout, to begin from; without it, random"
+        "",
+        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
     )
     name: str = Field(
         "vit_tiny_patch16_224",
