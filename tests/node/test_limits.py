@@ -48,6 +48,7 @@ GIVEN = {
     "priority": "low",
     "on_battery": "pause",
     "while_busy": "pause",
+    "on_metered": "pause",
 }
 WRONG = [
     ("max_upload", "10", "max-upload: '10' is not a rate with its unit, such as 500kB/s or 10Mbit/s"),
@@ -67,6 +68,7 @@ WRONG = [
     ("priority", "high", "priority: input should be 'idle', 'low' or 'normal', not 'high'"),
     ("on_battery", "stop", "on-battery: input should be 'run' or 'pause', not 'stop'"),
     ("while_busy", "maybe", "while-busy: input should be 'run' or 'pause', not 'maybe'"),
+    ("on_metered", "stop", "on-metered: input should be 'run' or 'pause', not 'stop'"),
     ("max_uplod", "1MB/s", "'max-uplod' is no limit; the limits are max-upload, max-download, "),
 ]
 
@@ -184,6 +186,26 @@ NOON = at("2026-11-28T12:00+01:00")
         ),
         ({"while_busy": "pause"}, Orders(), Surroundings(NOON, others_share=0.2), None),
         ({"while_busy": "pause"}, Orders(), Surroundings(NOON), None),
+        (
+            {"while_busy": "pause"},
+            Orders(),
+            Surroundings(NOON, is_somebody_here=True),
+            "resting: somebody is at this machine",
+        ),
+        (
+            {"while_busy": "pause"},
+            Orders(),
+            Surroundings(NOON, is_screen_full=True),
+            "resting: a program fills the screen",
+        ),
+        (
+            {"while_busy": "pause"},
+            Orders(),
+            Surroundings(NOON, is_card_used=True),
+            "resting: another program uses the card",
+        ),
+        ({"on_metered": "pause"}, Orders(), Surroundings(NOON, is_metered=True), "resting: the line is metered"),
+        ({}, Orders(), Surroundings(NOON, True, 0.9, None, True, True, True, True), None),
     ],
 )
 def test_a_node_rests_and_says_why(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +108,21 @@ def test_a_node_rests_outside_of_its_hours(swarm: RealSwarm) -> None:
     until(lambda: swarm.counted("lent") > 0, "the node is counted", coordinator, node)
     node.tell(signal.SIGTERM)
     assert ended(node) == 0
+
+
+def test_a_node_rests_while_the_line_is_metered(
+    swarm: RealSwarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a program in the place of systemd's, which prints what NetworkManager says."""
+    (tmp_path / "busctl").write_text("#!/bin/sh\necho u 1\n")
+    (tmp_path / "busctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    coordinator = swarm.coordinator(run_text(100_000, length_ms=500, rounds='pace = "clock"'))
+    node = swarm.node("lent", "--on-metered", "pause")
+    until(lambda: rests(node)[-1:] == ["resting: the line is metered"], "the node rests", node)
+    own(swarm, "set", "on-metered=run")
+    counted = swarm.counted("lent")
+    until(lambda: swarm.counted("lent") > counted, "the node is counted", coordinator, node)
 
 
 def _samples(swarm: RealSwarm) -> int:

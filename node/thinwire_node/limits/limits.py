@@ -101,7 +101,13 @@ class Limits(Options):
     priority: Literal["idle", "low", "normal"] = option("how the node's work ranks with that of other programs", "idle")
     on_battery: Literal["run", "pause"] = option("what the node does on battery", "run", has_variable=False)
     while_busy: Literal["run", "pause"] = option(
-        "what the node does while other programs use more than a quarter of the processor", "run", has_variable=False
+        "what the node does while others use the machine: its keyboard, its whole screen, its card, or more than a "
+        "quarter of the processor",
+        "run",
+        has_variable=False,
+    )
+    on_metered: Literal["run", "pause"] = option(
+        "what the node does while the line costs by its bytes", "run", has_variable=False
     )
 
 

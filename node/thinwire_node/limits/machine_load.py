@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import psutil
 
+from thinwire_node.limits import presence
 from thinwire_node.limits.limits import Limits
 from thinwire_node.limits.resting import Surroundings
 
@@ -20,6 +26,10 @@ log = logging.getLogger("thinwire.node")
 SEEN_OVER_S = 10.0
 """The use of the processor is a mean over this time."""
 SEEN_EVERY_S = 2.0
+ASKED_EVERY_S = 5.0
+METERED_EVERY_S = 60.0
+HERE_S = 300.0
+"""Somebody is at the machine for so long after the last key or movement of the pointer."""
 NICE = {"idle": 19, "low": 10, "normal": 0}
 SUPPLIES = Path("/sys/class/power_supply")
 """psutil takes the battery of a wireless mouse for the machine's, which is never plugged in then."""
@@ -28,11 +38,43 @@ AUTOGROUP = Path("/proc/self/autogroup")
 """The group of a session's processes on Linux: `nice` then ranks them within it alone."""
 
 
+Answer = TypeVar("Answer")
+
+
+class Question(Generic[Answer]):
+    """What the system is asked again and again, in a thread, because it may take its time to answer."""
+
+    def __init__(self, words: str, ask: Callable[[], Answer | None], every_s: float) -> None:
+        self._words, self._ask, self._every_s = words, ask, every_s
+        self._next_s = -math.inf
+        self._is_asked = False
+        self._has_told = False
+        self._answer: Answer | None = None
+
+    def newest(self, now: float) -> Answer | None:
+        """The newest answer; None: there is none yet, or the system does not tell."""
+        if now >= self._next_s and not self._is_asked:
+            self._next_s, self._is_asked = now + self._every_s, True
+            threading.Thread(target=self._run, name="question", daemon=True).start()
+        return self._answer
+
+    def _run(self) -> None:
+        self._answer = self._ask()
+        if self._answer is None and not self._has_told:
+            log.info("%s", f"this system does not tell {self._words}, so the node does not rest because of it")
+        self._has_told = True
+        self._is_asked = False
+
+
 class MachineLoad:
     """The load of this machine by others."""
 
     def __init__(self) -> None:
         self._own = psutil.Process()
+        self._idle_s = Question("whether somebody is at it", presence.idle_s, ASKED_EVERY_S)
+        self._screen = Question("whether a program fills its screen", presence.is_screen_full, ASKED_EVERY_S)
+        self._card = Question("which programs use an NVIDIA card", presence.is_card_used, ASKED_EVERY_S)
+        self._metered = Question("whether its line is metered", presence.is_metered, METERED_EVERY_S)
         self._seen: deque[tuple[float, float]] = deque()  # time, seconds of others
         self._on_battery = False
 
@@ -48,7 +90,18 @@ class MachineLoad:
                 self._seen.clear()
         while len(self._seen) > 2 and now - self._seen[1][0] >= SEEN_OVER_S:
             self._seen.popleft()
-        return Surroundings(at_s, self._on_battery, self._others_share())
+        around = Surroundings(at_s, self._on_battery, self._others_share())
+        if limits.on_metered == "pause":
+            around = replace(around, is_metered=bool(self._metered.newest(now)))
+        if limits.while_busy == "pause":
+            idle_s = self._idle_s.newest(now)
+            around = replace(
+                around,
+                is_somebody_here=idle_s is not None and idle_s < HERE_S,
+                is_screen_full=bool(self._screen.newest(now)),
+                is_card_used=bool(self._card.newest(now)),
+            )
+        return around
 
     def _others_share(self) -> float | None:
         """None until the whole time was seen."""

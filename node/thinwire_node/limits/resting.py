@@ -17,12 +17,16 @@ BUSY_SHARE = 0.25
 class Surroundings:
     """The state of a node's machine. at_s: the time of day, in seconds since the epoch. others_share: of the
     processor, that other programs use; None: not known yet. month_ends_s: the time at which new monthly data begin, if
-    those of this month are used; None: they are not."""
+    those of this month are used; None: they are not. is_card_used: by another program than a node."""
 
     at_s: float
     on_battery: bool = False
     others_share: float | None = None
     month_ends_s: float | None = None
+    is_somebody_here: bool = False
+    is_screen_full: bool = False
+    is_card_used: bool = False
+    is_metered: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,18 @@ def _by_time(limits: Limits, around: Surroundings) -> Rest | None:
 def _by_machine(limits: Limits, around: Surroundings, was_busy: bool) -> Rest | None:
     if limits.on_battery == "pause" and around.on_battery:
         return Rest("resting: on battery")
+    if limits.on_metered == "pause" and around.is_metered:
+        return Rest("resting: the line is metered")
+    if limits.while_busy == "run":
+        return None
+    for is_so, words in (
+        (around.is_somebody_here, "somebody is at this machine"),
+        (around.is_screen_full, "a program fills the screen"),
+        (around.is_card_used, "another program uses the card"),
+    ):
+        if is_so:
+            return Rest(f"resting: {words}")
     share_max = BUSY_SHARE / 2 if was_busy else BUSY_SHARE
-    if limits.while_busy == "pause" and (around.others_share or 0.0) > share_max:
+    if (around.others_share or 0.0) > share_max:
         return Rest("resting: other programs use the processor", is_busy=True)
     return None

@@ -1,0 +1,148 @@
+"""Finds out whether somebody uses this machine, by input, screen and graphics cards, and whether its line is metered.
+
+Each function asks the system, in up to a few seconds. It returns None where the system does not tell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psutil
+
+ANSWERS_WITHIN_S = 10.0
+TERMINALS = ("pts/*", "tty[1-9]*")
+GNOME = "org.gnome.Mutter.IdleMonitor"
+IDLE_MONITOR = ["busctl", "--user", "call", GNOME, "/org/gnome/Mutter/IdleMonitor/Core", GNOME, "GetIdletime"]
+NETWORK_MANAGER = "org.freedesktop.NetworkManager"
+METERED = ["busctl", "get-property", NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered"]
+METERED_VALUES = ("1", "3")  # NMMetered: yes, and a guess that says yes
+WINDOWS_COST = (
+    "[void][Windows.Networking.Connectivity.NetworkInformation,Windows,ContentType=WindowsRuntime];"
+    "[Windows.Networking.Connectivity.NetworkInformation]::GetInternetConnectionProfile().GetConnectionCost()"
+    ".NetworkCostType"
+)
+FILLS_THE_SCREEN = (2, 3, 4)  # QUNS_BUSY, QUNS_RUNNING_D3D_FULL_SCREEN, QUNS_PRESENTATION_MODE
+CARD_PERCENT = 10
+"""The share of a card that others use at least. A desktop's own drawing stays below it."""
+NODE = "thinwire"
+
+
+def idle_s(devices: Path = Path("/dev")) -> float | None:
+    """Seconds since somebody has typed or moved the pointer. devices: the folder of the terminals."""
+    if sys.platform == "win32":
+        return _idle_of_windows()
+    if sys.platform == "darwin":
+        found = re.search(r'"HIDIdleTime" = (\d+)', _said("ioreg", "-c", "IOHIDSystem", "-d", "4") or "")
+        return int(found[1]) / 1e9 if found else None
+    known = [one for one in (_idle_of_gnome(), _idle_of_x11(), _idle_of_terminals(devices)) if one is not None]
+    return min(known, default=None)
+
+
+def is_screen_full() -> bool | None:
+    """Whether a program fills the whole screen, such as a game or a film."""
+    if sys.platform == "win32":
+        state = ctypes.c_int()
+        failed = ctypes.windll.shell32.SHQueryUserNotificationState(ctypes.byref(state))
+        return None if failed else state.value in FILLS_THE_SCREEN
+    with suppress(Exception):  # of any kind: the server may go away in the middle
+        return _is_x11_full()
+    return None
+
+
+def is_card_used() -> bool | None:
+    """Whether another program than a node uses an NVIDIA card of this machine."""
+    if (said := _said("nvidia-smi", "pmon", "-c", "1", "-s", "u")) is None:
+        return None
+    used: dict[str, int] = {}
+    for line in said.splitlines():
+        cells = line.split()
+        if len(cells) > 3 and cells[1].isdigit() and cells[3].isdigit() and not _is_node(int(cells[1])):
+            used[cells[0]] = used.get(cells[0], 0) + int(cells[3])
+    return any(share >= CARD_PERCENT for share in used.values())
+
+
+def is_metered() -> bool | None:
+    """Whether the line costs by its bytes."""
+    if sys.platform == "win32":
+        cost = (_said("powershell", "-NoProfile", "-Command", WINDOWS_COST) or "").strip()
+        return None if cost in ("", "Unknown") else cost != "Unrestricted"
+    kind, _, value = (_said(*METERED) or "").strip().partition(" ")
+    return value in METERED_VALUES if kind == "u" and value != "0" else None
+
+
+def _said(*command: str) -> str | None:
+    """What a program of the system prints; None if it is not there, fails or hangs."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _is_node(pid: int) -> bool:
+    try:
+        return any(NODE in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:  # it has ended, or belongs to another user
+        return False
+
+
+def _idle_of_terminals(devices: Path) -> float | None:
+    """By the terminals from which something was read last, as `w` does. What is printed there does not count."""
+    found: Iterable[Path] = (path for pattern in TERMINALS for path in devices.glob(pattern))
+    read_at = [path.stat().st_atime for path in found if path.name != "ptmx"]
+    return max(0.0, time.time() - max(read_at)) if read_at else None
+
+
+def _idle_of_gnome() -> float | None:
+    kind, _, value = (_said(*IDLE_MONITOR) or "").strip().partition(" ")
+    return int(value) / 1000 if kind == "t" and value.isdigit() else None
+
+
+def _idle_of_x11() -> float | None:
+    """On Wayland, the server of X11 sees the input of a part of the programs."""
+    with suppress(Exception):  # of any kind: there may be no server, or one without this extension
+        from Xlib.display import Display  # noqa: PLC0415 - Linux alone has it
+
+        if os.environ.get("DISPLAY"):
+            with closing(Display()) as display:
+                return float(display.screen().root.screensaver_query_info().idle) / 1000
+    return None
+
+
+def _is_x11_full() -> bool | None:
+    from Xlib import Xatom  # noqa: PLC0415 - as above
+    from Xlib.display import Display  # noqa: PLC0415
+
+    if not os.environ.get("DISPLAY"):
+        return None
+    with closing(Display()) as display:
+        active = display.screen().root.get_full_property(display.intern_atom("_NET_ACTIVE_WINDOW"), Xatom.WINDOW)
+        if active is None:
+            return None
+        window = display.create_resource_object("window", active.value[0])
+        state = window.get_full_property(display.intern_atom("_NET_WM_STATE"), Xatom.ATOM)
+        return state is not None and display.intern_atom("_NET_WM_STATE_FULLSCREEN") in state.value
+
+
+def _idle_of_windows() -> float | None:
+    if sys.platform != "win32":
+        return None
+
+    class LastInput(ctypes.Structure):
+        _fields_ = (("size", ctypes.c_uint), ("ticks_ms", ctypes.c_uint))
+
+    last = LastInput(ctypes.sizeof(LastInput), 0)
+    if not ctypes.windll.user32.GetLastInputInfo(ctypes.byref(last)):
+        return None
+    ticks_ms: int = ctypes.windll.kernel32.GetTickCount()
+    return ((ticks_ms - last.ticks_ms) & 0xFFFFFFFF) / 1000
