@@ -17,6 +17,7 @@ from support.reading import read
 from thinwire_coordinator.prepare.problems import Counts
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
 from thinwire_coordinator.prepare.readers.choice import Reader, reader_of
+from thinwire_coordinator.prepare.readers.json_array import read_json_array
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
@@ -41,8 +42,11 @@ READERS: list[tuple[str, bytes, Reader]] = [
     ("a.json", b'{"body": "x"}\n{"body": "a line that goes on', read_json_lines),
     ("a.json", b'{"body": "x"}', read_text),
     ("a.json", b'{\n "text": "y"\n}', read_text),
-    ("a.json", b'[{"text": "z"}]', read_text),
-    ("a.json", b'[\n{"text": "z"}\n]', read_text),
+    ("a.json", b'[{"text": "z"}]', read_json_array),
+    ("a.json", b'\xef\xbb\xbf[\n{"conversations": [{"from": "human", "value": "a long', read_json_array),
+    ("a.json", b'[{"body": "z"}]', read_text),
+    ("a.json", b'["text"]', read_text),
+    ("a.txt", b'[{"text": "z"}]', read_text),
     ("a", LINES, read_json_lines),
     ("a.jsonl.download", LINES, read_json_lines),
     ("a.txt", LINES, read_json_lines),

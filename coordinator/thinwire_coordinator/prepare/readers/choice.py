@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from thinwire_coordinator.prepare.conversations import has_conversation
+from thinwire_coordinator.prepare.conversations import KEYS, has_conversation
 from thinwire_coordinator.prepare.readers.arrow import ARROW_MAGICS, read_arrow
 from thinwire_coordinator.prepare.readers.codings import CODINGS, Coding
+from thinwire_coordinator.prepare.readers.json_array import read_json_array
 from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
 from thinwire_coordinator.prepare.readers.opening import BEGIN_BYTES, Content, stored
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
@@ -65,7 +66,7 @@ def read_documents(file: SourceFile, reading: Reading) -> Iterator[Document]:
             reading.problems.skip(file.name, IS_LFS_POINTER)
             return
         reader = reader_of(name, begin, reading.text_key)
-        if reader in (read_text, read_json_lines):
+        if reader in (read_text, read_json_lines, read_json_array):
             content.drop_mark()
         if reader is read_text and (what := _resembles(name, begin, reading.text_key)):
             reading.problems.read_as_text(file.name, what)
@@ -102,12 +103,28 @@ def reader_of(name: str, begin: bytes, text_key: str) -> Reader:
     by_name = (reader for suffixes, reader in SUFFIXES if name.endswith(suffixes))
     if reader := _reader_by_magic(begin) or next(by_name, None):
         return reader
+    if name.endswith(JSON) and _is_array(begin, text_key):
+        return read_json_array
     return read_json_lines if _are_json_lines(name, begin, text_key) else read_text
 
 
 def _reader_by_magic(begin: bytes) -> Reader | None:
     found = next((reader for magics, reader in MAGICS if begin.startswith(magics)), None)
     return found if _text_of(begin) is None else None
+
+
+def _is_array(begin: bytes, text_key: str) -> bool:
+    """Whether a text is an array whose first element is an object with the text, or with a conversation. Of an element
+    that goes on, the beginning must name its key."""
+    text = (_text_of(begin) or "").lstrip()
+    first = text.removeprefix("[").lstrip()
+    if first == text or not first.startswith("{"):
+        return False
+    try:
+        element = json.JSONDecoder().raw_decode(first)[0]
+    except (ValueError, RecursionError):
+        return any(re.search(rf"{re.escape(json.dumps(key))}\s*:", first) for key in (text_key, *KEYS))
+    return text_key in element or has_conversation(element)
 
 
 def _are_json_lines(name: str, begin: bytes, text_key: str) -> bool:
