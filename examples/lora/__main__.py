@@ -19,7 +19,8 @@ from examples.running.swarm import Swarm
 PROMPTS = ("The ", "An expression ", "Calls to ")
 
 
-def make_shards(folder: Path, console: Console) -> None:
+def copy_base(folder: Path, console: Console) -> None:
+    """Copy the base into the folder of a run, and make it first if there is none."""
     base = folder.parent / "example-hugging_face" / EXPORTED
     if not base.exists():
         console.print("making the base: examples.hugging_face")
@@ -27,11 +28,16 @@ def make_shards(folder: Path, console: Console) -> None:
         if subprocess.run(made, check=False).returncode:
             raise SwarmError("the base could not be made")
     shutil.copytree(base, folder / "base")
+
+
+def make_shards(folder: Path, console: Console) -> None:
+    copy_base(folder, console)
     manual = folder / "manual"
     manual.mkdir()
     for name, text in topics.items():
         (manual / f"{name}.txt").write_text(text, encoding="utf-8")
-    prepare(console, f"manual={manual}", "--tokenizer", str(base), "--held-out", "10%", "--out", str(folder / "data"))
+    base = str(folder / "base")
+    prepare(console, f"manual={manual}", "--tokenizer", base, "--held-out", "10%", "--out", str(folder / "data"))
 
 
 def after(swarm: Swarm, folder: Path) -> dict[str, str]:

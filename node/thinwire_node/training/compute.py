@@ -151,11 +151,12 @@ class TorchCompute:
         """Compile the stages now, with parameters of any values, and a batch of one sample of any values. Returns why
         that cannot be, in words; then the stages are used as they are. Raises Interrupted."""
         self.use(parameters)
+        sums = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}  # `gradients` would keep its own
         for samples in SAMPLES:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's are about torch's own code
-                    self.gradients(tuple(torch.cat([tensor] * samples) for tensor in sample))
+                    self.add_gradients(tuple(torch.cat([tensor] * samples) for tensor in sample), sums, 1)
             except (NotFinite, OutOfMemory):  # of a pass: its code is there
                 continue
             except Interrupted:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,8 @@ SCONTROL = """#!/bin/bash
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm's programs and variables, as a job of two hosts sees them."""
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Slurm's programs and variables, as a job of two hosts sees them. Ends what is left of the job, as Slurm does."""
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         path = tmp_path / "slurm" / name
         path.parent.mkdir(exist_ok=True)
@@ -48,6 +49,10 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("STATE_DIR", str(tmp_path / "site"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'slurm'}:{BIN}:{os.environ['PATH']}")
+    yield
+    for process in psutil.process_iter():
+        if _variable(process, "SLURM_JOB_ID") == job["SLURM_JOB_ID"] and "thinwire_node" in process.cmdline():
+            process.kill()
 
 
 def submitted(swarm: RealSwarm, *more: str) -> Process:
@@ -78,7 +83,7 @@ def test_a_process_that_dies_does_not_end_the_job(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(100_000, samples=8))
     job = submitted(swarm, "--threads", "1")
     until(lambda: swarm.counted("site") >= 2, "it is counted", job)
-    followers = [one for one in psutil.Process(job.popen.pid).children(recursive=True) if _rank(one) == "3"]
+    followers = [one for one in psutil.Process(job.popen.pid).children(recursive=True) if _variable(one, "RANK") == "3"]
     followers[0].kill()
     until(lambda: len(job.events("node.joined")) == 2, "it begins anew", job)
     before = swarm.counted("site")
@@ -88,9 +93,9 @@ def test_a_process_that_dies_does_not_end_the_job(swarm: RealSwarm) -> None:
     assert swarm.status(fingerprint=True).fingerprints_different == 0
 
 
-def _rank(process: psutil.Process) -> str | None:
+def _variable(process: psutil.Process, name: str) -> str | None:
     with suppress(psutil.Error):
-        return process.environ().get("RANK")
+        return process.environ().get(name)
     return None
 
 
