@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,6 +32,7 @@ PMON = """\
     0    {pid:>7}     C     {sm}      7      -      -      -      -    python         
     1          -     -      -      -      -      -      -      -    -              
 """  # noqa: W291 - as nvidia-smi prints it
+TCP = ("-listen", "tcp", "-ac")
 Stand = Callable[[str, str], None]
 
 
@@ -51,7 +53,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
 def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A new X server of its own."""
     read, write = os.pipe()
-    with subprocess.Popen(["Xvfb", "-displayfd", str(write), "-screen", "0", "640x480x24"], pass_fds=[write]) as server:
+    with subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", "640x480x24", *TCP], pass_fds=[write]
+    ) as server:
         name = f":{os.read(read, 16).decode().strip()}"
         monkeypatch.setenv("DISPLAY", name)
         yield name
@@ -102,6 +106,21 @@ def test_typing_in_a_terminal_is_input_and_what_it_shows_is_not(tmp_path: Path) 
     assert found < 60
 
 
+def test_a_terminal_that_has_closed_or_was_read_in_the_future_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pts").mkdir()
+    (tmp_path / "pts" / "0").symlink_to("closed")
+    terminal = tmp_path / "pts" / "1"
+    terminal.touch()
+    os.utime(terminal, (time.time() + 3600, 0))  # the clock was set back
+    assert presence._idle_of_terminals(tmp_path) is None
+
+
+@on_x11
+def test_an_x_server_elsewhere_is_not_asked(display: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", f"127.0.0.1{display}")
+    assert presence._idle_of_x11() is None
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("t 123456\n", 123.456), ("", None), ("Call failed: no such name\n", None), ("t x", None)]
 )
@@ -122,6 +141,11 @@ def test_another_program_uses_the_card(stand_in: Stand, share: str, expected: bo
     assert presence.is_card_used() is None
     stand_in("nvidia-smi", PMON.format(pid=os.getpid(), sm=share.rjust(3)))
     assert presence.is_card_used() is expected
+
+
+def test_a_process_that_is_not_known_here_may_be_the_node(stand_in: Stand) -> None:
+    stand_in("nvidia-smi", PMON.format(pid=1 << 22, sm=" 90"))
+    assert presence.is_card_used() is False
 
 
 def test_a_node_on_the_card_is_no_other_program(stand_in: Stand) -> None:
@@ -177,6 +201,27 @@ def test_a_question_is_asked_beside_all_else_and_says_once_that_there_is_no_answ
     assert question.newest(11.0) == 7
     told = "this system does not tell the hour, so the node does not rest because of it"
     assert caplog.messages == [told]
+
+
+def test_an_answer_that_is_overdue_or_fails_is_none() -> None:
+    goes_on = threading.Semaphore(1)
+
+    def ask() -> int:
+        goes_on.acquire()
+        return 7
+
+    question = Question("the hour", ask, every_s=5)
+    question.newest(0.0)
+    until(lambda: question.newest(0.0) == 7, "the answer")
+    assert question.newest(5.0) == 7  # the next one hangs
+    assert question.newest(16.0) is None
+    goes_on.release()
+
+    fails = Question("the hour", lambda: 1 // 0, every_s=5)
+    for now in (0.0, 5.0):
+        assert fails.newest(now) is None
+        assert fails._next_s == now + 5  # it is asked again
+        until(lambda: not fails._is_asked, "the failure")
 
 
 def test_nothing_is_asked_without_a_limit(stand_in: Stand, tmp_path: Path) -> None:

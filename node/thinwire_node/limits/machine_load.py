@@ -50,16 +50,22 @@ class Question(Generic[Answer]):
         self._is_asked = False
         self._has_told = False
         self._answer: Answer | None = None
+        self._answered_s = -math.inf
 
     def newest(self, now: float) -> Answer | None:
-        """The newest answer; None: there is none yet, or the system does not tell."""
+        """The newest answer; None: there is none yet, it is overdue, or the system does not tell."""
         if now >= self._next_s and not self._is_asked:
             self._next_s, self._is_asked = now + self._every_s, True
-            threading.Thread(target=self._run, name="question", daemon=True).start()
-        return self._answer
+            threading.Thread(target=self._run, args=(now,), name="question", daemon=True).start()
+        return self._answer if now <= self._answered_s + self._every_s + presence.ANSWERS_WITHIN_S else None
 
-    def _run(self) -> None:
-        self._answer = self._ask()
+    def _run(self, now: float) -> None:
+        try:
+            self._answer = self._ask()
+        except Exception as error:  # noqa: BLE001 - what a system does not tell is no reason to rest for ever
+            log.debug("no answer: %r", error)
+            self._answer = None
+        self._answered_s = now
         if self._answer is None and not self._has_told:
             log.info("%s", f"this system does not tell {self._words}, so the node does not rest because of it")
         self._has_told = True

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 ANSWERS_WITHIN_S = 10.0
-TERMINALS = ("pts/*", "tty[1-9]*")
+TERMINALS = ("pts/[0-9]*", "tty[1-9]*")
 GNOME = "org.gnome.Mutter.IdleMonitor"
 IDLE_MONITOR = ["busctl", "--user", "call", GNOME, "/org/gnome/Mutter/IdleMonitor/Core", GNOME, "GetIdletime"]
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
@@ -90,17 +90,25 @@ def _said(*command: str) -> str | None:
 
 
 def _is_node(pid: int) -> bool:
+    """True also for a process that is not known here. In a container, the driver's numbers are those of the host, and
+    the node would rest because of itself."""
     try:
         return any(NODE in word for word in psutil.Process(pid).cmdline())
-    except psutil.Error:  # it has ended, or belongs to another user
+    except psutil.AccessDenied:  # it belongs to another user
         return False
+    except psutil.Error:
+        return True
 
 
 def _idle_of_terminals(devices: Path) -> float | None:
     """By the terminals from which something was read last, as `w` does. What is printed there does not count."""
     found: Iterable[Path] = (path for pattern in TERMINALS for path in devices.glob(pattern))
-    read_at = [path.stat().st_atime for path in found if path.name != "ptmx"]
-    return max(0.0, time.time() - max(read_at)) if read_at else None
+    now, read_at = time.time(), []
+    for path in found:
+        with suppress(OSError):  # it has been closed
+            read_at.append(path.stat().st_atime)
+    # a later one is of a clock that was set back since
+    return min((now - at for at in read_at if at <= now), default=None)
 
 
 def _idle_of_gnome() -> float | None:
@@ -108,12 +116,17 @@ def _idle_of_gnome() -> float | None:
     return int(value) / 1000 if kind == "t" and value.isdigit() else None
 
 
+def _has_x11_here() -> bool:
+    """Whether DISPLAY names a server of this machine. What somebody does at another one (`ssh -X`) does not count."""
+    return os.environ.get("DISPLAY", "").startswith((":", "unix:"))
+
+
 def _idle_of_x11() -> float | None:
     """On Wayland, the server of X11 sees the input of a part of the programs."""
     with suppress(Exception):  # of any kind: there may be no server, or one without this extension
         from Xlib.display import Display  # noqa: PLC0415 - Linux alone has it
 
-        if os.environ.get("DISPLAY"):
+        if _has_x11_here():
             with closing(Display()) as display:
                 return float(display.screen().root.screensaver_query_info().idle) / 1000
     return None
@@ -123,7 +136,7 @@ def _is_x11_full() -> bool | None:
     from Xlib import Xatom  # noqa: PLC0415 - as above
     from Xlib.display import Display  # noqa: PLC0415
 
-    if not os.environ.get("DISPLAY"):
+    if not _has_x11_here():
         return None
     with closing(Display()) as display:
         active = display.screen().root.get_full_property(display.intern_atom("_NET_ACTIVE_WINDOW"), Xatom.WINDOW)
