@@ -143,7 +143,9 @@ noticed at once. gloo counts milliseconds in 32 bits, so it cannot be much more.
 RANK_END_S = 5 * ROUND_TRIP_MAX_S
 """One of them is killed if it takes longer to end, such as for the end of its micro-batch."""
 DRIVER_ANSWER_S = 5 * ROUND_TRIP_MAX_S
-"""A program of a card's driver, such as nvidia-smi, may take so long to name the card."""
+"""A program of the system or of a card's driver, such as nvidia-smi, may take so long to tell of the machine."""
+AWAY_AFTER_S = 150 * ROUND_TRIP_MAX_S
+"""Without a key or a movement of the pointer for so long, nobody is at the machine."""
 SPEED_MEASURED_S = ROUND_TRIP_MAX_S
 """`thinwire-node doctor` times training for so long."""
 EXAMINE_MESSAGE_S = ROUND_TRIP_MAX_S / 2

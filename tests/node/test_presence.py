@@ -178,7 +178,7 @@ def test_windows_tells_of_a_metered_line(
 def test_a_program_that_hangs_or_fails_tells_nothing(
     stand_in: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(presence, "DRIVER_ANSWER_S", 0.2)
     for text in ("import time; time.sleep(60)", "raise SystemExit(1)"):
         (tmp_path / "busctl").write_text(f"#!{sys.executable} -S\n{text}\n")
         (tmp_path / "busctl").chmod(0o755)

@@ -20,6 +20,7 @@ import psutil
 from thinwire_node.limits import presence
 from thinwire_node.limits.limits import Limits
 from thinwire_node.limits.resting import Surroundings
+from thinwire_proto.limits import AWAY_AFTER_S, DRIVER_ANSWER_S
 
 log = logging.getLogger("thinwire.node")
 
@@ -28,8 +29,6 @@ SEEN_OVER_S = 10.0
 SEEN_EVERY_S = 2.0
 ASKED_EVERY_S = 5.0
 METERED_EVERY_S = 60.0
-HERE_S = 300.0
-"""Somebody is at the machine for so long after the last key or movement of the pointer."""
 NICE = {"idle": 19, "low": 10, "normal": 0}
 SUPPLIES = Path("/sys/class/power_supply")
 """psutil takes the battery of a wireless mouse for the machine's, which is never plugged in then."""
@@ -57,7 +56,7 @@ class Question(Generic[Answer]):
         if now >= self._next_s and not self._is_asked:
             self._next_s, self._is_asked = now + self._every_s, True
             threading.Thread(target=self._run, args=(now,), name="question", daemon=True).start()
-        return self._answer if now <= self._answered_s + self._every_s + presence.ANSWERS_WITHIN_S else None
+        return self._answer if now <= self._answered_s + self._every_s + DRIVER_ANSWER_S else None
 
     def _run(self, now: float) -> None:
         try:
@@ -103,7 +102,7 @@ class MachineLoad:
             idle_s = self._idle_s.newest(now)
             around = replace(
                 around,
-                is_somebody_here=idle_s is not None and idle_s < HERE_S,
+                is_somebody_here=idle_s is not None and idle_s < AWAY_AFTER_S,
                 is_screen_full=bool(self._screen.newest(now)),
                 is_card_used=bool(self._card.newest(now)),
             )

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil
 
-ANSWERS_WITHIN_S = 10.0
+from thinwire_proto.limits import DRIVER_ANSWER_S
+
 TERMINALS = ("pts/[0-9]*", "tty[1-9]*")
 GNOME = "org.gnome.Mutter.IdleMonitor"
 IDLE_MONITOR = ["busctl", "--user", "call", GNOME, "/org/gnome/Mutter/IdleMonitor/Core", GNOME, "GetIdletime"]
@@ -82,7 +83,7 @@ def _said(*command: str) -> str | None:
     """What a program of the system prints; None if it is not there, fails or hangs."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DRIVER_ANSWER_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
