@@ -54,7 +54,7 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A new X server of its own."""
     read, write = os.pipe()
     with subprocess.Popen(
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", "640x480x24", *TCP], pass_fds=[write]
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", "640x480x24", "-noreset", *TCP], pass_fds=[write]
     ) as server:
         name = f":{os.read(read, 16).decode().strip()}"
         monkeypatch.setenv("DISPLAY", name)
