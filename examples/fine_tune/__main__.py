@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -40,7 +41,8 @@ CONTEXT = 128
 
 def conversations() -> Iterator[dict[str, object]]:
     """Questions about the library, with the first sentence of its own documentation as answer."""
-    for owner in (*OWNERS, *map(import_module, MODULES)):
+    owners: tuple[Any, ...] = (*OWNERS, *map(import_module, MODULES))
+    for owner in owners:
         for name, member in inspect.getmembers(owner):
             sentence = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ").partition(". ")[0]
             if name.startswith("_") or not callable(member) or not sentence:
