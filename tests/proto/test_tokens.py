@@ -88,8 +88,8 @@ def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
     )
     data = opened(tmp_path)
     assert [tuple(vars(found).values()) for found in data.held_out_sets()] == [
-        ("wiki", 6, 4 * 6 * CONTEXT, 0),
-        ("code", 6, 4 * 6 * CONTEXT, 0),
+        ("wiki", 6, 4 * 6 * CONTEXT, 0, "token"),
+        ("code", 6, 4 * 6 * CONTEXT, 0, "token"),
     ]
     first, _, last = manifest.sources[0].held_out
     assert data.held_out_needs("wiki", [0, 2, 3]) == (first.blob, last.blob)

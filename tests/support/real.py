@@ -251,7 +251,10 @@ def ends_in_s(process: Process, number: signal.Signals) -> float:
 def _without_a_core_s(process: Process) -> dict[str, float]:
     """Seconds that each thread has waited for a core since its start (Linux)."""
     found = {}
-    for path in Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat"):
+    threads: list[Path] = []
+    with suppress(OSError):  # the process has ended
+        threads += Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat")
+    for path in threads:
         with suppress(OSError):  # the thread has ended
             if fields := path.read_text().split():
                 found[path.parent.name] = int(fields[1]) / 1e9

@@ -23,6 +23,8 @@ WINDOW_S = 3.0
 """Over which the node's work is counted."""
 CORES_MAX = 0.1
 """More than idle."""
+SETTLES_WITHIN = 5
+"""Windows."""
 LOG_BYTES_PER_S_MAX = 1000
 BURST_BYTES = 300_000
 """What one kind of line may write at once, see `thinwire_common.log_bound`."""
@@ -110,6 +112,14 @@ async def reached(is_so: Callable[[], bool], process: Process) -> None:
     await asyncio.wait_for(wait(), PATIENCE_S)
 
 
+async def settles(node: Process, idle: float) -> bool:
+    """Whether a node takes little after a while: some messages at once, which last longer on a busy machine."""
+    for _ in range(SETTLES_WITHIN):
+        if await cores(node) - idle < CORES_MAX:
+            return True
+    return False
+
+
 async def test_a_node_is_neither_ended_nor_burdened_by_what_its_coordinator_sends(tmp_path: Path) -> None:
     hostile = Flooding(tmp_path)
     server = grpc.aio.server()
@@ -124,18 +134,17 @@ async def test_a_node_is_neither_ended_nor_burdened_by_what_its_coordinator_send
         idle = await cores(node)
         log_bytes, began = len(node.text()), time.monotonic()
         hostile.odd_probes = True
-        assert await cores(node) - idle < CORES_MAX, "odd answers to probes"
+        assert await settles(node, idle), "odd answers to probes"
         hostile.odd_probes = False
         for what, fields in REFUSED.items():
             hostile.refused = a_round(**fields)
             hostile.flood = itertools.repeat(hostile.refused)  # it begins in the session that goes on
             await reached(lambda what=what: f"impossible {what}" in node.text(), node)  # type: ignore[misc]
-        assert await cores(node) - idle < CORES_MAX, "refused announcements"
+        assert await settles(node, idle), "refused announcements"
         hostile.refused, hostile.flood, sessions = None, None, hostile.calls["Attend"]
         await reached(lambda: hostile.calls["Attend"] > sessions, node)
         hostile.flood = everything_at_once()
-        await cores(node)  # it takes some messages at once
-        assert await cores(node) - idle < CORES_MAX, "a flood"
+        assert await settles(node, idle), "a flood"
         assert hostile.calls["Attend"] == sessions + 1
         written = len(node.text()) - log_bytes
         assert written < BURST_BYTES + LOG_BYTES_PER_S_MAX * (time.monotonic() - began)

@@ -58,10 +58,11 @@ def test_adapters_are_equal_over_200_rounds_whatever_the_bits_of_the_bases(swarm
         replica, task, data = replica_at_head(state), task_of(state.contract.model), state.data
         (held_out,) = data.held_out_sets()
         batch = data.held_out(held_out.name, held_out.spread(32))
-        losses = {}
+        losses, outputs = {}, set()
         for bits in task.base_bits:
             with torch.no_grad():
                 model = Stateless(task.in_bits(bits).model("cpu", state.blobs))
                 losses[bits] = float(model.loss(replica.tensors, batch))
-    assert len(set(losses.values())) == len(losses)
+                outputs.add(tuple(model.next_logits(replica.tensors, batch[0][0]).tolist()))
+    assert len(outputs) == len(losses)  # two mean losses may be equal
     assert all(abs(loss - losses[32]) < 0.05 * losses[32] for loss in losses.values()), losses
