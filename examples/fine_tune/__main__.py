@@ -78,7 +78,7 @@ def after(swarm: Swarm, folder: Path) -> dict[str, str]:
     said = {}
     for question in ASKED:
         answer = swarm.command("sample", "--temperature", "0", "--length", str(GREEDY_TOKENS), "--chat", question)
-        said[question] = answer.strip()
+        said[question] = " ".join(answer.split())
     return compare_adapter(swarm, folder / "base", folder / "adapter", prompts) | {
         **{f"merged: {name}": result for name, result in merged.items()},
         **said,
