@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -93,15 +94,16 @@ def test_a_coordinator_that_is_away_ends_it_after_the_machine_was_shown(
 @asynccontextmanager
 async def earlier(goes: bool = False) -> AsyncIterator[str]:
     """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status."""
-    key = SecretKey()
+    key, stopping = SecretKey(), list[asyncio.Future[None]]()
 
     async def hello(request: pb.HelloRequest, context: Any) -> pb.HelloReply:
         signature = key.sign(statements.hello(request.nonce, b"challenge"))
         return pb.HelloReply(public_key=key.public.data, challenge=b"challenge", signature=signature)
 
     async def status(request: pb.StatusRequest, context: Any) -> pb.StatusReply:
-        if goes:
-            await server.stop(0)
+        if goes:  # in a task of its own, since it cancels this call
+            stopping.append(asyncio.ensure_future(server.stop(0)))
+            await asyncio.Event().wait()
         return pb.StatusReply(steps=7)
 
     calls: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -119,7 +121,7 @@ async def earlier(goes: bool = False) -> AsyncIterator[str]:
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        await server.stop(0)
+        await (stopping[0] if stopping else server.stop(0))
 
 
 async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest() -> None:
