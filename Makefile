@@ -40,7 +40,7 @@ swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, RO
 test: lint  ## lint and the quick tests: all but those of tests/slow.txt (PYTEST_ARGS)
 	$(BIN)/pytest -n 3 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
-test-all: lint  ## lint and all tests; about 16 minutes on two cores (PYTEST_ARGS)
+test-all: lint  ## lint and all tests; about 25 minutes on two cores (PYTEST_ARGS)
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date

@@ -134,13 +134,13 @@ async def test_a_node_is_neither_ended_nor_burdened_by_what_its_coordinator_send
         idle = await cores(node)
         log_bytes, began = len(node.text()), time.monotonic()
         hostile.odd_probes = True
-        assert await settles(node, idle), "odd answers to probes"
+        assert await cores(node) - idle < CORES_MAX, "odd answers to probes"
         hostile.odd_probes = False
         for what, fields in REFUSED.items():
             hostile.refused = a_round(**fields)
             hostile.flood = itertools.repeat(hostile.refused)  # it begins in the session that goes on
             await reached(lambda what=what: f"impossible {what}" in node.text(), node)  # type: ignore[misc]
-        assert await settles(node, idle), "refused announcements"
+        assert await cores(node) - idle < CORES_MAX, "refused announcements"
         hostile.refused, hostile.flood, sessions = None, None, hostile.calls["Attend"]
         await reached(lambda: hostile.calls["Attend"] > sessions, node)
         hostile.flood = everything_at_once()

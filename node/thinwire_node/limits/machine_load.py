@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 
 class Question(Generic[Answer]):
-    """What the system is asked again and again, in a thread, because it may take its time to answer."""
+    """A question that the system is asked again and again, in a thread, because it may take its time to answer."""
 
     def __init__(self, words: str, ask: Callable[[], Answer | None], every_s: float) -> None:
         self._words, self._ask, self._every_s = words, ask, every_s

@@ -33,6 +33,8 @@ WINDOWS_COST = (
 FILLS_THE_SCREEN = (2, 3, 4)  # QUNS_BUSY, QUNS_RUNNING_D3D_FULL_SCREEN, QUNS_PRESENTATION_MODE
 CARD_PERCENT = 10
 """The share of a card that others use at least. A desktop's own drawing stays below it."""
+CARD_LOOKS = 4
+"""A look takes a second. One alone would let a node rest because a window has moved."""
 NODE = "thinwire"
 
 
@@ -60,14 +62,14 @@ def is_screen_full() -> bool | None:
 
 def is_card_used() -> bool | None:
     """Whether another program than a node uses an NVIDIA card of this machine."""
-    if (said := _said("nvidia-smi", "pmon", "-c", "1", "-s", "u")) is None:
+    if (said := _said("nvidia-smi", "pmon", "-c", str(CARD_LOOKS), "-s", "u")) is None:
         return None
     used: dict[str, int] = {}
     for line in said.splitlines():
         cells = line.split()
         if len(cells) > 3 and cells[1].isdigit() and cells[3].isdigit() and not _is_node(int(cells[1])):
             used[cells[0]] = used.get(cells[0], 0) + int(cells[3])
-    return any(share >= CARD_PERCENT for share in used.values())
+    return any(share >= CARD_PERCENT * CARD_LOOKS for share in used.values())
 
 
 def is_metered() -> bool | None:
@@ -80,7 +82,7 @@ def is_metered() -> bool | None:
 
 
 def _said(*command: str) -> str | None:
-    """What a program of the system prints; None if it is not there, fails or hangs."""
+    """The text that a program of the system prints; None if it is not there, fails or hangs."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DRIVER_ANSWER_S, check=False
@@ -91,7 +93,7 @@ def _said(*command: str) -> str | None:
 
 
 def _is_node(pid: int) -> bool:
-    """True also for a process that is not known here. In a container, the driver's numbers are those of the host, and
+    """Whether a process is a node, or not known here. In a container, the driver's numbers are those of the host, and
     the node would rest because of itself."""
     try:
         return any(NODE in word for word in psutil.Process(pid).cmdline())
@@ -102,7 +104,7 @@ def _is_node(pid: int) -> bool:
 
 
 def _idle_of_terminals(devices: Path) -> float | None:
-    """By the terminals from which something was read last, as `w` does. What is printed there does not count."""
+    """Seconds since something was read from a terminal, which `w` shows too. Text that is printed does not count."""
     found: Iterable[Path] = (path for pattern in TERMINALS for path in devices.glob(pattern))
     now, read_at = time.time(), []
     for path in found:
@@ -123,7 +125,7 @@ def _has_x11_here() -> bool:
 
 
 def _idle_of_x11() -> float | None:
-    """On Wayland, the server of X11 sees the input of a part of the programs."""
+    """Seconds since the X server has seen input. Under Wayland it sees that of its own programs alone."""
     with suppress(Exception):  # of any kind: there may be no server, or one without this extension
         from Xlib.display import Display  # noqa: PLC0415 - Linux alone has it
 

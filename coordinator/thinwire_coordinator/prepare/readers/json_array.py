@@ -16,7 +16,7 @@ DECODER = json.JSONDecoder()
 
 
 def read_json_array(name: str, content: Content, reading: Reading) -> Iterator[Document]:
-    """The documents of an array. What comes after something that is not JSON is left out, and reported."""
+    """Yield the documents of an array. The reader leaves out the rest after something that is not JSON, and says so."""
     number = 1
     try:
         for number, element in enumerate(_elements(content), 1):
