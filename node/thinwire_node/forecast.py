@@ -29,7 +29,7 @@ from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a machine would do in a run; None where it is not known.
+    """The work that a machine would do in a run; None where it is not known.
 
     fits: whether the run fits into memory and disk. samples_s: samples a second that it trains of the run's model.
     tokens_s: the same in tokens, of a text. samples: that it trains in a round of `round_s` seconds, of which

@@ -208,8 +208,8 @@ class GossipTraining:
             self._changed.set()
 
     async def _mix_late(self, mix: Mix) -> None:
-        """Mix a message that has come after the last iteration: the peer has mixed this node's. What is handed in stays
-        as it is."""
+        """Mix a message that has come after the last iteration: the peer has mixed this node's. Parameters that are
+        handed in stay as they are."""
         async with self._end:
             if self._is_handed_in:
                 return
