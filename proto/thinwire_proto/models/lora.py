@@ -49,6 +49,9 @@ CHANGING = ("r", "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out", "rank
 """Keys of ADAPTER_CONFIG that change what an adapter computes, and that shapes may not show."""
 ADAPTER = ".default"
 """peft puts the adapter's name into the names of its parameters, and leaves it out of its files."""
+HALF = ("bfloat16", "float16")
+"""Values of `dtype` in a config whose files have two bytes a parameter."""
+UNKNOWN_HASH = "0" * 64
 FILES_OF_32_BITS = 3
 """Bytes of the base's files for each of its parameters, above which they are float32."""
 
@@ -151,6 +154,7 @@ class LoraTask(SpecTask[LoraSpec]):
         """The adapter alone, as `peft.PeftModel` opens it on the base."""
         config = _with_adapter(build(self._spec.config, "meta"), self._spec).peft_config["default"].to_dict()
         config |= {"target_modules": sorted(config["target_modules"]), "inference_mode": True}
+        config["base_model_name_or_path"] = self._spec.base_name or None  # peft takes that of the model object
         adapter = json.loads(json.dumps(config, default=str))
         return HuggingFaceModel(json.loads(self._spec.config), {n: t.cpu() for n, t in parameters.items()}, adapter)
 
@@ -173,21 +177,51 @@ class LoraTask(SpecTask[LoraSpec]):
 def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapping[Blob, Path]]:
     """See `thinwire_proto.task.complete_model`. Reads the whole base to hash it."""
     assert isinstance(spec, LoraSpec)
-    if not spec.base:
-        raise ConfigError("model.base: a folder with config.json and safetensors is needed for model.kind = 'lora'")
-    folder = Path(spec.base)
-    text = canonical_config(read_json(folder / CONFIG), str(folder / CONFIG))
-    vocabulary, longest = sizes_of(text)
-    context = choose_context(spec.context, longest, str(folder / CONFIG))
-    paths = weight_files(folder)
-    dtype_of_files(paths)
-    check_whole(folder, text)
+    found = _of_config(spec)
     blobs = {}
-    for path in paths:
+    for path in _checked_files(found):
         go_on()
         blobs[blob_of(path)] = path
     files = tuple(BaseFile(hash=blob.hash, size=blob.size) for blob in blobs)
-    return spec.model_copy(update={"config": text, "files": files, "vocabulary": vocabulary, "context": context}), blobs
+    return found.model_copy(update={"files": files}), blobs
+
+
+def planned(spec: LoraSpec) -> LoraSpec:
+    """The contract's model section for a plan, which hashes no file and needs none: where the base's weights are not
+    there yet, it has one file of the size that the config's dtype gives. Raises ConfigError."""
+    found = _of_config(spec)
+    if has_weights(spec):
+        sizes = [path.stat().st_size for path in _checked_files(found)]
+    else:
+        config = read_json(Path(spec.base) / CONFIG)
+        is_half = config.get("dtype", config.get("torch_dtype")) in HALF
+        sizes = [(2 if is_half else 4) * _parameters_of(found.config)]
+    files = tuple(BaseFile(hash=UNKNOWN_HASH, size=size) for size in sizes)
+    return found.model_copy(update={"files": files})
+
+
+def has_weights(spec: LoraSpec) -> bool:
+    """Whether the base's folder has any weights."""
+    return any(Path(spec.base).glob("*.safetensors"))
+
+
+def _of_config(spec: LoraSpec) -> LoraSpec:
+    """The spec with all that the base's `config.json` says. Raises ConfigError."""
+    if not spec.base:
+        raise ConfigError("model.base: a folder with config.json and safetensors is needed for model.kind = 'lora'")
+    path = Path(spec.base) / CONFIG
+    text = canonical_config(read_json(path), str(path))
+    vocabulary, longest = sizes_of(text)
+    context = choose_context(spec.context, longest, str(path))
+    return spec.model_copy(update={"config": text, "vocabulary": vocabulary, "context": context})
+
+
+def _checked_files(spec: LoraSpec) -> list[Path]:
+    """The base's files, which hold the tensors of the config. Raises ConfigError."""
+    paths = weight_files(Path(spec.base))
+    dtype_of_files(paths)
+    check_whole(Path(spec.base), spec.config)
+    return paths
 
 
 MODEL_MAKERS["lora"] = complete
@@ -207,7 +241,6 @@ def _with_adapter(base: nn.Module, spec: LoraSpec) -> Any:
         lora_dropout=spec.dropout,
         target_modules=ALL_LINEAR[0] if spec.targets == ALL_LINEAR else list(spec.targets),
         task_type="CAUSAL_LM",
-        base_model_name_or_path=spec.base_name or None,
     )
     try:
         with warnings.catch_warnings():
