@@ -29,7 +29,7 @@ from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
 from thinwire_proto.data.conversations import mean_loss, pairs_in, preferred_by
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base
+from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base, one_dtype
 from thinwire_proto.models.trained import SpecTask
 from thinwire_proto.models.transformers_models import (
     CausalLM,
@@ -37,6 +37,7 @@ from thinwire_proto.models.transformers_models import (
     canonical_config,
     check_whole,
     choose_context,
+    hub_config,
     in_files,
     sizes_of,
 )
@@ -63,7 +64,7 @@ class Adapted(CausalLM):
         super().__init__(inner, spec.context)
         self._beta = spec.beta
         layers = import_extra("peft.tuners.tuners_utils", "lora").BaseTunerLayer
-        self._adapters = [module for module in inner.modules() if isinstance(module, layers)]
+        self.adapters: list[Any] = [module for module in inner.modules() if isinstance(module, layers)]
 
     def loss(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
         """See `thinwire_proto.data.conversations.mean_loss`; of preferences, see `LearnsPreferences`."""
@@ -88,12 +89,12 @@ class Adapted(CausalLM):
         # not peft's `disable_adapter`: it also changes which of the caller's parameters have gradients
         was_training = self.training
         self.eval()
-        for layer in self._adapters:
+        for layer in self.adapters:
             layer._disable_adapters = True
         try:
             yield
         finally:
-            for layer in self._adapters:
+            for layer in self.adapters:
                 layer._disable_adapters = False
             self.train(was_training)
 
@@ -159,19 +160,23 @@ class LoraTask(SpecTask[LoraSpec]):
         return HuggingFaceModel(json.loads(self._spec.config), {n: t.cpu() for n, t in parameters.items()}, adapter)
 
     def merged(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
-        """The base with the adapter merged into it. Needs memory for the base in float32."""
+        """The base with the adapter merged into it, in the dtype of the base's files, and in float32 if they have
+        several. Needs memory for the base in that dtype."""
         paths = [blobs.path(blob) for blob in self._spec.blobs]
-        base = load_whole_base(paths, self._spec.config, torch.float32)
-        model = Adapted(_with_adapter(base, self._spec), self._spec)
+        dtype = one_dtype(paths)
+        model = Adapted(_with_adapter(load_whole_base(paths, self._spec.config, dtype), self._spec), self._spec)
+        adapted: Any = model.inner
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
                     parameter.copy_(parameters[name])
-            adapted: Any = model.inner
-            whole = adapted.merge_and_unload()
+            for layer in model.adapters:  # not peft's `merge_and_unload`, which rounds the change before it is added
+                weight = layer.get_base_layer().weight
+                weight.copy_(weight.float() + layer.get_delta_weight(ADAPTER[1:]))
+            whole = adapted.unload()
         tensors = {name: parameter.detach() for name, parameter in whole.named_parameters()}
-        config = json.loads(self._spec.config) | {"architectures": [type(whole).__name__], "dtype": "float32"}
-        return HuggingFaceModel(config, in_files(whole, tensors))
+        named = {"architectures": [type(whole).__name__], "dtype": str(dtype).removeprefix("torch.")}
+        return HuggingFaceModel(hub_config(self._spec.config) | named, in_files(whole, tensors))
 
 
 def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapping[Blob, Path]]:
