@@ -1,4 +1,4 @@
-"""Finds the tokenizer that `--tokenizer` names: a `tokenizer.json`, a folder with one, or a model of the Hub's cache."""
+"""Finds the tokenizer that `--tokenizer` names: a `tokenizer.json`, a folder with one, or a name in the Hub's cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ NO_END = "none"
 
 
 def find_tokenizer(path: Path, end_token: str | None) -> TokenizerFiles:
-    """The tokenizer at a path, or of a repository in the Hub's cache. end_token: the token that ends a document, "none", or None to find it.
+    """The tokenizer at a path, or of a repository in the Hub's cache. end_token: the token that ends a document,
+    "none", or None to find it.
 
     Raises ConfigError.
     """
