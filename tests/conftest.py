@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,16 @@ from support.real import RealSwarm, real_swarm
 pytest_plugins = ("support.tiers",)
 
 logging.getLogger("asyncio").addFilter(is_of_this_test)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of this test for caches, since nodes take bases from the caches of their user."""
+    folder = tmp_path_factory.getbasetemp() / "caches" / secrets.token_hex(8)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
 
 
 @pytest.fixture

@@ -27,10 +27,12 @@ from thinwire_node.resources import (
     check_needs,
     declared_needs,
     room_of,
+    with_base_here,
 )
-from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
+from thinwire_node.session.blob_fetcher import BaseSources, BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage.base_files import BaseFilesHere
 from thinwire_node.storage.state import DATA_FILE, DATA_PART, REPLICA_FILE, NodeState
 from thinwire_node.training.compiled import COMPILER_BYTES
 from thinwire_node.training.micro_batch import SAMPLES_MAX
@@ -86,6 +88,7 @@ class Bootstrap:
         self._random = randomness
         self._tell_doing = tell_doing
         self._throttle = throttle
+        self._bases = BaseFilesHere(settings.bases)
         self.part: Part | None = None
         """None until the run is known."""
         self.contract = state.contract()
@@ -93,7 +96,7 @@ class Bootstrap:
         self._checked: Contract | None = None  # what was found to fit into this machine
         self._replica: Replica | None = None  # loaded or fetched, not taken up yet
         if self.contract is not None:
-            if (room := self._room()) is not None:
+            if (room := self._room(self.contract)) is not None:
                 needs, samples = declared_needs(self.contract), self._samples_max
                 self._as_it_fits(self.contract, partial(check_needs, self.contract, needs, room, samples))
             self._replica = state.replica(self.contract)
@@ -165,7 +168,9 @@ class Bootstrap:
         contract, state = admission.contract, self._state
         urls: tuple[str, ...] = getattr(contract.data, "urls", ())
         addresses = self._settings.options.addresses
-        fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses, self._throttle)
+        task, paced = task_of(contract.model), self._throttle
+        base = BaseSources(task.blob_names(), task.blob_urls(), self._bases)
+        fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses, paced, base)
         part = self.part = self.part or self._make_part(contract)
         await part.amend(contract)
         if admission.drop_momentum:
@@ -195,12 +200,13 @@ class Bootstrap:
         """The newest replica in memory."""
         return (self.part.replica if self.part is not None else None) or self._replica
 
-    def _room(self) -> Room | None:
+    def _room(self, contract: Contract) -> Room | None:
         limits, folder, ranks = self._settings.limits, self._settings.state_dir, self._settings.ranks
         here = 1 if ranks is None else ranks.here
         if limits is None:
             return None
         room = replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+        room = with_base_here(room, contract, folder, self._settings.bases)
         if self._settings.options.compiles and self._machine.device == "cpu":
             return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)
         return room
@@ -215,7 +221,7 @@ class Bootstrap:
         """Check once in each process that this machine can take part. See `check_contract`."""
         if contract == self._checked:
             return
-        room, options = self._room(), self._settings.options
+        room, options = self._room(contract), self._settings.options
         if room is None:
             check_manifest(contract)
             self._record.base_bits = options.base_bits if task_of(contract.model).base_bits else None

@@ -18,6 +18,8 @@ import torch
 
 from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
+from thinwire_node.storage.base_files import BaseFilesHere, is_shared
+from thinwire_node.storage.blob_cache import BLOBS
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.trained import Trained
 from thinwire_proto.errors import LocalError
@@ -159,6 +161,14 @@ def room_of(limits: ResourceLimits, folder: Path, device: str, processes: int = 
     return Room(memory, memory_from, disk, disk_from, on_card, processes)
 
 
+def with_base_here(room: Room, contract: Contract, state_dir: Path, bases: Path | None) -> Room:
+    """The room with as much more disk as files of the frozen base take none of, because this machine has them already.
+    bases: see `BaseFilesHere`."""
+    names = task_of(contract.model).blob_names()
+    others = BaseFilesHere(bases).bytes_of_others(names, state_dir / BLOBS)
+    return replace(room, disk_bytes=room.disk_bytes + others)
+
+
 def machine_memory_bytes() -> int:
     """The memory of this machine, or the bound of this process's container or service if that is smaller."""
     whole: int = psutil.virtual_memory().total
@@ -268,12 +278,13 @@ def _largest_pass(
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes of the files below a folder."""
+    """Bytes of the files below a folder that are nowhere else too."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             try:
-                total += (Path(place) / name).stat().st_size
+                path = Path(place) / name
+                total += 0 if is_shared(path) else path.stat().st_size
             except OSError:
                 continue
     return total

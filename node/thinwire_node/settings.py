@@ -54,5 +54,7 @@ class NodeSettings:
     own: LimitsSource | None = None
     """The origin of the limits that hold while the node runs. None: there are none."""
     invite: Invite | None = None
+    bases: Path | None = None
+    """The folder where the nodes of this machine tell each other of files of bases; None: they do not."""
     ranks: Ranks | None = None
     """The processes of this node, if there are several; this one leads them."""

@@ -126,6 +126,14 @@ class Task(Protocol):
         """The blobs that `model` reads: the weights of a frozen base."""
         return ()
 
+    def blob_names(self) -> Mapping[Blob, str]:
+        """The names of `blobs()` as files of the base's folder; empty for one that has none."""
+        return dict.fromkeys(self.blobs(), "")
+
+    def blob_urls(self) -> tuple[str, ...]:
+        """Addresses of folders that have `blobs()` by their names."""
+        return ()
+
     @property
     def base_bits(self) -> tuple[int, ...]:
         """The bits a parameter in which a node may hold the frozen base: first those that lose nothing of its files,

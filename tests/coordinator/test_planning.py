@@ -19,10 +19,12 @@ from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
 from support import prepared as sources
 from support.adapters import CONFIG, base_folder
+from support.hub import REVISION, cached
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
 from thinwire_common.units import human_count
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.hall.ledger.creation import keep_blobs
 from thinwire_coordinator.planning.completion import complete, facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
@@ -36,7 +38,9 @@ from thinwire_coordinator.planning.star.traffic import (
     contribution_bytes,
     update_bytes,
 )
+from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_proto import activations
+from thinwire_proto.blobs import blob_of
 from thinwire_proto.contract import DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.contract.models.presets import PRESETS
@@ -447,6 +451,8 @@ def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> 
     [
         (("--model", "lama-1m"), "there is no such preset or folder; did you mean llama-1m"),
         (("--lora",), "--lora needs --model FOLDER"),
+        (("--lora", "--model", "byte-1m"), "--lora needs --model FOLDER"),
+        (("--lora", "--model", "Qwen/Qwen3-8B"), "none of this name in the Hub's cache; .*: hf download Qwen/Qwen3-8B"),
         (("--data", "nothing"), "nothing is no folder"),
         (("--data", "."), "has no manifest.json, so it has no prepared data; make one with"),
         (("--out", "none/run.toml"), "there is no folder none"),
@@ -466,3 +472,24 @@ def test_wrong_input_is_explained(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
         run_init(*words)
+
+
+def test_a_model_of_the_hubs_cache_is_named_and_its_nodes_fetch_it_from_the_hub(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path / "data")
+    base = base_folder(tmp_path / "base")
+    (base / "tokenizer.json").write_text("{}")
+    snapshot, out = cached(own_cache, "Qwen/Qwen3-8B", base), tmp_path / "run.toml"
+    monkeypatch.chdir(tmp_path)
+    assert find_tokenizer(Path("Qwen/Qwen3-8B"), "none").path == snapshot / "tokenizer.json"
+    run_init("--model", "Qwen/Qwen3-8B", "--lora", "--data", "data", "--out", str(out))
+    run = read_run(out)
+    assert isinstance(run.model, LoraSpec)
+    assert Path(run.model.base).samefile(snapshot)
+    assert run.model.base_name == "Qwen/Qwen3-8B"
+    assert run.model.base_urls == (f"https://huggingface.co/Qwen/Qwen3-8B/resolve/{REVISION}",)
+    model, blobs = complete_model(run.model, lambda: None)
+    folder = keep_blobs(tmp_path / "kept", blobs, lambda: None)
+    assert [blob_of(folder.path(blob)) for blob in blobs] == list(blobs)
+    assert [file.name for file in model.files] == ["model.safetensors"]  # type: ignore[attr-defined]

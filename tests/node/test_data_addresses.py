@@ -12,7 +12,7 @@ from thinwire_node.data_addresses import (
     DataAddresses,
     read_networks,
 )
-from thinwire_proto.contract.data.prepared import check_addresses
+from thinwire_proto.contract.sections import check_addresses
 
 NOT_PUBLIC = [
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),

@@ -58,7 +58,10 @@ def logits_of(model: Any, tokens: Tensor) -> Tensor:
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
 @pytest.mark.parametrize(
     ("dtype", "parts", "keys"),
-    [(torch.float32, 3, {}), (torch.bfloat16, 1, {"targets": ("q_proj", "v_proj"), "rank": 4, "base_name": "a/b"})],
+    [
+        (torch.float32, 3, {"base_name": "ada/base"}),
+        (torch.bfloat16, 1, {"targets": ("q_proj", "v_proj"), "rank": 4, "dropout": 0.1}),
+    ],
     ids=["all matrices, float32 in three files", "two matrices, bfloat16"],
 )
 def test_nodes_train_an_adapter_that_peft_opens(
@@ -86,10 +89,10 @@ def test_nodes_train_an_adapter_that_peft_opens(
 
     parameters = nodes.trainers[0].replica.tensors
     exported = task.hugging_face(parameters, blobs)
-    assert exported.adapter is not None
-    assert exported.adapter["base_model_name_or_path"] == keys.get("base_name")
     adapter = tmp_path / "adapter"
     adapter.mkdir()
+    assert exported.adapter is not None
+    assert exported.adapter["base_model_name_or_path"] == keys.get("base_name")
     (adapter / "adapter_config.json").write_text(json.dumps(exported.adapter))
     save_file(exported.tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from support.adapters import base_folder
+from support.file_server import serving
 from support.real import RealSwarm, ended, last_fingerprint, totals
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
@@ -66,3 +67,17 @@ def test_adapters_are_equal_over_200_rounds_whatever_the_bits_of_the_bases(swarm
                 outputs.add(tuple(model.next_logits(replica.tensors, batch[0][0]).tolist()))
     assert len(outputs) == len(losses)  # two mean losses may be equal
     assert all(abs(loss - losses[32]) < 0.05 * losses[32] for loss in losses.values()), losses
+
+
+def test_the_nodes_of_a_machine_fetch_the_base_once_and_not_from_the_coordinator(swarm: RealSwarm) -> None:
+    base = base_folder(swarm.folder / "base", config=CONFIG, scale=1, parts=2)
+    with serving(base) as mirror:
+        run = run_of(base).replace("rank = 8", f'rank = 8\nbase_urls = ["{mirror.url}/mirror"]')
+        swarm.coordinator(run.replace(f"steps = {ROUNDS}", "steps = 12"), "--wait-for", "2", "--http", "off")
+        nodes = [swarm.node(name, "--data-networks", "loopback") for name in "ab"]
+        assert [ended(node, lambda: swarm.status().step) for node in nodes] == [0, 0]
+        asked = sorted(name for name, _ in mirror.asked)
+    assert asked == ["model-0.safetensors", "model-1.safetensors"]
+    first, second = ({path.stat().st_ino for path in (swarm.folder / name / "blobs").iterdir()} for name in "ab")
+    assert first == second
+    assert len({last_fingerprint(node) for node in nodes}) == 1

@@ -21,7 +21,11 @@ LEAST, MOST = 1e-9, 1e12
 def add_planning_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add these commands."""
     init = commands.add_parser("init", help="write a commented run file for a model, data and links")
-    init.add_argument("--model", metavar="PRESET|FOLDER", help="default: the preset that suits the amount of data")
+    init.add_argument(
+        "--model",
+        metavar="PRESET|FOLDER|NAME",
+        help="NAME: of a model in the Hub's cache, such as Qwen/Qwen3-8B; default: the preset that suits the data",
+    )
     init.add_argument(
         "--lora", action="store_true", help="train an adapter on the model in the folder, which is frozen"
     )

@@ -52,7 +52,10 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
     )
     tokens = command.add_mutually_exclusive_group()
     tokens.add_argument(
-        "--tokenizer", default="bytes", metavar="PATH", help="a tokenizer.json, a folder with one, or 'bytes' (default)"
+        "--tokenizer",
+        default="bytes",
+        metavar="PATH",
+        help="a tokenizer.json, a folder with one, a name in the Hub's cache, or 'bytes' (default)",
     )
     tokens.add_argument(
         "--train-tokenizer",

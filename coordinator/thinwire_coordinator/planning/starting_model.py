@@ -6,6 +6,7 @@ import math
 import os
 from pathlib import Path
 
+from thinwire_common.hub_cache import folder_of, is_repository, origin_of
 from thinwire_coordinator.planning.facts import DataFacts
 from thinwire_coordinator.planning.problems import did_you_mean
 from thinwire_coordinator.planning.run_text import Key
@@ -38,12 +39,16 @@ OF_CONFIG = {
 
 def check_name(name: str | None, *, is_adapter: bool) -> None:
     """Raise ConfigError if a name stands for no model, or for none that an adapter can be trained on."""
-    if is_adapter and (name is None or not (Path(name) / CONFIG).is_file()):
-        raise ConfigError("--lora needs --model FOLDER: the model of transformers that the adapter is trained on")
-    if name is None or name in PRESETS or (Path(name) / CONFIG).is_file():
+    is_folder = name is not None and (folder_of(name) / CONFIG).is_file()
+    if is_folder or ((name is None or name in PRESETS) and not is_adapter):
         return
-    if Path(name).exists():
+    if name is not None and Path(name).exists():
         raise ConfigError(f"--model {name}: has no {CONFIG}, as transformers writes it")
+    if name is not None and is_repository(name):
+        missing = f"--model {name}: there is no such folder, and none of this name in the Hub's cache"
+        raise ConfigError(f"{missing}; if it is a name of the Hugging Face Hub, fetch it first: hf download {name}")
+    if is_adapter or name is None:
+        raise ConfigError("--lora needs --model FOLDER: the model of transformers that the adapter is trained on")
     guess = did_you_mean(name, PRESETS)
     raise ConfigError(f"--model {name}: there is no such preset or folder{guess}; there are {', '.join(PRESETS)}")
 
@@ -70,11 +75,15 @@ def _chosen(
         name = BYTE_MODEL if is_corpus else _suitable(sizes)
     check_name(name, is_adapter=is_adapter)
     if is_adapter:
-        path, relative = _paths(Path(name), beside)
+        folder = folder_of(name)
+        path, relative = _paths(folder, beside)
+        origin = origin_of(folder)
         adapter = LoraSpec(base=path)
+        if origin is not None:
+            adapter = adapter.model_copy(update={"base_name": origin.repository, "base_urls": (origin.url,)})
         return adapter, _keys_of_adapter(adapter, relative), ""
     if name not in PRESETS:
-        return _of_folder(Path(name), sizes, beside)
+        return _of_folder(folder_of(name), sizes, beside)
     spec = PRESETS[name]
     keys: list[Key] = [("preset", name, spec.in_words())]
     if sizes.vocabulary and (fitting := _vocabulary(sizes)) != spec.vocabulary:
@@ -84,9 +93,15 @@ def _chosen(
 
 
 def _keys_of_adapter(spec: LoraSpec, base: str) -> list[Key]:
+    of_hub: list[Key] = [
+        ("base_name", spec.base_name, "for the exported adapter's config"),
+        ("base_urls", spec.base_urls, "nodes fetch the base there; without this line, from the coordinator"),
+    ]
+    of_hub = of_hub if spec.base_urls else []
     return [
         ("kind", spec.kind, "an adapter on a frozen model of transformers"),
         ("base", base, "relative to this file"),
+        *of_hub,
         ("rank", spec.rank, "inner width of the adapter's matrices; a larger one has more parameters, which travel"),
         ("alpha", spec.alpha, "the adapter's output is scaled by alpha / rank"),
         ("targets", spec.targets, 'all matrices but the output\'s; or names, such as ["q_proj", "v_proj"]'),

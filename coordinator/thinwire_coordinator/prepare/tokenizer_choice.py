@@ -1,4 +1,4 @@
-"""Finds the tokenizer that `--tokenizer` names: a `tokenizer.json`, or a folder with one."""
+"""Finds the tokenizer that `--tokenizer` names: a `tokenizer.json`, a folder with one, or a name in the Hub's cache."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from thinwire_common.hub_cache import folder_of
 from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, check_end
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE, JsonTokenizer
 from thinwire_proto.errors import ConfigError
@@ -20,10 +21,12 @@ NO_END = "none"
 
 
 def find_tokenizer(path: Path, end_token: str | None) -> TokenizerFiles:
-    """The tokenizer at a path. end_token: the token that ends a document, "none", or None to find it.
+    """The tokenizer at a path, or of a repository in the Hub's cache. end_token: the token that ends a document,
+    "none", or None to find it.
 
     Raises ConfigError.
     """
+    path = folder_of(path.as_posix())
     if path.is_dir():
         files = _of_folder(path)
     elif path.is_file():

@@ -16,7 +16,8 @@ from thinwire_node.examination import YARDSTICK, Examination, examine, free_room
 from thinwire_node.exchange.coordinator.reach import Reached, reach
 from thinwire_node.exchange.port import Refused
 from thinwire_node.forecast import Forecast, forecast
-from thinwire_node.resources import MOMENTS_ON_HOST
+from thinwire_node.resources import MOMENTS_ON_HOST, with_base_here
+from thinwire_node.storage.base_files import users_folder
 from thinwire_node.storage.enrolment import FILE, choose, read_destination
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
@@ -51,7 +52,8 @@ def diagnose(options: DoctorOptions) -> Diagnosis:
     folder = options.state_dir.absolute()
     machine, run = examine(options.device, folder), None
     if reached is not None and (examined := reached.examined) is not None:
-        room, line, device = free_room(folder, machine.device), examined.line, torch.device(machine.device)
+        line, device = examined.line, torch.device(machine.device)
+        room = with_base_here(free_room(folder, machine.device), examined.contract, folder, users_folder())
         run = forecast(examined.contract, room, device, line.up_bits_s, line.down_bits_s, reached.nodes_active)
     return Diagnosis(machine, reached, run, problem)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from thinwire_node.kinds import KINDS, name_of
-from thinwire_node.storage.blob_cache import BlobCache
+from thinwire_node.storage.blob_cache import BLOBS, BlobCache
 from thinwire_node.storage.state import DATA_FILE
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract import parse_contract
@@ -23,7 +23,7 @@ def sample(folder: Path, prompt: str | None, sampling: Sampling) -> Iterator[str
     try:
         contract = parse_contract((folder / "contract.json").read_bytes())
         parameters = KINDS[name_of(contract)].parameters(folder, contract)
-        blobs, kind = BlobCache(folder / "blobs"), data_kind_of(contract.data)
+        blobs, kind = BlobCache(folder / BLOBS), data_kind_of(contract.data)
         file = (folder / DATA_FILE).read_bytes() if kind.file_bytes_max(contract.data) else b""
         data = kind.open(file, contract, blobs)
         model = Stateless(task_of(contract.model).model("cpu", blobs))

@@ -28,6 +28,7 @@ from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.settings import NodeOptions, NodeSettings
+from thinwire_node.storage.base_files import users_folder
 from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_node.training.ranks import Ranks
@@ -78,6 +79,7 @@ def start(options: StartOptions, given: Mapping[str, str]) -> None:
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(limits.max_memory, limits.max_disk),
             own=source,
+            bases=users_folder() if options.state_slots is None else options.state_slots / "bases",
         )
         with _ranks(devices, launched) as ranks:
             node = Node(replace(settings, ranks=ranks))

@@ -1,4 +1,5 @@
-"""Fetches blobs into the cache: from the addresses in the contract first, and then from the swarm.
+"""Fetches blobs into the cache: from the addresses in the contract first, and then from the swarm. What this machine
+has of a frozen base already is not fetched.
 
 A download that broke off is continued, from whichever source comes next. A blob appears in the cache only after its
 hash was checked, so a source can cost time, but cannot change what a node trains on.
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from filelock import FileLock
 
 from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
@@ -26,7 +30,8 @@ from thinwire_node.session.download import (
     download,
 )
 from thinwire_node.session.record import Record
-from thinwire_node.storage.blob_cache import BlobCache
+from thinwire_node.storage.base_files import BaseFilesHere
+from thinwire_node.storage.blob_cache import PART, BlobCache
 from thinwire_proto.blobs import Blob
 from thinwire_proto.errors import PayloadError, RemoteError
 from thinwire_proto.limits import FETCH_SILENT_S, SOURCE_REST_S
@@ -36,6 +41,8 @@ log = logging.getLogger("thinwire.node")
 ATTEMPTS_MAX = 3
 """Times that all sources are tried for one blob."""
 SWARM = "the coordinator"
+TURN_EVERY_S = 1.0
+"""Pause between looks whether another node of this machine has fetched a file."""
 
 Fetch = Callable[[Blob, Path], Awaitable[None]]
 
@@ -59,6 +66,16 @@ class _LinkLost(SourceFailed):
     """The connection to the swarm is lost, or the session is."""
 
 
+@dataclass(frozen=True)
+class BaseSources:
+    """Where files of a frozen base can be had, beside where all blobs are. names: in the base's folder; empty: not
+    known. urls: addresses of folders with the files by their names. here: the files that this machine has."""
+
+    names: Mapping[Blob, str] = field(default_factory=dict)
+    urls: Sequence[str] = ()
+    here: BaseFilesHere = field(default_factory=lambda: BaseFilesHere(None))
+
+
 class BlobFetcher:
     """Fetches blobs one at a time.
 
@@ -74,10 +91,14 @@ class BlobFetcher:
         record: Record,
         allowed: DataAddresses = PUBLIC,
         throttle: Throttle | None = None,
+        base: BaseSources | None = None,
     ) -> None:
         self.cache = cache
         self.record = record
-        self._sources: dict[str, Fetch] = {url: _from(url, allowed, throttle) for url in urls} | {SWARM: from_swarm}
+        self._base = base or BaseSources()
+        named = {url: _from(url, allowed, throttle, self._base.names) for url in self._base.urls}
+        by_hash = {url: _from(url, allowed, throttle) for url in urls}
+        self._sources: dict[str, Fetch] = named | by_hash | {SWARM: from_swarm}
         self._rests_until: dict[str, float] = {}
         self._random = randomness
         self._one_at_a_time = asyncio.Lock()
@@ -95,32 +116,74 @@ class BlobFetcher:
         async with self._one_at_a_time:
             if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
-            if (most := self.cache.most_bytes(blob)) is not None and blob.size > most:
-                raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--max-disk)")
-            backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
-            for attempt in range(ATTEMPTS_MAX):
-                if attempt:
-                    await asyncio.sleep(backoff.jittered_s())
-                    backoff.lengthen()
-                for source in self._in_order(attempt):
-                    try:
-                        await self._fetch_from(source, blob)
-                        return
-                    except SourceFailed as error:
-                        if isinstance(error, SourceSilent):
-                            self._rests_until[source] = asyncio.get_running_loop().time() + SOURCE_REST_S
-                        if isinstance(error, SourceRefused):
-                            del self._sources[source]  # it would be refused for every blob
-                        reasons[source] = error
-                        text, why = f"{source}: {blob.hash[:16]}…: {error}", str(error)
-                        tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
-            reason = "; ".join(f"{source}: {why}" for source, why in reasons.items())
-            raise BlobUnavailable(blob, reason, link_lost=isinstance(reasons.get(SWARM), _LinkLost))
+            if blob not in self._base.names:
+                await self._fetch_new(blob)
+                return
+            turn = await self._turn(blob)
+            try:
+                if not await self._adopted(blob):
+                    self._base.here.tell(blob, self.cache.folder / blob.hash)
+                    await self._fetch_new(blob)
+            finally:
+                if turn is not None:
+                    turn.release()
 
-    def _in_order(self, attempt: int) -> list[str]:
+    async def _turn(self, blob: Blob) -> FileLock | None:
+        """Wait while another node of this machine fetches the blob, as long as it gets on."""
+        here, came, since, is_told = self._base.here, -1, 0.0, False
+        while True:
+            try:
+                return here.turn(blob)
+            except BlockingIOError:
+                told, now = here.told(blob), asyncio.get_running_loop().time()
+            if not is_told:
+                log.info("another node of this machine fetches %s…: waiting for it", blob.hash[:16])
+                is_told = True
+            size = _size_of(told.with_name(told.name + PART)) if told is not None else 0
+            if size != came:
+                came, since = size, now
+            elif now - since > SOURCE_REST_S:
+                return None
+            await asyncio.sleep(TURN_EVERY_S)
+
+    async def _adopted(self, blob: Blob) -> bool:
+        """Take the blob from elsewhere on this machine. Returns whether it was there."""
+        for path in await asyncio.to_thread(lambda: [*self._base.here.find(blob, self._base.names[blob])]):
+            if await asyncio.to_thread(self.cache.adopt, blob, path):
+                log.info("%s… is on this machine already: %s", blob.hash[:16], path)
+                return True
+        return False
+
+    async def _fetch_new(self, blob: Blob) -> None:
+        """Fetch a blob from one of the sources. Raises BlobUnavailable."""
+        if (most := self.cache.most_bytes(blob)) is not None and blob.size > most:
+            raise NoRoom(blob, f"it is larger than the {most:,} bytes that the node may use (--max-disk)")
+        backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(backoff.jittered_s())
+                backoff.lengthen()
+            for source in self._in_order(attempt, blob):
+                try:
+                    await self._fetch_from(source, blob)
+                    return
+                except SourceFailed as error:
+                    if isinstance(error, SourceSilent):
+                        self._rests_until[source] = asyncio.get_running_loop().time() + SOURCE_REST_S
+                    if isinstance(error, SourceRefused):
+                        del self._sources[source]  # it would be refused for every blob
+                    reasons[source] = error
+                    text, why = f"{source}: {blob.hash[:16]}…: {error}", str(error)
+                    tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
+        reason = "; ".join(f"{source}: {why}" for source, why in reasons.items())
+        raise BlobUnavailable(blob, reason, link_lost=isinstance(reasons.get(SWARM), _LinkLost))
+
+    def _in_order(self, attempt: int, blob: Blob) -> list[str]:
         """The sources to try. Those that were silent a moment ago come last, and only in the first attempt."""
         now = asyncio.get_running_loop().time()
-        rests = {source: self._rests_until.get(source, 0.0) > now for source in self._sources}
+        not_there = () if self._base.names.get(blob) else self._base.urls
+        there = (source for source in self._sources if source not in not_there)
+        rests = {source: self._rests_until.get(source, 0.0) > now for source in there}
         return sorted((source for source in rests if not (rests[source] and attempt)), key=rests.__getitem__)
 
     async def _fetch_from(self, source: str, blob: Blob) -> None:
@@ -159,9 +222,14 @@ class BlobFetcher:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _from(url: str, allowed: DataAddresses, throttle: Throttle | None) -> Fetch:
+def _from(
+    url: str, allowed: DataAddresses, throttle: Throttle | None, names: Mapping[Blob, str] | None = None
+) -> Fetch:
+    """names: of files in a folder that has them by name."""
+
     async def fetch(blob: Blob, path: Path) -> None:
-        await download(f"{url.rstrip('/')}/{blob.hash}", blob.size, path, allowed, throttle)
+        name = blob.hash if names is None else names[blob]
+        await download(f"{url.rstrip('/')}/{name}", blob.size, path, allowed, throttle)
 
     return fetch
 

@@ -24,6 +24,8 @@ from thinwire_proto.errors import PayloadError
 
 CACHE_BYTES = 4 << 30
 """The bound, unless the volunteer gives another one."""
+BLOBS = "blobs"
+"""The folder of a cache in a state directory."""
 PART = ".part"
 NAME = re.compile(HASH_PATTERN[1:-1] + r"(\.part)?")
 
@@ -63,7 +65,7 @@ class BlobCache(Blobs):
         if not whole or blob_of(path, self._closed) != blob:
             self.drop(blob)
             raise BlobMissing(blob)
-        os.utime(path)
+        self.used([blob])
         self._checked.add(blob)
         return path
 
@@ -113,6 +115,22 @@ class BlobCache(Blobs):
         except (FileNotFoundError, PayloadError):
             return False
         return True
+
+    def adopt(self, blob: Blob, path: Path) -> bool:
+        """Take in a file of this machine as it is: linked, so that it takes no room. Returns whether it is the blob."""
+        target = self.folder / blob.hash
+        if path.resolve() == target.resolve():
+            return False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        try:
+            try:
+                os.link(path, target)
+            except OSError:  # on another disk, or of another user
+                target.symlink_to(path)
+        except OSError:
+            return False
+        return self.has(blob)
 
     def drop(self, blob: Blob) -> None:
         """Delete a blob that is of no use."""

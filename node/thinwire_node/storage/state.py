@@ -38,7 +38,7 @@ from thinwire.compression.sent import sent_from
 from thinwire_common.file_system import ELSEWHERE, check_locks, described
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.storage import enrolment
-from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
+from thinwire_node.storage.blob_cache import BLOBS, CACHE_BYTES, BlobCache
 from thinwire_node.storage.known_coordinators import FILE as KNOWN
 from thinwire_node.storage.known_coordinators import KnownCoordinators, read_known
 from thinwire_proto import limits
@@ -122,7 +122,7 @@ class NodeState:
             self._sweep()
             self.key = open_key(folder / KEY_FILE, KEY_LOST)
             self.node_id = self.key.public.node_id
-            self.blobs = BlobCache(folder / "blobs", cache_bytes)
+            self.blobs = BlobCache(folder / BLOBS, cache_bytes)
             self.head = self._read_head()
             self.known = read_known(self.path(KNOWN))
         except Timeout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +22,20 @@ class Section(BaseModel):
     """A table of the contract. It is frozen and strict: an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+ADDRESS = r"(https?|s3|gs)://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/%+=,-]*)?"
+"""The form of an address that a node may read. Nothing in it can name a file of the node's machine."""
+
+
+def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise ValueError if a node may not read one of these addresses."""
+    for url in urls:
+        if not re.fullmatch(ADDRESS, url):
+            raise ValueError(
+                f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
+            )
+    return urls
 
 
 AMENDABLE: dict[str, Any] = {"amendable": True}

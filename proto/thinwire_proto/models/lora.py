@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blob, Blobs, blob_of
 from thinwire_proto.contract import ModelSpec, Parameter
-from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
+from thinwire_proto.contract.models.lora import ALL_LINEAR, FILE_NAME, BaseFile, LoraSpec
 from thinwire_proto.data.conversations import mean_loss, pairs_in, preferred_by
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
@@ -124,6 +125,12 @@ class LoraTask(SpecTask[LoraSpec]):
     def blobs(self) -> tuple[Blob, ...]:
         return self._spec.blobs
 
+    def blob_names(self) -> dict[Blob, str]:
+        return {Blob(file.hash, file.size): file.name for file in self._spec.files}
+
+    def blob_urls(self) -> tuple[str, ...]:
+        return self._spec.base_urls
+
     def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         """As peft draws them: the first matrix uniformly, the second 0, so that the adapter changes nothing."""
         generator = torch.Generator().manual_seed(seed)
@@ -155,7 +162,6 @@ class LoraTask(SpecTask[LoraSpec]):
         """The adapter alone, as `peft.PeftModel` opens it on the base."""
         config = _with_adapter(build(self._spec.config, "meta"), self._spec).peft_config["default"].to_dict()
         config |= {"target_modules": sorted(config["target_modules"]), "inference_mode": True}
-        config["base_model_name_or_path"] = self._spec.base_name or None  # peft takes that of the model object
         adapter = json.loads(json.dumps(config, default=str))
         return HuggingFaceModel(json.loads(self._spec.config), {n: t.cpu() for n, t in parameters.items()}, adapter)
 
@@ -187,7 +193,7 @@ def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapp
     for path in _checked_files(found):
         go_on()
         blobs[blob_of(path)] = path
-    files = tuple(BaseFile(hash=blob.hash, size=blob.size) for blob in blobs)
+    files = tuple(BaseFile(name=_web_name(path), hash=blob.hash, size=blob.size) for blob, path in blobs.items())
     return found.model_copy(update={"files": files}), blobs
 
 
@@ -232,6 +238,11 @@ def _checked_files(spec: LoraSpec) -> list[Path]:
 MODEL_MAKERS["lora"] = complete
 
 
+def _web_name(path: Path) -> str:
+    """The name of a file where others may have it too; empty if it is none for an address."""
+    return path.name if re.fullmatch(FILE_NAME, path.name) else ""
+
+
 @lru_cache(maxsize=16)
 def _parameters_of(config: str) -> int:
     return sum(tensor.numel() for tensor in build(config, "meta").parameters())
@@ -240,6 +251,7 @@ def _parameters_of(config: str) -> int:
 def _with_adapter(base: nn.Module, spec: LoraSpec) -> Any:
     """Freeze a base and add the adapter, with arbitrary values. Raises ConfigError if there is no such target."""
     peft = import_extra("peft", "lora")
+    base.name_or_path = spec.base_name or None  # type: ignore[assignment] # where peft looks for it
     config = peft.LoraConfig(
         r=spec.rank,
         lora_alpha=int(spec.alpha) if spec.alpha.is_integer() else spec.alpha,  # peft's own type is int

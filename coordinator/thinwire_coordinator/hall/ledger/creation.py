@@ -109,7 +109,7 @@ def link(source: Path, target: Path) -> None:
     passing = target.with_suffix(".part")
     passing.unlink(missing_ok=True)
     try:
-        os.link(source, passing)
+        os.link(source.resolve(), passing)  # not a link itself, such as those of the Hub's cache
     except OSError:  # another file system
         shutil.copyfile(source, passing)
     rename_synced(passing, target)

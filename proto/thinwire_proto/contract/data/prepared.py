@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
@@ -11,20 +10,7 @@ from thinwire_proto.blobs import HASH_PATTERN, Blob
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract.data import DataSpec
 from thinwire_proto.contract.models import ModelSpec
-from thinwire_proto.contract.sections import Section
-
-ADDRESS = r"(https?|s3|gs)://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/%+=,-]*)?"
-"""The form of an address that a node may read. Nothing in it can name a file of the node's machine."""
-
-
-def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
-    """Raise ValueError if a node may not read one of these addresses."""
-    for url in urls:
-        if not re.fullmatch(ADDRESS, url):
-            raise ValueError(
-                f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
-            )
-    return urls
+from thinwire_proto.contract.sections import Section, check_addresses
 
 
 def _visible(name: str) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from thinwire_proto.blobs import HASH_PATTERN, Blob
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.hugging_face_config import ConfigJson
-from thinwire_proto.contract.sections import Section, unit
+from thinwire_proto.contract.sections import Section, check_addresses, unit
 
 ALL_LINEAR = ("all-linear",)
+FILE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
+"""The name of a file of the base that may be a part of an address, and of a path."""
 
 
 class BaseFile(Section):
     """A safetensors file of the base."""
 
+    name: str = Field("", pattern=f"^({FILE_NAME})?$")
+    """Its name in the base's folder; empty: one that is left out of addresses."""
     hash: str = Field(pattern=HASH_PATTERN)
     size: int = Field(ge=8, le=1 << 44)
 
@@ -35,6 +39,13 @@ class LoraSpec(ModelSpec):
         "",
         max_length=256,
         description="the base's name on the Hugging Face Hub, such as Qwen/Qwen3-8B, for the exported adapter's config",
+    )
+    base_urls: tuple[str, ...] = Field(
+        (),
+        max_length=16,
+        strict=False,
+        description="addresses of folders with the base's files by their names, which nodes read before they ask the "
+        "coordinator, such as https://huggingface.co/Qwen/Qwen3-8B/resolve/REVISION; s3 and gs too",
     )
     weights: str = Field("", description="a folder with an adapter to begin from; without it, one that changes nothing")
     rank: int = Field(8, ge=1, le=1024, description="inner width of the adapter's matrices")
@@ -66,6 +77,11 @@ class LoraSpec(ModelSpec):
     )
     config: ConfigJson = Field("", description="the base's config")
     files: tuple[BaseFile, ...] = Field((), max_length=1024, strict=False, description="the base's weights")
+
+    @field_validator("base_urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return check_addresses(urls)
 
     @property
     def first_weights(self) -> str:
