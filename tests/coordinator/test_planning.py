@@ -371,8 +371,9 @@ def test_an_adapter_is_forecast_before_its_base_is_there(
     assert whole.model.base_bytes == size
     (base / "model.safetensors").unlink()
     run_init(*words, "--force")
-    said = "has no safetensors yet; the figures follow from its config.json alone"
-    assert f"note: model.base: {base} {said}" in capsys.readouterr().out
+    said, shown = "has no safetensors yet; the figures follow from its config.json alone", capsys.readouterr().out
+    assert f"note: model.base: {base} {said}" in shown
+    assert "note: model.kind: lora. Each volunteer needs pip install 'thinwire[lora]'" in shown
     forecast = complete(read_run(out))
     assert [section for section, text in forecast.errors if said in text] == ["model"]
     assert len(forecast.errors) == 1

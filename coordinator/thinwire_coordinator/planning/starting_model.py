@@ -81,7 +81,7 @@ def _chosen(
         adapter = LoraSpec(base=path)
         if origin is not None:
             adapter = adapter.model_copy(update={"base_name": origin.repository, "base_urls": (origin.url,)})
-        return adapter, _keys_of_adapter(adapter, relative), ""
+        return adapter, _keys_of_adapter(adapter, relative), "lora. Each volunteer needs pip install 'thinwire[lora]'"
     if name not in PRESETS:
         return _of_folder(folder_of(name), sizes, beside)
     spec = PRESETS[name]
