@@ -20,7 +20,7 @@ from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
 from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.capacity import check_memory, frozen_parameters
+from thinwire_coordinator.hall.capacity import check_memory, frozen_bytes
 from thinwire_coordinator.hall.events import Event
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
@@ -175,7 +175,7 @@ class Coordinator:
         """Let nodes join, and log what they join."""
         settings, contract = self._settings, run.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
-        frozen = await self._start_worker.run(frozen_parameters, contract)
+        frozen = await self._start_worker.run(frozen_bytes, contract, run.hall.state.blobs)
         own = await self._start_worker.run(partial(kind.memory, contract, frozen, audits=settings.audit_every > 0))
         check_memory(contract, bounds, frozen, own)
         door, whole_run = run.hall.door(access), self._monitoring.whole_run

@@ -22,6 +22,7 @@ from thinwire_coordinator.hall.access.admission import Bounds
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.rpc.files import FILE_PART_BYTES, FILE_PARTS_MAX
 from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
+from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import task_of
@@ -29,11 +30,18 @@ from thinwire_proto.task import task_of
 log = logging.getLogger("thinwire.coordinator")
 
 
-def frozen_parameters(contract: Contract) -> int:
-    """The parameters of a run's model that are not trained: those of an adapter's base. Allocates none of them."""
-    named = task_of(contract.model).model("meta").named_parameters()
+def frozen_bytes(contract: Contract, blobs: Blobs) -> int:
+    """Memory of the parameters of a run's model that are not trained: an adapter's base, in the dtype that loses
+    nothing of its files. Allocates none of them."""
+    task = task_of(contract.model)
+    named = task.model("meta").named_parameters()
     whole = sum(tensor.numel() for tensor in {id(tensor): tensor for _, tensor in named}.values())
-    return max(0, whole - TileLayout(contract.parameters).parameters)
+    parameters = max(0, whole - TileLayout(contract.parameters).parameters)
+    if not (paths := [blobs.path(blob) for blob in task.blobs()]):
+        return FROZEN_BYTES_A_PARAMETER * parameters
+    from thinwire_proto.models.frozen_base import dtype_of_files  # noqa: PLC0415 - needs transformers
+
+    return dtype_of_files(paths).itemsize * parameters
 
 
 def check_memory(contract: Contract, bounds: Bounds, frozen: int, own: OwnMemory) -> MemoryBound:
@@ -118,9 +126,9 @@ def machine_bytes() -> int:
 
 
 def memory_bound(contract: Contract, bounds: Bounds, own: OwnMemory, frozen: int = 0) -> MemoryBound:
-    """The bound of a run. own: of its kind of exchange. frozen: parameters that are not trained."""
+    """The bound of a run. own: of its kind of exchange. frozen: see `frozen_bytes`."""
     layout, nodes = TileLayout(contract.parameters), contract.round.nodes_max
-    model = MODEL_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen + own.model
+    model = MODEL_BYTES_A_PARAMETER * layout.parameters + frozen + own.model
     message = own.part + HEADER_BYTES_MAX
     common = {
         "program": PROGRAM_BYTES,

@@ -89,7 +89,7 @@ class Kind(ABC):
 
     @abstractmethod
     def memory(self, contract: Contract, frozen: int, *, audits: bool) -> OwnMemory:
-        """The most memory that its runs take. frozen: parameters that are not trained. audits: whether the organizer
+        """The most memory that its runs take. frozen: bytes of what is not trained. audits: whether the organizer
         wants contributions audited."""
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_coordinator.hall.capacity import COPIES, FROZEN_BYTES_A_PARAMETER, OwnMemory
+from thinwire_coordinator.hall.capacity import COPIES, OwnMemory
 from thinwire_coordinator.star.checking import UNMERGED_MAX
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, CATCH_UP_BYTES_MAX
 from thinwire_coordinator.star.intake import arriving_bytes_max
@@ -63,12 +63,11 @@ AUDITED_VOTE_BYTES = 48
 
 def star_memory(contract: Contract, frozen: int = 0, *, audits: bool = True, activations: int = 0) -> OwnMemory:
     """audits: whether contributions are audited. activations: bytes that the samples of an audit take at a time, beside
-    parameters and gradients. frozen: parameters that are not trained."""
+    parameters and gradients. frozen: bytes of what is not trained."""
     layout = TileLayout(contract.parameters)
     named = _votes_bytes(contract, layout)
     if audits:
-        held_frozen = FROZEN_BYTES_A_PARAMETER * frozen
-        named["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + held_frozen + activations
+        named["audits"] = audit_bytes(layout, layout.selected_max(contract.demo.k)) + frozen + activations
     named["going back"] = STATE_BYTES_A_VALUE * contract.state_elements
     moments = contract.rule.MOMENT_BYTES_A_PARAMETER * layout.parameters
     model = sums_bytes(contract) + moments + contract.rule.step_bytes(contract.parameters)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+import torch
 
+from support.adapters import base_folder, made
 from support.small import small_contract
 from thinwire_coordinator.hall.access.admission import (
     Bounds,
 )
-from thinwire_coordinator.hall.capacity import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.hall.capacity import PROGRAM_BYTES, frozen_bytes, memory_bound
 from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.memory import star_memory
@@ -25,6 +28,19 @@ def bound(nodes_max: int, **sections: object) -> int:
 def test_the_bound_follows_from_the_contract() -> None:
     assert PROGRAM_BYTES < bound(1) < bound(16) < bound(1024) < bound(8192)
     assert bound(16, demo={"k": 8}) < bound(16, demo={"k": 176})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held"), [(torch.bfloat16, 2), (torch.float16, 4), (torch.float32, 4)], ids=["bf16", "f16", "f32"]
+)
+def test_a_base_is_counted_as_it_is_held(dtype: torch.dtype, held: int, tmp_path: Path) -> None:
+    task, contract, blobs = made(base_folder(tmp_path / "base", dtype), tmp_path / "blobs")
+    base = [tensor for tensor in task.model("cpu", blobs).parameters() if not tensor.requires_grad]
+    frozen = frozen_bytes(contract, blobs)
+    assert frozen == held * sum(tensor.numel() for tensor in base) == sum(tensor.nbytes for tensor in base)
+    without, with_base = (memory_bound(contract, Bounds(1), star_memory(contract), size) for size in (0, frozen))
+    assert with_base.named["model"] - without.named["model"] == frozen
+    assert star_memory(contract, frozen).named["audits"] - star_memory(contract).named["audits"] == frozen
 
 
 def sized(step: int) -> UpdateMessages:
