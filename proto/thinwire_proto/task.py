@@ -293,6 +293,10 @@ class DataKind(Protocol):
         go_on: called between two steps of a long operation; raises an exception to stop it. Raises ConfigError.
         """
 
+    def check(self, run: RunSpec) -> None:
+        """Raise ConfigError if the data do not suit a completed model. Takes no time; `make` checks it too."""
+        return
+
     def file_bytes_max(self, spec: Any) -> int:
         """Upper bound on the size of the data file; 0 if there is no file to fetch."""
 

@@ -17,15 +17,18 @@ from torch import Tensor
 
 from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
-from support.adapters import base_folder
+from support import prepared as sources
+from support.adapters import CONFIG, base_folder
 from support.hub import REVISION, cached
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
 from thinwire_common.units import human_count
+from thinwire_coordinator.cli.check import check
+from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.ledger.creation import keep_blobs
 from thinwire_coordinator.planning.completion import complete, facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
+from thinwire_coordinator.planning.plan import base_memories, micro_batch_for, node_memory_bytes
 from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.star.choice import TRANSFER_PART
 from thinwire_coordinator.planning.star.planner import advise, words_of
@@ -46,7 +49,8 @@ from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, WholeVotes
-from thinwire_proto.models import build_decoder, initial_state
+from thinwire_proto.models import build_decoder, initial_state, lora
+from thinwire_proto.needs import PROGRAM_BYTES, trained_bytes
 from thinwire_proto.task import Stateless, complete_model, task_of
 from thinwire_proto.wire.codec import encode_update, encode_votes
 
@@ -338,6 +342,83 @@ def test_the_run_file_has_the_settings_of_an_adapter(tmp_path: Path) -> None:
         assert re.search(
             rf"^# .*a card of {card} GB.* a base of 32 bits, \d+ samples of [\d,]+ tokens at once", text, re.M
         )
+
+
+def test_an_adapter_is_forecast_before_its_base_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, out = (
+        base_folder(tmp_path / "base", torch.bfloat16, config=CONFIG | {"dtype": "bfloat16"}),
+        tmp_path / "a.toml",
+    )
+    words = (
+        "--model",
+        str(base),
+        "--lora",
+        "--data",
+        str(prepared(tmp_path / "data", vocabulary=96)),
+        "--out",
+        str(out),
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(lora, "blob_of", None)  # a plan hashes no file
+        run_init(*words)
+    whole = complete(read_run(out))
+    assert whole.errors == ()
+    assert whole.model is not None
+    assert "no safetensors" not in capsys.readouterr().out
+    size = (base / "model.safetensors").stat().st_size
+    assert whole.model.base_bytes == size
+    (base / "model.safetensors").unlink()
+    run_init(*words, "--force")
+    said = "has no safetensors yet; the figures follow from its config.json alone"
+    assert f"note: model.base: {base} {said}" in capsys.readouterr().out
+    forecast = complete(read_run(out))
+    assert [section for section, text in forecast.errors if said in text] == ["model"]
+    assert len(forecast.errors) == 1
+    assert forecast.model is not None
+    assert 0.9 * size < forecast.model.base_bytes <= size  # the header is not counted
+    assert replace(forecast.model, base_bytes=size) == whole.model
+    with pytest.raises(SystemExit):
+        check(parser().parse_args(["check", str(out)]))
+    assert "16 bits" in capsys.readouterr().out
+
+
+def test_the_memory_of_a_node_is_told_for_each_number_of_bits(tmp_path: Path) -> None:
+    """With checkpoints, without which it may be several times as much."""
+    base = base_folder(tmp_path / "base", config=CONFIG | {"vocab_size": 256})
+    spec, _ = complete_model(LoraSpec(base=str(base)), lambda: None)
+    run, facts = RunSpec(model=spec), facts_of(spec)
+    found = base_memories(run, facts)
+    assert list(found) == [32, 16, 8, 4]
+    for memory in facts.memories:
+        needed = PROGRAM_BYTES + trained_bytes(run, facts.size) + memory.frozen
+        assert found[memory.bits or 0] == needed + memory.activations.peak(
+            1, checkpoints=True, decoding=memory.decoding
+        )
+    assert node_memory_bytes(run, facts, 1) == found[4] < node_memory_bytes(run, facts, 2)
+
+
+TEMPLATE = "{% for message in messages %}{{ message.role[0] }}{{ message.content }};{% endfor %}"
+TEMPLATE += "{% if add_generation_prompt %}a{% endif %}"
+
+
+def test_preferences_are_learned_by_an_adapter_alone(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model")
+    rows = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(60)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    settings: dict[str, Any] = {"chat_template": tmp_path / "template.jinja", "context": 47, "held_out": 0.2}
+    sources.prepared(tmp_path / "data", tmp_path / "pairs.jsonl", **settings)
+    words = ("--data", str(tmp_path / "data"), "--out", str(tmp_path / "run.toml"))
+    for more in ((), ("--model", str(model)), ("--model", "llama-1m")):
+        with pytest.raises(
+            ConfigError, match="holds preferences, which only an adapter learns: give --lora, and as --mo"
+        ):
+            run_init(*words, *more)
+    assert not (tmp_path / "run.toml").exists()
+    run_init(*words, "--model", str(model), "--lora")
+    assert complete(read_run(tmp_path / "run.toml")).errors == ()
 
 
 def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:

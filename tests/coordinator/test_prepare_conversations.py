@@ -269,8 +269,16 @@ def test_text_and_conversations_are_sources_of_one_mixture(tmp_path: Path, token
     assert not any(shard.counted for shard in texts.train + texts.held_out)
     assert all(shard.counted for shard in of_chats.train + of_chats.held_out)
     mixed = lines(tmp_path / "mixed.jsonl", [{"text": "hello"}, *({"messages": chat(n)} for n in range(5))])
-    with pytest.raises(ConfigError, match="source mixed: has both text and conversations"):
+    with pytest.raises(ConfigError, match=r"mixed\.jsonl: has conversations, and what was read .* before has text"):
         run(tmp_path / "mixed", mixed, tokenizer)
+
+
+def test_a_file_of_text_among_conversations_is_named(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    lines(tmp_path / "folder" / "chats.jsonl", [{"messages": chat(n)} for n in range(5)])
+    (tmp_path / "folder" / "readme.txt").write_text("My chats.")
+    with pytest.raises(ConfigError, match=r"readme\.txt: has text, .* leave the file out, or give two sources"):
+        run(tmp_path / "out", tmp_path / "folder", tokenizer)
 
 
 def test_conversations_need_a_template(tmp_path: Path) -> None:

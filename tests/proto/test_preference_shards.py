@@ -11,6 +11,7 @@ import pytest
 from support.adapters import CONFIG, base_folder
 from support.prepared import prepared
 from support.small import MODEL
+from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.data.prepared import Shard
@@ -80,6 +81,16 @@ def test_a_base_that_cannot_keep_the_two_of_a_pair_apart_is_refused(folder: Path
     run = run_of(folder, adapter(folder, RECURRENT) | {"targets": ["in_proj"]})
     with pytest.raises(ConfigError, match="choose a base without a state that runs through a row"):
         TokensKind().make(run, lambda: None)
+
+
+def test_a_start_refuses_another_model_before_it_reads_weights(folder: Path, tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "model", config=BYTES)
+    (base / "model.safetensors").write_bytes(b"")
+    model = {"kind": "hf", "weights": str(base), "context": CONTEXT}
+    run = RunSpec.model_validate({"model": model, "data": {"kind": "tokens", "folder": str(folder)}})
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ConfigError, match="holds preferences"):
+        create_state(tmp_path / "state", run)
 
 
 def test_text_is_not_measured_beside_preferences(folder: Path) -> None:

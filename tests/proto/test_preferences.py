@@ -162,7 +162,7 @@ def test_the_reference_is_the_base_without_dropout_and_leaves_the_model_as_it_wa
     assert torch.equal(one, other)
     assert [module.training for module in model.modules()] == modes
     assert all(modes)
-    assert not any(layer.disable_adapters for layer in model._adapters)
+    assert not any(layer.disable_adapters for layer in model.adapters)
 
 
 @pytest.mark.parametrize("checkpoints", [False, True])

@@ -42,8 +42,7 @@ def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
         plan = plan_of(found.run, found.model, found.data, *swarm_of(arguments, found.model))
     except ConfigError as error:
         return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
-    if not problems:
-        print_figures(rows_of(plan, planner.words_of(plan)))
+    print_figures(rows_of(plan, planner.words_of(plan)))
     for advice in planner.advise(plan, file.lines):
         problems.append(Problem(file.line(*advice.key.split(".")), advice.key, advice.text, is_error=False))
     return problems

@@ -14,7 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire_common.doctor_report import read_doctor_report
-from thinwire_coordinator.planning.completion import facts_of, model_of, read_prepared, sizes_of, sizes_of_manifest
+from thinwire_coordinator.planning.completion import (
+    facts_of,
+    model_of,
+    read_prepared,
+    sizes_of,
+    sizes_of_manifest,
+    without_weights,
+)
 from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import (
     DOWN_MBIT,
@@ -54,6 +61,11 @@ def init(arguments: argparse.Namespace) -> None:
             f"--rule {arguments.rule} is not for --exchange {arguments.exchange}; take one of {', '.join(own.RULES)}"
         )
     data, sizes, data_keys = _data(arguments.data, out)
+    if sizes.preferences and not arguments.lora:
+        raise ConfigError(
+            f"{arguments.data} holds preferences, which only an adapter learns: give --lora, and as --model the folder "
+            "of the model that it is trained on"
+        )
     beside = out.resolve().parent
     given, model_keys, of_kind = chosen_model(
         arguments.model, sizes, beside, is_corpus=arguments.data is None, is_adapter=arguments.lora
@@ -74,6 +86,8 @@ def init(arguments: argparse.Namespace) -> None:
     print_figures(rows)
     if of_kind:
         print(f"note: model.kind: {of_kind}")
+    if without := without_weights(given):
+        print(f"note: model.base: {without}")
     for advice in own.advise(plan, ()):
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])

@@ -21,6 +21,7 @@ from thinwire_coordinator.gossip.view import GossipView
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
+from thinwire_coordinator.hall.measuring import PartWeights
 from thinwire_coordinator.hall.members import Member, Moment
 from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import ReadRow
@@ -40,8 +41,14 @@ class Gossip(Run):
         super().__init__(hall)
         self._beat_s = settings.beat_s
         self._sealer = sealer = RowSealer(hall)
-        sets = hall.state.held_out_sets
-        self.held_out = HeldOutLosses(sets, evaluate_samples, evaluate_every, settings.samples, lambda: settings.steps)
+        self.held_out = HeldOutLosses(
+            hall.state.held_out_sets,
+            evaluate_samples,
+            evaluate_every,
+            settings.samples,
+            lambda: settings.steps,
+            PartWeights(hall.state),
+        )
         self.beats = Beats(hall, settings, sealer, Sketches(lambda: settings.steps), self.held_out)
         self._amending = Amending(hall, settings, self.beats)
         self.deposits = Deposits(hall, settings, self.beats, sealer)

@@ -2,9 +2,9 @@
 
 There is no mean model before the end. So each node measures the parameters with which it begins an iteration, on its
 own part of the samples. Two nodes have different parameters, so no answer can be checked by another one. The loss is
-therefore the median over the parts, weighted by their samples, so that no node alone decides it, and only nodes that
-have contributed are asked. Nothing is decided by this loss. It is not finite once that of half of the samples is not,
-or is absurdly large.
+therefore the median over the parts, weighted by what counts in their samples, so that no node alone decides it, and
+only nodes that have contributed are asked. Nothing is decided by this loss. It is not finite once that of half of the
+weight is not, or is absurdly large.
 """
 
 from __future__ import annotations
@@ -25,27 +25,36 @@ TRAINING = 3
 
 @dataclass
 class _Progress:
-    """The measurement of one set. parts: by node. losses: of the parts that were answered."""
+    """The measurement of one set. parts: by node. weights: of the parts. losses: of those that were answered."""
 
     parts: dict[str, Part]
+    weights: dict[Part, int]
     losses: dict[Part, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
-        """The median over the parts that were answered, weighted by their samples."""
-        return weighted_median((loss, part.count) for part, loss in self.losses.items())
+        """The weighted median over the parts that were answered."""
+        return weighted_median((loss, self.weights[part]) for part, loss in self.losses.items())
 
 
 class HeldOutLosses:
     """One measurement at a time.
 
     samples: of each set, at most. every: iterations between two measurements, at least; 0: there are none. trained:
-    samples of a node in an iteration. iterations: tells those of the run, which an amendment may change.
+    samples of a node in an iteration. iterations: tells those of the run, which an amendment may change. weight_of: the
+    weight of a part beside those of the others of its set.
     """
 
     def __init__(
-        self, sets: Sequence[HeldOutSet], samples: int, every: int, trained: int, iterations: Callable[[], int]
+        self,
+        sets: Sequence[HeldOutSet],
+        samples: int,
+        every: int,
+        trained: int,
+        iterations: Callable[[], int],
+        weight_of: Callable[[Part], int],
     ) -> None:
+        self._weight_of = weight_of
         self._samples = samples
         self._spreads = self._spreads_of(sets)
         self._every = every
@@ -87,7 +96,7 @@ class HeldOutLosses:
                 node = ordered[(iteration + number * pieces + piece) % len(ordered)]  # another one each time
                 start, end = bounds[piece : piece + 2]
                 parts[node] = Part(iteration, name, spread, start, end - start)
-            self._current[name] = _Progress(parts)
+            self._current[name] = _Progress(parts, {part: self._weight_of(part) for part in parts.values()})
         return is_given_up
 
     def _is_due(self, iteration: int, nodes: int) -> bool:

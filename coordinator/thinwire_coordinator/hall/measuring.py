@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -19,10 +20,10 @@ from torch import Tensor
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import LossMeasured, Sampled
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.ledger.state_directory import SETS_MAX
-from thinwire_coordinator.hall.measurement import MeasuredBy
+from thinwire_coordinator.hall.ledger.state_directory import SETS_MAX, RunState
+from thinwire_coordinator.hall.measurement import MeasuredBy, Part
 from thinwire_coordinator.hall.workers import Job
-from thinwire_proto.blobs import Blob, Blobs, HashingStopped, blob_of
+from thinwire_proto.blobs import Blob, BlobMissing, Blobs, HashingStopped, blob_of
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError, Damaged
 from thinwire_proto.exact.replica import Replica
@@ -253,6 +254,28 @@ class HeldOut:
                 text = f"it has {found.size} bytes with the hash {found.hash[:16]}…"
                 raise Damaged(f"{path} is damaged: {text}; restore it from the newest copy that you have")
             self._whole.add(blob)
+
+
+class PartWeights:
+    """The weight of a part of a held-out set beside the other parts: what the mean loss of a part is the mean of.
+
+    Read once, since a set has the same samples at each step. If its shard is damaged, its samples: the coordinator then
+    does not measure it either, and says so."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._known: dict[Part, int] = {}  # at step 0
+
+    def __call__(self, part: Part) -> int:
+        key = replace(part, step=0)
+        if key not in self._known:
+            found = next(one for one in self._state.held_out_sets if one.name == part.name)
+            samples = found.spread(part.spread)[part.start : part.start + part.count]
+            try:
+                self._known[key] = self._state.data.held_out_weight(part.name, samples)
+            except BlobMissing:
+                return part.count
+        return self._known[key]
 
 
 class SampleBudget:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
 from thinwire_proto.contract import ModelSpec, RunSpec
+from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
@@ -34,6 +35,8 @@ def complete(run: RunSpec) -> Completed:
     try:
         model = model_of(run.model)
         facts = facts_of(model, begins=bool(run.model.first_weights))
+        if why := without_weights(run.model):
+            errors.append(("model", why))
     except (ConfigError, ContractError) as error:
         errors.append(("model", str(error)))
     run = run.model_copy(update={"model": model})
@@ -50,10 +53,29 @@ def complete(run: RunSpec) -> Completed:
 
 
 def model_of(spec: ModelSpec) -> ModelSpec:
-    """The model section as the contract will have it. Raises ConfigError or ContractError."""
-    completed, _ = complete_model(spec, lambda: None)
+    """The model section as the contract will have it, but for the hashes of an adapter's base. Raises ConfigError or
+    ContractError."""
+    if isinstance(spec, LoraSpec):
+        from thinwire_proto.models.lora import planned  # noqa: PLC0415 - needs transformers
+
+        completed: ModelSpec = planned(spec).model_copy(update=dict.fromkeys(spec.LOCAL, ""))
+    else:
+        completed, _ = complete_model(spec, lambda: None)
     completed.check_complete()
     return completed
+
+
+def without_weights(spec: ModelSpec) -> str:
+    """Says that an adapter's base has no weights yet, so that its figures are those of its config; otherwise empty."""
+    if not isinstance(spec, LoraSpec):
+        return ""
+    from thinwire_proto.models.lora import has_weights  # noqa: PLC0415 - needs transformers
+
+    if has_weights(spec):
+        return ""
+    return (
+        f"{spec.base} has no safetensors yet; the figures follow from its config.json alone. `serve` needs the weights"
+    )
 
 
 def sizes_of(made: Made) -> DataFacts:
@@ -87,6 +109,7 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
         parameters=manifest,
         activation_bytes=memories[0].activations.whole if memories else 0,
         memories=memories,
+        base_bytes=sum(blob.size for blob in task.blobs()),
     )
 
 
@@ -105,10 +128,12 @@ def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = Non
     """The facts of prepared data. Sources that the weights leave out are not counted as tokens."""
     used = [source for source in manifest.sources if not weights or source.name in weights]
     shards = [shard for source in manifest.sources for shard in (*source.train, *source.held_out)]
+    form = manifest.conversations
     return DataFacts(
         tokens={source.name: sum(shard.tokens for shard in source.train) for source in used},
         bytes=sum(shard.size for shard in shards),
         node_bytes_min=CACHE_BYTES_MIN,
         vocabulary=manifest.vocabulary,
-        context=manifest.conversations.context if manifest.conversations is not None else 0,
+        context=form.context if form is not None else 0,
+        preferences=form is not None and form.preferences,
     )

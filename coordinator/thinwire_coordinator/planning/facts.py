@@ -45,11 +45,18 @@ class ModelFacts:
     memories: tuple[ModelMemory, ...] = ()
     """With each number of bits that a node may hold a frozen base in, the most exact first. Empty if the passes cannot
     be counted."""
+    base_bytes: int = 0
+    """Of the files of a frozen base, which each node fetches."""
 
     @property
     def frozen_bytes(self) -> int:
-        """Memory of the frozen base, in the fewest bits that a node may hold it in."""
-        return self.memories[-1].frozen if self.memories else FROZEN_BYTES_A_PARAMETER * self.frozen
+        """Memory of what is frozen, with all its bits."""
+        return self.memories[0].frozen if self.memories else FROZEN_BYTES_A_PARAMETER * self.frozen
+
+    @property
+    def bases(self) -> tuple[ModelMemory, ...]:
+        """`memories`, if a node chooses the bits of the base."""
+        return tuple(memory for memory in self.memories if memory.bits is not None)
 
     @property
     def tiles(self) -> int:
@@ -80,13 +87,14 @@ class ModelFacts:
 class DataFacts:
     """Sizes of training data. tokens: by source, held-out ones not included. bytes: of all files that nodes may
     fetch. node_bytes_min: the room that a node asks for before it fetches any. context: that conversations are packed
-    for; 0 if there are none."""
+    for; 0 if there are none. preferences: whether those are pairs of a chosen and a rejected response."""
 
     tokens: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     node_bytes_min: int = 0
     vocabulary: int = 0
     context: int = 0
+    preferences: bool = False
 
     @property
     def all_tokens(self) -> int:
@@ -123,6 +131,8 @@ MACHINES: dict[str, Machine] = {
     "laptop": Machine(150e9, 12e9, "estimate: eight cores at 19 GFLOP/s, which share power and memory"),
     "apple-m": Machine(1e12, 12e9, "estimate: 0.3 of the 3.6 TFLOP/s of an M2 in float32"),
     "laptop-gpu": Machine(SHARE_OF_PEAK * 25e12, 8e9, "estimate: 0.3 of a mobile card of 25 TFLOP/s in bfloat16"),
+    "rtx-3060": Machine(SHARE_OF_PEAK * 25.5e12, 12e9, "estimate: 0.3 of 25.5 TFLOP/s, the peak in bfloat16"),
+    "rtx-4080": Machine(SHARE_OF_PEAK * 97.5e12, 16e9, "estimate: 0.3 of 97.5 TFLOP/s, the peak in bfloat16"),
     "rtx-3090": Machine(SHARE_OF_PEAK * 71e12, 24e9, "estimate: 0.3 of 71 TFLOP/s, the peak in bfloat16"),
     "rtx-4090": Machine(SHARE_OF_PEAK * 165e12, 24e9, "estimate: 0.3 of 165 TFLOP/s, the peak in bfloat16"),
     "a100": Machine(SHARE_OF_PEAK * 312e12, 80e9, "estimate: 0.3 of 312 TFLOP/s, the peak in bfloat16"),

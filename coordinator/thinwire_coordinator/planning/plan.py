@@ -10,7 +10,6 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFact
 from thinwire_coordinator.planning.settings import rate_for
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.needs import (
-    FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
     samples_at_once,
     state_disk_bytes,
@@ -94,7 +93,7 @@ class Plan:
 
     @property
     def first_download_bytes(self) -> float:
-        return self._snapshot_bytes + self._frozen_bytes
+        return self._snapshot_bytes + self.model.base_bytes
 
     @property
     def node_memory_bytes(self) -> float:
@@ -104,12 +103,12 @@ class Plan:
     def node_disk_bytes(self) -> float:
         """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
         of_data = max(self.data.bytes, self.data.node_bytes_min)
-        return state_disk_bytes(self.run, self.model.size) + self._frozen_bytes + of_data
+        return state_disk_bytes(self.run, self.model.size) + self.model.base_bytes + of_data
 
     @property
     def coordinator_memory_bytes(self) -> float:
         own = COORDINATOR_BYTES_A_PARAMETER * self.model.trained + self.step.memory_bytes
-        return PROGRAM_BYTES + own + self._frozen_bytes
+        return PROGRAM_BYTES + own + self.model.frozen_bytes
 
     @property
     def coordinator_disk_bytes(self) -> float:
@@ -120,15 +119,24 @@ class Plan:
     def _snapshot_bytes(self) -> float:
         return (4.0 + self.run.rule.MOMENT_BYTES_A_PARAMETER) * self.model.trained
 
-    @property
-    def _frozen_bytes(self) -> float:
-        return float(FROZEN_BYTES_A_PARAMETER * self.model.frozen)
-
 
 def node_memory_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
-    """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
-    activations = samples_at_once(run, micro_batch) * facts.activation_bytes
-    return PROGRAM_BYTES + trained_bytes(run, facts.size) + facts.frozen_bytes + activations
+    """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here.
+
+    Of a base whose bits the node chooses: with the fewest, and with checkpoints if they save memory for one sample."""
+    samples, own = samples_at_once(run, micro_batch), PROGRAM_BYTES + trained_bytes(run, facts.size)
+    if not facts.bases:
+        return own + facts.frozen_bytes + samples * facts.activation_bytes
+    fewest = facts.bases[-1]
+    if samples == 1:
+        return own + fewest.frozen + fewest.least
+    return own + fewest.frozen + fewest.activations.peak(samples, checkpoints=False, decoding=fewest.decoding)
+
+
+def base_memories(run: RunSpec, facts: ModelFacts) -> dict[int, float]:
+    """`node_memory_bytes` of one sample by the bits of the base, the most exact first."""
+    own = PROGRAM_BYTES + trained_bytes(run, facts.size)
+    return {base.bits or 0: own + base.frozen + base.least for base in facts.bases}
 
 
 def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
-from thinwire_coordinator.planning.plan import Plan
+from thinwire_coordinator.planning.plan import Plan, base_memories
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
@@ -32,8 +32,9 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
     cards = card_words(run, facts.size, facts.memories)
-    bits = facts.memories[-1].bits if facts.memories else None
-    in_bits = f", a base of {bits} bits" if bits is not None else ""
+    by_bits = [f"{human_bytes(size)} with {bits} bits" for bits, size in base_memories(run, facts).items()]
+    one_sample = f"{', '.join(by_bits)} of the base, for one sample of {facts.context:,} tokens"
+    samples = f"{plan.micro_batch} {'sample' if plan.micro_batch == 1 else 'samples'}"
     return {
         "the run": [
             ("model", f"{run.model.in_words()}: {human_count(facts.trained)} parameters are trained{frozen}"),
@@ -44,7 +45,7 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             ("until the end", human_seconds(plan.run_s)),
         ],
         "each volunteer": [
-            ("memory", f"{human_bytes(plan.node_memory_bytes)} with {plan.micro_batch} samples at once{in_bits}"),
+            ("memory", one_sample if by_bits else f"{human_bytes(plan.node_memory_bytes)} with {samples} at once"),
             *((f"a card of {card}", how) for card, how in cards.items()),
             ("disk", f"{human_bytes(plan.node_disk_bytes)} at most"),
             ("to begin", f"{human_bytes(plan.first_download_bytes)} down, and the data as they are needed"),

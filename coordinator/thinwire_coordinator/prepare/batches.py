@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thinwire_coordinator.prepare.conversations import Rendered
 from thinwire_coordinator.prepare.problems import Counts, SourceFailed
 from thinwire_coordinator.prepare.readers.choice import read_documents
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset, parse_hub, read_hub
@@ -128,14 +129,24 @@ class SourceReader:
         yield Batch(documents, position, self._read_bytes)
 
     def _documents(self) -> Iterator[tuple[Document, Position]]:
-        """Documents that are not empty, from the start on, each with the position after it."""
+        """Documents that are not empty, from the start on, each with the position after it. Raises ConfigError where a
+        conversation follows text, or text a conversation: a file that is there by mistake ends the work at once."""
         problems, start = self._reading.problems, self._start
+        were_conversations: bool | None = None
         for number in range(start.file, len(self._content)):
             before = problems.counts
             skipped = start.documents if number == start.file else 0
             for index, document in enumerate(self._of_part(self._content[number]), 1):
                 self._heard_at = time.monotonic()
                 if index > skipped and len(document):
+                    is_conversation = isinstance(document, Rendered)
+                    if were_conversations not in (None, is_conversation):
+                        found, before_it = ("conversations", "text")[:: 1 if is_conversation else -1]
+                        raise ConfigError(
+                            f"{self._at}: has {found}, and what was read of this source before has {before_it}; leave "
+                            "the file out, or give two sources: text=… chats=…"
+                        )
+                    were_conversations = is_conversation
                     yield document, Position(number, index, before)
 
     def _of_part(self, file: Part) -> Iterator[Document]:

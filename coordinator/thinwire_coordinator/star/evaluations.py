@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import PartJudged
@@ -28,10 +28,10 @@ from thinwire_coordinator.hall.measurement import (
     smallest_of,
     tolerance_of,
 )
+from thinwire_coordinator.hall.measuring import PartWeights
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_coordinator.star.trust.weights import FULL_AFTER
-from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.limits import evaluation_answer_s
 
 log = logging.getLogger("thinwire.coordinator")
@@ -68,7 +68,7 @@ class Evaluations:
         self._copy: asyncio.Future[KeptReplica] | None = None
         self._silent: set[str] = set()  # sessions that did not answer in time
         self._alone = False
-        self._weights: dict[Part, int] = {}  # at step 0
+        self._weight_of = PartWeights(hall.state)
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, every: int, samples: int, measured: int | None) -> None:
@@ -115,19 +115,6 @@ class Evaluations:
         within = tolerance_of(state.contract.model), smallest_of(state.held_out_sets)
         self._current = Measurement(step, parts, trusted, answer_s, randomness, weights, *within)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
-
-    def _weight_of(self, part: Part) -> int:
-        """The weight of a part, read once, since a set has the same samples at each step. If its shard is damaged, its
-        samples: the coordinator then does not measure it either, and says so."""
-        key, state = replace(part, step=0), self._hall.state
-        if key not in self._weights:
-            found = next(one for one in state.held_out_sets if one.name == part.name)
-            samples = found.spread(part.spread)[part.start : part.start + part.count]
-            try:
-                self._weights[key] = state.data.held_out_weight(part.name, samples)
-            except BlobMissing:
-                return part.count
-        return self._weights[key]
 
     def answered(self, node: str, part: Part, loss: float) -> str:
         """A node reports the loss of a part. Returns why it is refused, in words, or nothing."""

@@ -277,12 +277,17 @@ def drawn_sources(manifest: Manifest, weights: Mapping[str, float]) -> list[Sour
 class TokensKind(DataKind):
     """A `DataKind`. A new run uses a folder that `thinwire-coordinator prepare` wrote."""
 
-    def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
+    def check(self, run: RunSpec) -> None:
         spec = tokens_of(run.data)
-        file, manifest = read_folder(Manifest, spec.folder, PREPARE)
+        _, manifest = read_folder(Manifest, spec.folder, PREPARE)
+        _check_conversations(manifest, run.model)
         _check_enough(manifest, spec.weights, run.model.context)
         _check_tokenizer(manifest, Path(spec.folder))
-        _check_conversations(manifest, run.model)
+
+    def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
+        self.check(run)
+        spec = tokens_of(run.data)
+        file, manifest = read_folder(Manifest, spec.folder, PREPARE)
         name = hashlib.sha256(file).hexdigest()
         if spec.held_out:
             raise ConfigError(

@@ -28,6 +28,7 @@ QUANTIZED = (8, 4)
 MATRIX_DIMENSIONS = 2
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
 """The dtype that loses nothing, by that of the files. The range of float16 is too small for a backward pass."""
+FILE_DTYPES = DTYPES | {"F16": torch.float16}
 
 
 def dtype_of(bits: int) -> torch.dtype:
@@ -41,6 +42,12 @@ def dtype_of_files(paths: Sequence[Path]) -> torch.dtype:
     for dtype in sorted(found - DTYPES.keys()):
         raise ConfigError(f"the base has a tensor of type {dtype}; take a base in float32, float16 or bfloat16")
     return torch.bfloat16 if found == {"BF16"} else torch.float32
+
+
+def one_dtype(paths: Sequence[Path]) -> torch.dtype:
+    """The dtype of all tensors of a base's files; float32 if they have several."""
+    found = {dtype for path in paths for dtype in dtypes(path).values()}
+    return FILE_DTYPES[found.pop()] if len(found) == 1 else torch.float32
 
 
 def empty_base(config: str, bits: int) -> nn.Module:

@@ -21,6 +21,7 @@ from thinwire_proto.models.transformers_models import (
     check_keys,
     check_same_model,
     choose_context,
+    hub_config,
     in_files,
     load_whole,
     sizes_of,
@@ -48,7 +49,7 @@ class HuggingFaceTask(SpecTask[HuggingFaceSpec]):
 
     def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
         model = build(self._spec.config, "meta")
-        config = json.loads(self._spec.config) | {"architectures": [type(model).__name__], "dtype": "float32"}
+        config = hub_config(self._spec.config) | {"architectures": [type(model).__name__], "dtype": "float32"}
         return HuggingFaceModel(config, in_files(model, {name: tensor.cpu() for name, tensor in parameters.items()}))
 
 

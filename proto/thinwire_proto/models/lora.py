@@ -30,7 +30,7 @@ from thinwire_proto.contract.models.lora import ALL_LINEAR, FILE_NAME, BaseFile,
 from thinwire_proto.data.conversations import mean_loss, pairs_in, preferred_by
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base
+from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base, one_dtype
 from thinwire_proto.models.trained import SpecTask
 from thinwire_proto.models.transformers_models import (
     CausalLM,
@@ -38,6 +38,7 @@ from thinwire_proto.models.transformers_models import (
     canonical_config,
     check_whole,
     choose_context,
+    hub_config,
     in_files,
     sizes_of,
 )
@@ -50,6 +51,9 @@ CHANGING = ("r", "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out", "rank
 """Keys of ADAPTER_CONFIG that change what an adapter computes, and that shapes may not show."""
 ADAPTER = ".default"
 """peft puts the adapter's name into the names of its parameters, and leaves it out of its files."""
+HALF = ("bfloat16", "float16")
+"""Values of `dtype` in a config whose files have two bytes a parameter."""
+UNKNOWN_HASH = "0" * 64
 FILES_OF_32_BITS = 3
 """Bytes of the base's files for each of its parameters, above which they are float32."""
 
@@ -61,7 +65,7 @@ class Adapted(CausalLM):
         super().__init__(inner, spec.context)
         self._beta = spec.beta
         layers = import_extra("peft.tuners.tuners_utils", "lora").BaseTunerLayer
-        self._adapters = [module for module in inner.modules() if isinstance(module, layers)]
+        self.adapters: list[Any] = [module for module in inner.modules() if isinstance(module, layers)]
 
     def loss(self, tokens: Tensor, marks: Tensor | None = None) -> Tensor:
         """See `thinwire_proto.data.conversations.mean_loss`; of preferences, see `LearnsPreferences`."""
@@ -86,12 +90,12 @@ class Adapted(CausalLM):
         # not peft's `disable_adapter`: it also changes which of the caller's parameters have gradients
         was_training = self.training
         self.eval()
-        for layer in self._adapters:
+        for layer in self.adapters:
             layer._disable_adapters = True
         try:
             yield
         finally:
-            for layer in self._adapters:
+            for layer in self.adapters:
                 layer._disable_adapters = False
             self.train(was_training)
 
@@ -162,39 +166,73 @@ class LoraTask(SpecTask[LoraSpec]):
         return HuggingFaceModel(json.loads(self._spec.config), {n: t.cpu() for n, t in parameters.items()}, adapter)
 
     def merged(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
-        """The base with the adapter merged into it. Needs memory for the base in float32."""
+        """The base with the adapter merged into it, in the dtype of the base's files, and in float32 if they have
+        several. Needs memory for the base in that dtype."""
         paths = [blobs.path(blob) for blob in self._spec.blobs]
-        base = load_whole_base(paths, self._spec.config, torch.float32)
-        model = Adapted(_with_adapter(base, self._spec), self._spec)
+        dtype = one_dtype(paths)
+        model = Adapted(_with_adapter(load_whole_base(paths, self._spec.config, dtype), self._spec), self._spec)
+        adapted: Any = model.inner
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
                     parameter.copy_(parameters[name])
-            adapted: Any = model.inner
-            whole = adapted.merge_and_unload()
+            for layer in model.adapters:  # not peft's `merge_and_unload`, which rounds the change before it is added
+                weight = layer.get_base_layer().weight
+                weight.copy_(weight.float() + layer.get_delta_weight(ADAPTER[1:]))
+            whole = adapted.unload()
         tensors = {name: parameter.detach() for name, parameter in whole.named_parameters()}
-        config = json.loads(self._spec.config) | {"architectures": [type(whole).__name__], "dtype": "float32"}
-        return HuggingFaceModel(config, in_files(whole, tensors))
+        named = {"architectures": [type(whole).__name__], "dtype": str(dtype).removeprefix("torch.")}
+        return HuggingFaceModel(hub_config(self._spec.config) | named, in_files(whole, tensors))
 
 
 def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapping[Blob, Path]]:
     """See `thinwire_proto.task.complete_model`. Reads the whole base to hash it."""
     assert isinstance(spec, LoraSpec)
-    if not spec.base:
-        raise ConfigError("model.base: a folder with config.json and safetensors is needed for model.kind = 'lora'")
-    folder = Path(spec.base)
-    text = canonical_config(read_json(folder / CONFIG), str(folder / CONFIG))
-    vocabulary, longest = sizes_of(text)
-    context = choose_context(spec.context, longest, str(folder / CONFIG))
-    paths = weight_files(folder)
-    dtype_of_files(paths)
-    check_whole(folder, text)
+    found = _of_config(spec)
     blobs = {}
-    for path in paths:
+    for path in _checked_files(found):
         go_on()
         blobs[blob_of(path)] = path
     files = tuple(BaseFile(name=_web_name(path), hash=blob.hash, size=blob.size) for blob, path in blobs.items())
-    return spec.model_copy(update={"config": text, "files": files, "vocabulary": vocabulary, "context": context}), blobs
+    return found.model_copy(update={"files": files}), blobs
+
+
+def planned(spec: LoraSpec) -> LoraSpec:
+    """The contract's model section for a plan, which hashes no file and needs none: where the base's weights are not
+    there yet, it has one file of the size that the config's dtype gives. Raises ConfigError."""
+    found = _of_config(spec)
+    if has_weights(spec):
+        sizes = [path.stat().st_size for path in _checked_files(found)]
+    else:
+        config = read_json(Path(spec.base) / CONFIG)
+        is_half = config.get("dtype", config.get("torch_dtype")) in HALF
+        sizes = [(2 if is_half else 4) * _parameters_of(found.config)]
+    files = tuple(BaseFile(hash=UNKNOWN_HASH, size=size) for size in sizes)
+    return found.model_copy(update={"files": files})
+
+
+def has_weights(spec: LoraSpec) -> bool:
+    """Whether the base's folder has any weights."""
+    return any(Path(spec.base).glob("*.safetensors"))
+
+
+def _of_config(spec: LoraSpec) -> LoraSpec:
+    """The spec with all that the base's `config.json` says. Raises ConfigError."""
+    if not spec.base:
+        raise ConfigError("model.base: a folder with config.json and safetensors is needed for model.kind = 'lora'")
+    path = Path(spec.base) / CONFIG
+    text = canonical_config(read_json(path), str(path))
+    vocabulary, longest = sizes_of(text)
+    context = choose_context(spec.context, longest, str(path))
+    return spec.model_copy(update={"config": text, "vocabulary": vocabulary, "context": context})
+
+
+def _checked_files(spec: LoraSpec) -> list[Path]:
+    """The base's files, which hold the tensors of the config. Raises ConfigError."""
+    paths = weight_files(Path(spec.base))
+    dtype_of_files(paths)
+    check_whole(Path(spec.base), spec.config)
+    return paths
 
 
 MODEL_MAKERS["lora"] = complete

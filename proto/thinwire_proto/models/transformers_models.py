@@ -111,6 +111,18 @@ def canonical_config(config: dict[str, Any], source: str) -> str:
     return text
 
 
+def hub_config(config: str) -> dict[str, Any]:
+    """The contents of a `config.json` for a canonical config, with what programs for transformers 4 read of positions.
+    Without it, they take another base of the angles without a word."""
+    found: dict[str, Any] = json.loads(config)
+    rope = found.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        found["rope_theta"] = rope["rope_theta"]
+        if rope.get("rope_type", "default") != "default":
+            found["rope_scaling"] = {key: value for key, value in rope.items() if key != "rope_theta"}
+    return found
+
+
 def check_keys(config: dict[str, Any], source: str) -> None:
     """Raise ConfigError if a hand-written config has a key that its model type does not know, which transformers would
     ignore."""

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.prepared import prepared
+from support.small import MODEL
+from thinwire_coordinator.gossip.gossip import Gossip
 from thinwire_coordinator.gossip.held_out import SHARE, TRAINING, HeldOutLosses
+from thinwire_coordinator.hall.hall import open_hall
+from thinwire_coordinator.hall.ledger.creation import create_state
+from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.hall.measurement import Part, SetMeasured
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.data.conversations import COUNTS
 from thinwire_proto.task import HeldOutSet
 
 SETS = (HeldOutSet("prose", 64), HeldOutSet("code", 20))
 NODES = [f"node {number}" for number in range(3)]
 AT = 960
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role[0] }}{{ message.content }};{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
 
 
-def losses(every: int = 32, trained: int = 4, iterations: int = 10_000) -> HeldOutLosses:
-    return HeldOutLosses(SETS, 64, every, trained, lambda: iterations)
+def samples_of(part: Part) -> int:
+    return part.count
+
+
+def losses(
+    every: int = 32, trained: int = 4, iterations: int = 10_000, weight_of: Callable[[Part], int] = samples_of
+) -> HeldOutLosses:
+    return HeldOutLosses(SETS, 64, every, trained, lambda: iterations, weight_of)
 
 
 def parts(held_out: HeldOutLosses, nodes: list[str]) -> dict[str, list[Part]]:
@@ -52,6 +76,16 @@ def test_the_loss_is_the_median_over_the_parts_so_no_node_alone_decides_it() -> 
         assert {(one.step, one.measured_by) for one in found.values()} == {(AT, "nodes")}
         assert all(2.0 <= one.loss < 2.7 for one in found.values())
         assert held_out.iteration == 0
+
+
+def test_a_part_weighs_what_counts_in_its_samples() -> None:
+    """The first part of a set has most of the tokens that count, so its loss is the median."""
+    held_out = losses(weight_of=lambda part: 100 if part.start == 0 else 1)
+    held_out.begin(AT, NODES)
+    for node, given in parts(held_out, NODES).items():
+        for part in given:
+            held_out.answered(node, part, 3.0 if part.start == 0 else 1.0)
+    assert [found.loss for found in results(held_out)] == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7])
@@ -111,10 +145,37 @@ def test_a_set_that_is_added_is_in_the_next_measurement() -> None:
 
 def test_a_measurement_beyond_a_new_end_is_given_up() -> None:
     steps = 10_000
-    held_out = HeldOutLosses(SETS, 64, 32, 4, lambda: steps)
+    held_out = HeldOutLosses(SETS, 64, 32, 4, lambda: steps, samples_of)
     held_out.begin(AT, NODES)
     steps = AT + 1
     assert not held_out.amend(SETS)
     steps = AT
     assert held_out.amend(SETS)
     assert held_out.iteration == 0
+
+
+async def test_a_run_weighs_a_part_by_the_tokens_that_count(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{number}?", "response": "yes" * (1 + number % 8)} for number in range(200)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    settings: dict[str, Any] = {"chat_template": tmp_path / "template.jinja", "context": 32, "packed": False}
+    prepared(tmp_path / "data", tmp_path / "chats.jsonl", **settings, held_out=0.5)
+    sections = {
+        "model": MODEL | {"vocabulary": 256},
+        "data": {"kind": "tokens", "folder": str(tmp_path / "data")},
+        "exchange": {"kind": "gossip"},
+        "rule": {"kind": "adamw"},
+        "schedule": {"steps": 2 * AT},
+    }
+    (tmp_path / "state").mkdir()
+    create_state(tmp_path / "state", RunSpec.model_validate(sections))
+    with closing(open_state(tmp_path / "state")) as state, closing(Workers()) as workers:
+        hall = open_hall(state, state.load_snapshot(0), workers)
+        held_out = Gossip(hall, evaluate_every=1, evaluate_samples=64).held_out
+        held_out.begin(AT, NODES)
+        (found,) = state.held_out_sets
+        weighed = held_out._current[found.name].weights
+        assert len(weighed) == len(NODES)
+        for part, weight in weighed.items():
+            _, marks = state.data.held_out(found.name, found.spread(part.spread)[part.start : part.start + part.count])
+            assert weight == int((marks & COUNTS > 0).sum()) > 2 * part.count

@@ -53,8 +53,10 @@ def create_state(
     model, model_blobs = complete_model(run.model, go_on)
     run = run.model_copy(update={"model": model})
     task = task_of(model)
+    kind = data_kind_of(run.data)
+    kind.check(run)
     loaded = _loaded(task, weights) if weights else None  # before the data, which may take hours
-    made = data_kind_of(run.data).make(run, go_on)
+    made = kind.make(run, go_on)
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
     seed = int.from_bytes(os.urandom(SEED_BYTES), "big") if loaded is None else None
     contract = Contract(**sections, parameters=task.manifest(), first_seed=seed)
