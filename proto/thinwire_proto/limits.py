@@ -95,7 +95,8 @@ HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2
 FETCH_SILENT_S = 5 * ROUND_TRIP_MAX_S
 """A source that sends almost nothing of a blob for so long is given up, and another one is tried."""
 SOURCE_REST_S = 30 * ROUND_TRIP_MAX_S
-"""A source that was given up is tried last for so long, and a shard that could not be read is tried again after it."""
+"""A source that was given up is tried last for so long, and a shard that could not be read is tried again after it. A
+node waits so long for another of its machine whose download stands still."""
 SEAL_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
 """When the coordinator stops, the row that is being sealed may take so long to be on disk and in all curves."""
 SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,17 @@ def test_sites_end_equal_and_resume_with_another_number_of_ranks(tmp_path: Path)
     assert same.splitlines()[-1] == whole.splitlines()[-1]
     assert "the parameters of all 2 sites are equal bit for bit" in fewer
     assert fewer.splitlines()[-1] != whole.splitlines()[-1]
+
+
+@pytest.mark.skipif(find_spec("torchtitan") is None, reason="needs torchtitan; docs/optimizer.md says how to get it")
+def test_torchtitan_trains_on_two_sites_that_end_equal(tmp_path: Path) -> None:
+    script = [str(EXAMPLES / "torchtitan_demo.py"), "--steps", "4", "--samples", "1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", *script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the parameters of all 2 sites are equal bit for bit" in done.stdout
+    losses = [float(loss) for loss in re.findall(r"step: .*?loss: \D*(\d+\.\d+)", done.stdout + done.stderr)]
+    assert losses[-1] < losses[0] - 0.5
 
 
 def example(name: str, folder: Path, *arguments: str, ranks: int = RANKS) -> str:
