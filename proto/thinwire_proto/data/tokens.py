@@ -90,7 +90,7 @@ class TokenShards(ShardedData):
                 found[name].samples,
                 0 if self._has_preferences else sum(text_bytes_in(shard, self._context) for shard in shards),
                 sum(shard.counted for shard in shards),
-                "pair" if self._has_preferences else "token",
+                self.loss_unit,
             )
             for name, shards in sets.items()
         )
@@ -182,6 +182,14 @@ class TokenShards(ShardedData):
     @property
     def _has_preferences(self) -> bool:
         return self._manifest.conversations is not None and self._manifest.conversations.preferences
+
+    @property
+    def loss_unit(self) -> str:
+        return "pair" if self._has_preferences else "token"
+
+    @property
+    def has_conversations(self) -> bool:
+        return self._manifest.conversations is not None
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
         return self._held_out_sets

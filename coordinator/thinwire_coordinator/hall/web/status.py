@@ -31,7 +31,7 @@ def _unit_of(swarm: RunView) -> str:
     """The unit of the losses."""
     if isinstance(swarm.contract.data, CorpusSpec):
         return "nats per byte"
-    return f"nats per {next((found.unit for found in swarm.held_out_sets), 'token')}"
+    return f"nats per {swarm.loss_unit}"
 
 
 def run_of(swarm: RunView) -> Plain:

@@ -194,7 +194,7 @@ function showAgreement(gossip) {
 function lossNote(loss, held) {
   const parts = [run?.unit ?? "nats"];
   if (chosen === 0 && loss.first !== null && held !== loss.first) parts[0] += `, from ${words.loss(loss.first)}`;
-  if (run?.unit !== "nats per pair") parts.push(`perplexity ${words.perplexity(held)}`);
+  if (run && run.unit !== "nats per pair") parts.push(`perplexity ${words.perplexity(held)}`);
   const factor = run?.held_out[chosen]?.bits_per_nat;
   if (factor) parts.push(`${words.loss(held * factor)} bits per byte`);
   return parts.join(" · ");
