@@ -71,8 +71,9 @@ class Harness:
         questions as messages in its chat template. Raises ConfigError."""
         transformers, models = import_extra("transformers", EXTRA), import_extra("lm_eval.models.huggingface", EXTRA)
         on_card = torch.cuda.is_available()
-        with _in_a_sentence("--tasks: lm-eval ends"):
-            tokenizer = getattr(transformers, opener).from_pretrained(folder)
+        tokenizer = getattr(transformers, opener).from_pretrained(folder)
+        hint = "" if tokenizer.eos_token_id is not None else " (tasks that generate need a token that ends a text)"
+        with _in_a_sentence(f"--tasks: lm-eval ends{hint}"):
             begins = next((one for one in (tokenizer.bos_token_id, tokenizer.eos_token_id) if one is not None), None)
             model = models.HFLM(
                 pretrained=str(folder),

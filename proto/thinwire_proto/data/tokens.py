@@ -205,9 +205,9 @@ class TokenShards(ShardedData):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the manifest. Raises BlobMissing if one of its files is not on this machine."""
         manifest = self._manifest
-        if manifest.tokenizer is None:
-            return ByteTokenizer()
         files = {name: self._blobs.path(file.blob).read_bytes() for name, file in manifest.files.items()}
+        if manifest.tokenizer is None:
+            return ByteTokenizer(files)
         return JsonTokenizer(self._blobs.path(manifest.tokenizer.blob), manifest.end, files)
 
     def describe(self) -> str:
