@@ -70,6 +70,8 @@ class Node:
         self._random = randomness or random.Random()
         options = settings.options
         self.record = Record(lent=LentTime(options.compute_share), at_once=MicroBatch(options.micro_batch))
+        self.loss_unit = "token"
+        """See `thinwire_proto.task.DataSource.loss_unit`; of the data that the node took up."""
         self.session: Session | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
@@ -305,6 +307,7 @@ class Node:
         try:
             ready, head_step = await self._join(exchange)
             self._thin_line.is_fetching = False
+            self.loss_unit = ready.data.loss_unit
             self.session = session = ready.part.session(exchange, head_step, ready.data, ready.fetcher)
             self._owner.begins(session)
             try:

@@ -165,9 +165,9 @@ class Report:
 
     at_s: time of day, in seconds since the epoch. state: one of STATES. words: the state for people, with details such
     as what the node waits for. steps, round_length_s: of the contract. data_wait_s: time that training waited for data.
-    tokens_s: tokens trained per second, over the last minute. ended_by: the error that has ended the node; empty: none
-    has. today, in_all: what the node gave on the local date `day`, and ever, over all processes of this state
-    directory."""
+    tokens_s: tokens trained per second, over the last minute. loss_unit: what the loss is the mean of: "token", or
+    "pair" of preferences. ended_by: the error that has ended the node; empty: none has. today, in_all: what the node
+    gave on the local date `day`, and ever, over all processes of this state directory."""
 
     at_s: float
     version: str
@@ -184,6 +184,7 @@ class Report:
     lease_samples: int | None = None
     data_wait_s: float = 0.0
     tokens_s: float = 0.0
+    loss_unit: str = "token"
     ended_by: str = ""
     day: str = ""
     today: Tally = Tally()

@@ -21,7 +21,7 @@ class EventType:
 
 
 FIELDS = {
-    "accepted_loss": "loss that counts in place of the one that differs, in nats per token",
+    "accepted_loss": "loss that counts in place of the one that differs, in nats per token, or per pair of preferences",
     "address": "HOST:PORT of the coordinator's gRPC port",
     "bits_per_byte": "loss in bits per byte of text, or null if it is not text",
     "blob": "the SHA-256 of a file that nodes fetch as they need it, in hex",
@@ -38,7 +38,7 @@ FIELDS = {
     "iteration": "iterations that the node has finished, in a gossip run",
     "in_steps": "the same over the root mean square of the nodes' steps; null without a step",
     "joined": "whether the node had joined",
-    "loss": "loss in nats per token",
+    "loss": "loss in nats per token, or per pair of preferences",
     "machine_bytes": "memory of the machine or of the container, in bytes",
     "measured_by": "who measured it: coordinator, nodes or both",
     "member": "member number of a node, in a gossip run",

@@ -264,6 +264,16 @@ class DataSource(Protocol):
         """The tokenizer; None if the samples are not text."""
         return None
 
+    @property
+    def loss_unit(self) -> str:
+        """See `HeldOutSet.unit`; of the training loss too."""
+        return "token"
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether samples are conversations, written with the tokenizer's chat template."""
+        return False
+
     def describe(self) -> str:
         """A short description of the data and their size."""
 

@@ -65,6 +65,14 @@ def test_a_narrow_terminal_shows_every_figure_whole(gossip: GossipStatus | None,
     assert Counter(filter(str.isdecimal, narrow)) == Counter(filter(str.isdecimal, wide))
 
 
+def test_pairs_of_preferences_have_no_perplexity() -> None:
+    of_tokens, of_pairs = (StatusReply(held_out=[HeldOutLoss(name="a", loss=0.5, unit=unit)]) for unit in ("", "pair"))
+    assert "perplexity" in printed(of_tokens)
+    assert "perplexity" not in printed(of_pairs)
+    assert "nats a pair" in printed(of_pairs)
+    assert "1.65" not in printed(of_pairs)
+
+
 def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
     nodes = [NodeStatus(name="b", counted=1, tokens=1234)]
     text = printed(StatusReply(nodes=nodes, nodes_active=7))

@@ -17,6 +17,7 @@ from thinwire_common.tcp import End, wire_counts
 from thinwire_common.traffic import Traffic
 from thinwire_node.__main__ import main
 from thinwire_node.observe import status
+from thinwire_node.observe.view import lines
 from thinwire_node.report import Edge, Peers
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
@@ -53,6 +54,12 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
         assert seen.sent >= count.sent
     traffic.look()  # a closed connection still counts
     assert traffic.wire == seen
+
+
+@pytest.mark.parametrize("unit", ["token", "pair"])
+def test_a_loss_has_its_unit(unit: str) -> None:
+    shown = "\n".join(line.plain for line in lines(replace(REPORT, loss_unit=unit), 200))
+    assert f"2.412 nats/{unit}" in shown
 
 
 @pytest.mark.parametrize("columns", ["40", "30"])

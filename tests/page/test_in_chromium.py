@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from support.chromium import IN_CHROMIUM, serious
 from support.crowded_page import MEMBERS, NAME, CrowdedCoordinator, Line, Open
 from support.real import real_swarm, until
+from thinwire_coordinator.hall.ledger.results import FILE, Result, add_results
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 
 DETAILS_BYTES_MAX = 16_000
@@ -193,6 +194,33 @@ def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinato
     assert light.errors == []
     assert len(light.asked) > 5
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
+
+
+def test_what_evaluate_has_found_is_drawn_by_step(watched: CrowdedCoordinator, browser: Browser, light: Open) -> None:
+    expect(light.page.locator("#evaluated")).to_be_hidden()
+    one = Result(kind="task", name=NAME, step=0, metric="acc", value=0.25, stderr=0.04, count=200)
+    found = [one.model_copy(update={"step": step, "value": 0.25 + step / 100}) for step in (0, 2, 4)]
+    norm = [one.model_copy(update={"metric": "acc_norm", "stderr": None}) for one in found]
+    others = [Result(kind="text", name="a-text.txt", step=4, metric="loss", value=2.5)]
+    add_results(watched.swarm.state, [*found, *norm, *others])
+    expect(light.page.locator("#evaluated h3")).to_have_text([f"{NAME} task", "a-text.txt text"])
+    plot = light.page.get_by_role("slider", name=f"{NAME}, task")
+    plot.focus()
+    plot.press("Home")
+    expect(plot).to_have_attribute("aria-valuetext", "step 0: acc 0.250 ± 0.040, acc_norm 0.250")
+    plot.press("ArrowRight")
+    expect(plot).to_have_attribute("aria-valuetext", "step 2: acc 0.270 ± 0.040, acc_norm 0.270")
+    light.page.locator("#evaluated summary").first.press("Enter")
+    expect(light.page.locator("#evaluated tbody tr").last).to_have_text(re.compile("^40.290 ± 0.0400.290$"))
+    assert light.errors == []
+    narrow = Open(browser, watched.address, dark=True, width=360)
+    expect(narrow.page.locator("#evaluated .plot .dot")).to_have_count(7)
+    assert serious(narrow.page) == []
+    assert narrow.page.evaluate("document.documentElement.scrollWidth") <= 360
+    narrow.context.close()
+    with (watched.swarm.state / FILE).open("ab") as file:
+        file.write(b'{"kind":"task","name":"torn')
+    assert len(watched.status()["evaluated"]) == 2
 
 
 def test_a_run_that_has_diverged_shows_no_old_loss(watched: CrowdedCoordinator, browser: Browser) -> None:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from support.chromium import IN_CHROMIUM, serious
 from support.real import ended, real_swarm, run_text, until, without_a_centre
+from thinwire_coordinator.hall.ledger.results import Result, add_results
 
 STEPS = 12
 RUN = run_text(STEPS, length_ms=1000, rounds='pace = "clock"')
@@ -24,6 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         nodes = [swarm.node(name) for name in ("one", "two")]
         for node in nodes:
             assert ended(node) == 0, node.tail(30)
+        add_results(swarm.state, [Result(kind="task", name="sums", step=STEPS, metric="acc", value=0.5, stderr=0.1)])
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         yield swarm.ready["page"]
 
@@ -55,6 +57,8 @@ def test_the_page_shows_iterations_lines_and_agreement(browser: Browser, address
     expect(page.locator("#agreement")).to_contain_text(f"at iteration {STEPS}")
     expect(page.locator("#agreement")).to_contain_text("codec int8")
     expect(page.locator("#void-rounds")).to_be_hidden()
+    plot = page.get_by_role("slider", name="sums, task")
+    expect(plot).to_have_attribute("aria-valuetext", f"iteration {STEPS}: acc 0.500 ± 0.100")
     page.get_by_text("tokens", exact=True).first.click()
     expect(page.locator("#loss-chart")).to_contain_text("held out, single nodes; at the end, their mean")
     expect(page.locator("#loss-chart figcaption")).to_contain_text("training, median of the nodes")

@@ -71,6 +71,12 @@ def test_losses_are_weighted_by_pairs_and_have_no_bits_per_byte(folder: Path) ->
     assert pairs_in(data.batch(range(rows))[1]) == COUNT - held_out
 
 
+def test_a_tokenizer_of_bytes_has_the_chat_template(folder: Path) -> None:
+    data, _ = opened(folder)
+    assert data.has_conversations
+    assert data.tokenizer.files()["chat_template.jinja"] == TEMPLATE.encode()
+
+
 def test_a_model_without_a_frozen_base_is_refused(folder: Path) -> None:
     run = run_of(folder, MODEL | {"context": CONTEXT, "vocabulary": 256})
     with pytest.raises(ConfigError, match=r"holds preferences, .* model.kind = 'decoder' has none; choose 'lora'"):

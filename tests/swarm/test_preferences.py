@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from support.adapters import base_folder
 from support.prepared import prepared
-from support.real import RealSwarm, ended, last_fingerprint, real_swarm, totals, without_a_centre
+from support.real import RealSwarm, ended, last_fingerprint, real_swarm, totals, until, without_a_centre
 from thinwire_coordinator.cli.evaluate import evaluate
+from thinwire_coordinator.hall.ledger.results import NewestResults
+from thinwire_node.observe import status
 
 STEPS, CONTEXT = 24, 63
 CONFIG = {
@@ -74,10 +77,15 @@ def test_nodes_learn_preferences(tmp_path: Path, exchange: str, capsys: pytest.C
     is_star = exchange == "star"
     with real_swarm(tmp_path) as swarm:
         measure = ("--evaluate", "nodes", "--evaluate-every", "12") if is_star else ()
-        coordinator = swarm.coordinator(run_of(swarm, exchange), "--http", "off", "--wait-for", "2", *measure)
+        coordinator = swarm.coordinator(run_of(swarm, exchange), "--http", "127.0.0.1:0", "--wait-for", "2", *measure)
         options = [("--base-bits", "16"), ("--base-bits", "4")] if is_star else [(), ()]
         nodes = [swarm.node(f"node-{number}", *each) for number, each in enumerate(options)]
         assert [ended(node) for node in nodes] == [0] * len(nodes)
+        until(lambda: len(swarm.status().held_out) == 1, "a held-out loss", coordinator)
+        assert swarm.status().held_out[0].unit == "pair"
+        with urlopen(f"{swarm.ready['page']}/api/status", timeout=10) as answer:
+            assert json.load(answer)["run"]["unit"] == "nats per pair"
+        assert [status.read(tmp_path / f"node-{number}").loss_unit for number in range(2)] == ["pair"] * 2
         if is_star:
             assert [totals(node)[1] for node in nodes] == [0, 0]
             assert len({last_fingerprint(node) for node in nodes}) == 1
@@ -90,3 +98,6 @@ def test_nodes_learn_preferences(tmp_path: Path, exchange: str, capsys: pytest.C
         assert loss < 0.6
         assert margin > 0.2
         assert preferred > 0.9
+        kept = {(one.step, one.metric): one.value for one in NewestResults(swarm.state).read()}
+        assert kept[0, "loss"] == pytest.approx(0.6931, abs=1e-3)
+        assert (kept[STEPS, "loss"], kept[STEPS, "margin"], kept[STEPS, "preferred"]) == (loss, margin, preferred)

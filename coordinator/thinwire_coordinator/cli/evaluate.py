@@ -1,18 +1,24 @@
-"""The command `thinwire-coordinator evaluate`: the loss of a step's model on held-out sets or on other text."""
+"""The command `thinwire-coordinator evaluate`: a step's model on held-out sets, on other text, or on tasks."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from thinwire_coordinator.export.export import export_folder
+from thinwire_coordinator.hall.ledger.results import NAME_MAX, Result, add_results
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.measuring import HeldOut
+from thinwire_coordinator.harness import AskedTasks, Harness, TaskFigure
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
@@ -38,6 +44,12 @@ class Evaluated:
     preferred: float | None = None
 
     @property
+    def figures(self) -> dict[str, float]:
+        """The figures that are kept, by name."""
+        found = {"loss": self.loss, "margin": self.margin, "preferred": self.preferred}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
     def in_words(self) -> str:
         if self.margin is not None:
             by = f"margin {self.margin:.4f}, the chosen response ahead in {self.preferred:.1%}"
@@ -47,25 +59,78 @@ class Evaluated:
         return f"{found}; {self.tokens:,} tokens"
 
 
+@dataclass(frozen=True)
+class OfTask(TaskFigure):
+    """A metric of a task at a step."""
+
+    step: int
+
+    @property
+    def in_words(self) -> str:
+        error = "" if self.stderr is None else f" ± {self.stderr:.4f}"
+        return f"{self.metric} {self.value:.4f}{error}; {self.samples:,} samples"
+
+
 def evaluate(
-    state_dir: Path, step: int | None, sets: Sequence[str], files: Sequence[Path], samples: int, *, as_json: bool
+    state_dir: Path,
+    step: int | None,
+    sets: Sequence[str],
+    files: Sequence[Path],
+    samples: int,
+    *,
+    as_json: bool,
+    tasks: AskedTasks | None = None,
 ) -> None:
-    """Print the loss on each of these held-out sets and files; on all held-out sets, if none is named. Raises
-    ThinwireError."""
+    """Print the loss on each of these held-out sets and files, and the metrics of the tasks; on all held-out sets, if
+    nothing is named. Keep them in the state directory. Raises ThinwireError."""
     with closing(open_state(state_dir, read_only=True)) as state:
         names = [found.name for found in state.data.held_out_sets()]
         if unknown := [name for name in sets if name not in names]:
             raise ConfigError(f"there is no held-out set {unknown[0]!r}; there are {', '.join(names) or 'none'}")
         texts = [(str(file), read_text(file)) for file in files]
+        if tasks is not None and state.data.tokenizer is None:
+            raise ConfigError(f"--tasks: a model of kind {state.contract.model.kind!r} does not read text")
+        harness = Harness(tasks) if tasks is not None else None
         replica = kind_of(state.contract).model_at(state, step)
         at = kind_of(state.contract).trained(state.contract, replica)
-        found = [*_on_sets(state, replica, at, sets or ([] if files else names), samples)]
-        found += [_on_text(state, replica, at, *text) for text in texts]
+        on_sets = list(_on_sets(state, replica, at, sets or ([] if files or tasks else names), samples))
+        on_texts = [_on_text(state, replica, at, *text) for text in texts]
+        on_tasks = _on_tasks(state, replica, at, harness) if harness is not None else []
+        _keep(state_dir, f"{replica.model_fingerprint():016x}", on_sets, on_texts, on_tasks)
+    found: list[Evaluated | OfTask] = [*on_sets, *on_texts, *on_tasks]
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2))
         return
     for one in found:
         print(f"{kind_of(state.contract).unit} {one.step}, {one.name}: {one.in_words}")
+
+
+def _keep(
+    folder: Path, fingerprint: str, sets: Sequence[Evaluated], texts: Sequence[Evaluated], tasks: Sequence[OfTask]
+) -> None:
+    """Add what was found to the state directory, but for what is not finite. A text is kept by the name of its file
+    alone: the page shows it to everybody."""
+
+    def result(kind: Any, one: Evaluated | OfTask, name: str, metric: str, value: float, **more: Any) -> Result:
+        kept = {"kind": kind, "name": name[:NAME_MAX], "metric": metric[:NAME_MAX], "value": value}
+        return Result(**kept, step=one.step, fingerprint=fingerprint, **more)
+
+    found = [
+        result(kind, one, name, metric, value, count=one.tokens)
+        for kind, all_of_kind in (("set", sets), ("text", texts))
+        for one in all_of_kind
+        for name in (one.name if kind == "set" else Path(one.name).name,)
+        for metric, value in one.figures.items()
+        if math.isfinite(value)
+    ]
+    for one in tasks:
+        stderr = one.stderr if one.stderr is not None and math.isfinite(one.stderr) else None
+        if math.isfinite(one.value):
+            found.append(result("task", one, one.name, one.metric, one.value, stderr=stderr, count=one.samples))
+    try:
+        add_results(folder, found)
+    except OSError as error:  # such as of another user, who may only read
+        print(f"the results are not kept in {folder}: {error.strerror or error}", file=sys.stderr)
 
 
 def read_text(file: Path) -> str:
@@ -94,6 +159,13 @@ def _on_sets(state: RunState, replica: Replica, at: int, names: Sequence[str], s
         weight = state.data.held_out_weight(found.name, numbers)
         tokens = weight if found.counted else len(numbers) * context
         yield Evaluated(found.name, at, loss, tokens, loss * bits_per_nat if bits_per_nat else None)
+
+
+def _on_tasks(state: RunState, replica: Replica, at: int, harness: Harness) -> list[OfTask]:
+    with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
+        model = Path(folder) / "model"
+        opener = export_folder(state, replica, model, merge=True)
+        return [OfTask(**asdict(one), step=at) for one in harness.run(model, opener, chat=state.data.has_conversations)]
 
 
 @torch.no_grad()

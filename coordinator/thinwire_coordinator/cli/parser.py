@@ -15,7 +15,7 @@ from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, RunStateOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
 from thinwire_coordinator.cli.prepare import add_prepare
-from thinwire_proto.errors import ContractError
+from thinwire_proto.errors import ContractError, UsageError
 
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
 """Seeds that torch takes."""
@@ -98,11 +98,16 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_evaluate(commands: Any) -> argparse.ArgumentParser:
     measure: argparse.ArgumentParser = commands.add_parser(
-        "evaluate", help="the loss of a step's model on held-out sets, or on other text"
+        "evaluate", help="a step's model on held-out sets, on other text, or on tasks of lm-eval"
     )
     measure.add_argument("--step", type=whole, metavar="S", help="default: the newest")
     measure.add_argument("--set", action="append", default=[], metavar="NAME", help="default: all held-out sets")
     measure.add_argument("--text", action="append", default=[], type=Path, metavar="FILE", help="a text in UTF-8")
+    measure.add_argument(
+        "--tasks", type=_names, metavar="NAME[,NAME …]", help="tasks of lm-eval; needs 'thinwire[tasks]'"
+    )
+    measure.add_argument("--tasks-from", type=Path, metavar="FOLDER", help="more tasks; their files may run code")
+    measure.add_argument("--limit", type=count, metavar="N", help="samples of each task; default: all")
     measure.add_argument("--samples", type=count, metavar="N", help="of each set; default: as many as in the run")
     measure.add_argument("--json", action="store_true", help="print JSON")
     measure.set_defaults(command=_evaluate)
@@ -242,10 +247,15 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.evaluate import evaluate  # noqa: PLC0415
     from thinwire_coordinator.hall.measuring import SAMPLES  # noqa: PLC0415
+    from thinwire_coordinator.harness import AskedTasks  # noqa: PLC0415
 
     _set_threads(options)
     folder, given = options.state_dir, arguments
-    evaluate(folder, given.step, given.set, given.text, given.samples or SAMPLES, as_json=given.json)
+    if given.tasks is None and (given.tasks_from is not None or given.limit is not None):
+        raise UsageError("--tasks-from and --limit need --tasks")
+    tasks = AskedTasks(given.tasks, given.tasks_from, given.limit) if given.tasks is not None else None
+    samples = given.samples or SAMPLES
+    evaluate(folder, given.step, given.set, given.text, samples, as_json=given.json, tasks=tasks)
 
 
 def _set_threads(options: ReplayOptions) -> None:
@@ -270,6 +280,14 @@ def _text(text: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("is not UTF-8") from None
     return text
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between them."""
+    found = [name for part in text.split(",") if (name := part.strip())]
+    if not found:
+        raise argparse.ArgumentTypeError("names no task")
+    return found
 
 
 def _temperature(text: str) -> float:

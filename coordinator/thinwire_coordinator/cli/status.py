@@ -119,11 +119,16 @@ def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
 
 
 def _held_out(status: StatusReply) -> Table:
-    """The newest loss on each held-out set, as loss, perplexity and bits per byte."""
+    """The newest loss on each held-out set, as loss, perplexity and bits per byte; of pairs of preferences as loss."""
     sets = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
-    for title in ("held-out set", "loss", "perplexity", "bits a byte"):
+    of_pairs = any(found.unit == "pair" for found in status.held_out)  # then of all sets
+    titles = ("held-out set", "nats a pair") if of_pairs else ("held-out set", "loss", "perplexity", "bits a byte")
+    for title in titles:
         sets.add_column(title, justify="left" if title == "held-out set" else "right", overflow="fold")
     for found in status.held_out:
+        if of_pairs:
+            sets.add_row(Text(clean_name(found.name)), f"{found.loss:.3f}")
+            continue
         perplexity = math.exp(min(found.loss, LOSS_MAX))
         shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
         bits = f"{found.bits_per_byte:.3f}" if found.bits_per_byte else "–"

@@ -25,7 +25,15 @@ def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool, opener: 
     """The card, in Markdown. text: whether the model has a tokenizer. opener: the class that opens it."""
     parts = [*_front_matter(model, text), *_opening(facts, model), *_usage(model, text, opener)]
     return "\n".join(
-        [*parts, *_training(facts, text), *_curves(facts, text), *_contributors(facts), *_verification(facts), ""]
+        [
+            *parts,
+            *_training(facts, text),
+            *_curves(facts, text),
+            *_results(facts),
+            *_contributors(facts),
+            *_verification(facts),
+            "",
+        ]
     )
 
 
@@ -155,6 +163,22 @@ def _thinned(curve: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
         yield curve[number * (len(curve) - 1) // max(1, count - 1)]
 
 
+def _results(facts: RunFacts) -> Iterator[str]:
+    if not facts.results:
+        return
+    yield from ("## Evaluation", "", "By `thinwire-coordinator evaluate`. The ledger does not have it.", "")
+    rows = (
+        (
+            _plain(one.name),
+            _plain(one.metric),
+            f"{one.value:.4f}" if one.stderr is None else f"{one.value:.4f} ± {one.stderr:.4f}",
+            f"{one.count:,}" if one.count else "–",
+        )
+        for one in facts.results
+    )
+    yield from _table(("of", "metric", "value", "mean of"), rows)
+
+
 def _contributors(facts: RunFacts) -> Iterator[str]:
     if not facts.contributors:
         return
@@ -184,7 +208,7 @@ def _verification(facts: RunFacts) -> Iterator[str]:
         "```",
         "",
         "`verify` replays the ledger, and checks every hash and fingerprint. `export` writes the files of this folder",
-        "again, with the same bytes.",
+        f"again, with the same bytes{', but for the evaluation above' if facts.results else ''}.",
         "",
     )
     yield from _table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from thinwire_coordinator.hall.ledger.results import Result, read_results
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.contract import Contract
@@ -15,6 +16,8 @@ CONTRIBUTORS_MAX = 500
 """Contributors that are named; the others are only counted."""
 ROWS_AT_ONCE = 10_000
 NAMES_MAX = 1 << 20
+RESULTS_MAX = 100
+"""Newest results of `evaluate` that the card lists."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class RunFacts:
     step: how far the model is trained, in the unit of its kind of exchange.
     contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
     contributions: those that are in an update, or the nodes' reports.
-    curves: of the held-out sets that were measured. data: the data in words.
+    curves: of the held-out sets that were measured. results: of `evaluate` on this very model, but for the losses on
+    held-out sets. data: the data in words.
     """
 
     contract: Contract
@@ -66,6 +70,7 @@ class RunFacts:
     samples: int
     tokens_a_sample: int
     curves: tuple[Curve, ...]
+    results: tuple[Result, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -90,13 +95,15 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
                 for node, share in counted:
                     contributions[node] += 1
                     samples[node] += share
+    fingerprint = f"{replica.model_fingerprint():016x}"
+    results = [one for one in read_results(state.folder) if one.fingerprint == fingerprint and not one.is_on_curve]
     names, step = state.ledger.names(NAMES_MAX), kind.trained(state.contract, replica)
     ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
     return RunFacts(
         contract=contract_at(state.contract, max(0, step - 1)),
         step=step,
         head=replica.head.hex(),
-        fingerprint=f"{replica.model_fingerprint():016x}",
+        fingerprint=fingerprint,
         parameters=replica.layout.parameters,
         data=state.data.describe(),
         contributors=tuple(
@@ -108,6 +115,7 @@ def facts_of(state: RunState, replica: Replica) -> RunFacts:
         samples=samples.total(),
         tokens_a_sample=state.tokens_a_sample,
         curves=_curves(state, step),
+        results=tuple(results[-RESULTS_MAX:]),
     )
 
 

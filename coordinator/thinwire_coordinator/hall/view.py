@@ -40,6 +40,11 @@ class RunView(ABC):
         return self._hall.state.held_out_sets
 
     @property
+    def loss_unit(self) -> str:
+        """See `thinwire_proto.task.DataSource.loss_unit`."""
+        return self._hall.state.data.loss_unit
+
+    @property
     def contract(self) -> Contract:
         """The contract in force."""
         return self._hall.contract

@@ -89,7 +89,11 @@ CONTRIBUTIONS = METRICS.counter(
 )
 SAMPLES[CONTRIBUTIONS] = lambda report: {(outcome,): count for outcome, count in report.given.outcomes.items()}
 _counter("tokens_total", "Tokens in counted contributions.", lambda report: report.given.tokens)
-_gauge("loss", "Training loss of the newest contribution, in nats per token.", lambda report: report.given.loss)
+_gauge(
+    "loss",
+    "Training loss of the newest contribution, in nats per token, or per pair of preferences.",
+    lambda report: report.given.loss,
+)
 _gauge("lease_samples", "Samples left in the node's lease.", lambda report: report.lease_samples)
 _gauge("micro_batch_samples", "Samples in the newest micro-batch.", lambda report: report.given.micro_batch)
 DROPPED = METRICS.counter(

@@ -70,6 +70,7 @@ class Reporter:
             lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
             data_wait_s=record.phases["data"].sum_s,
             tokens_s=samples_s * contract.model.context if contract is not None else 0.0,
+            loss_unit=node.loss_unit,
             ended_by=self.ended_by,
             day=day,
             today=today,

@@ -121,7 +121,7 @@ def _common(report: Report) -> list[tuple[str, str]]:
     """The pairs that all runs have."""
     given, passed = report.given, report.bytes
     return [
-        ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats/token"),
+        ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats/{report.loss_unit}"),
         ("tokens", f"{given.tokens:,} counted"),
         ("speed", f"{report.tokens_s:,.0f} tokens/s"),
         ("up", f"{human_bytes(sum(passed.sent.values()))}, {human_bytes(passed.sent_s)}/s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,9 +18,12 @@ PRINTABLE = frozenset((*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x10
 
 
 class ByteTokenizer(Tokenizer):
-    """Token i is the byte i of the text in UTF-8. No token ends a document."""
+    """Token i is the byte i of the text in UTF-8. No token ends a document. files: more of its files, by name."""
 
     end = None
+
+    def __init__(self, files: Mapping[str, bytes] = {}) -> None:
+        self._more = dict(files)
 
     def encode(self, text: str) -> Tensor:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
@@ -47,7 +51,7 @@ class ByteTokenizer(Tokenizer):
             "model_max_length": MODEL_LENGTH_MAX,
             "tokenizer_class": "PreTrainedTokenizerFast",
         }
-        return {TOKENIZER_FILE: _written(tokenizer), CONFIG_FILE: _written(config)}
+        return {**self._more, TOKENIZER_FILE: _written(tokenizer), CONFIG_FILE: _written(config)}
 
 
 def _alphabet() -> list[str]:

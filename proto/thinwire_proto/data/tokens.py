@@ -90,7 +90,7 @@ class TokenShards(ShardedData):
                 found[name].samples,
                 0 if self._has_preferences else sum(text_bytes_in(shard, self._context) for shard in shards),
                 sum(shard.counted for shard in shards),
-                "pair" if self._has_preferences else "token",
+                self.loss_unit,
             )
             for name, shards in sets.items()
         )
@@ -183,6 +183,14 @@ class TokenShards(ShardedData):
     def _has_preferences(self) -> bool:
         return self._manifest.conversations is not None and self._manifest.conversations.preferences
 
+    @property
+    def loss_unit(self) -> str:
+        return "pair" if self._has_preferences else "token"
+
+    @property
+    def has_conversations(self) -> bool:
+        return self._manifest.conversations is not None
+
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
         return self._held_out_sets
 
@@ -197,9 +205,9 @@ class TokenShards(ShardedData):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the manifest. Raises BlobMissing if one of its files is not on this machine."""
         manifest = self._manifest
-        if manifest.tokenizer is None:
-            return ByteTokenizer()
         files = {name: self._blobs.path(file.blob).read_bytes() for name, file in manifest.files.items()}
+        if manifest.tokenizer is None:
+            return ByteTokenizer(files)
         return JsonTokenizer(self._blobs.path(manifest.tokenizer.blob), manifest.end, files)
 
     def describe(self) -> str:

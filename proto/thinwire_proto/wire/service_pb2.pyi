@@ -1166,7 +1166,7 @@ class StatusReply(_message.Message):
     steps: _builtins.int
     rounds_void: _builtins.int
     loss_first: _builtins.float
-    """Held-out loss in nats per token, first and newest."""
+    """Held-out loss in nats per token, or per pair of preferences, first and newest."""
     loss_newest: _builtins.float
     loss_newest_step: _builtins.int
     loss_training: _builtins.float
@@ -1403,12 +1403,15 @@ class HeldOutLoss(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
     BITS_PER_BYTE_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     step: _builtins.int
     loss: _builtins.float
-    """In nats per token."""
+    """In nats per `unit`."""
     bits_per_byte: _builtins.float
     """Bits per byte of text; 0 if the samples are not text."""
+    unit: _builtins.str
+    """What the loss is the mean of: token, or pair of preferences. Empty from a coordinator that does not say it."""
     def __init__(
         self,
         *,
@@ -1416,10 +1419,11 @@ class HeldOutLoss(_message.Message):
         step: _builtins.int = ...,
         loss: _builtins.float = ...,
         bits_per_byte: _builtins.float = ...,
+        unit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_per_byte", b"bits_per_byte", "loss", b"loss", "name", b"name", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_per_byte", b"bits_per_byte", "loss", b"loss", "name", b"name", "step", b"step", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,17 +1,43 @@
-"""Tests the command `thinwire-coordinator evaluate` on an existing run."""
+"""Tests the command `thinwire-coordinator evaluate` on an existing run.
+
+The tests of tasks run lm-eval itself, where it is installed: pip install -c constraints.txt lm_eval.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.sealed_run import make_run
 from support.small import small_corpus
 from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.export.export import export
+from thinwire_coordinator.hall.ledger.results import FILE, read_results
+from thinwire_coordinator.harness import TaskFigure, figures_of
+
+HAS_LM_EVAL = find_spec("lm_eval") is not None
+WITH_LM_EVAL = pytest.mark.skipif(not HAS_LM_EVAL, reason="lm-eval is not installed: pip install lm_eval")
+TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files: {data}
+test_split: train
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: answer
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+"""
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +49,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluated(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "evaluate", "--state-dir", str(run), "--json", *more])
     main()
-    found: list[dict[str, float]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -57,6 +83,14 @@ def test_a_step_is_what_it_was(run: Path, monkeypatch: pytest.MonkeyPatch, capsy
         (("--text", "/nowhere"), "/nowhere: cannot be read"),
         (("--text", "/dev/null"), "is empty"),
         (("--step", "9"), "there is no step 9"),
+        (("--tasks", " ,"), "names no task"),
+        (("--limit", "3"), "--tasks-from and --limit need --tasks"),
+        (("--tasks", "sums", "--tasks-from", "/nowhere"), "--tasks-from: /nowhere is no folder"),
+        pytest.param(
+            ("--tasks", "sums"),
+            "this needs the package lm_eval: pip install 'thinwire[tasks]'",
+            marks=pytest.mark.skipif(HAS_LM_EVAL, reason="lm-eval is installed"),
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_said(
@@ -70,3 +104,80 @@ def test_what_cannot_be_evaluated_is_said(
     with pytest.raises(SystemExit):
         main()
     assert says in capsys.readouterr().err
+
+
+def test_what_was_found_is_kept_without_the_folder_of_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, text = tmp_path / "run", tmp_path / "secret" / "text.txt"
+    run.mkdir()
+    text.parent.mkdir()
+    text.write_text("to be or not to be")
+    make_run(run, 2)
+    for step in ("0", "2"):
+        evaluated(run, monkeypatch, capsys, "--step", step, "--text", str(text), "--set", "held_out")
+    kept = read_results(run)
+    assert [(one.kind, one.name, one.step, one.metric) for one in kept] == [
+        (kind, name, step, "loss") for step in (0, 2) for kind, name in (("set", "held_out"), ("text", "text.txt"))
+    ]
+    assert "secret" not in (run / FILE).read_text()
+    export(run, 2, tmp_path / "model", False, None)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"| text.txt | loss | {kept[-1].value:.4f} | 17 |" in card
+    assert card.count("| text.txt |") == 1  # nothing of the other step
+    assert "but for the evaluation above" in card
+
+
+def test_a_state_directory_that_is_not_ours_is_evaluated_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, 2)
+    (tmp_path / FILE).mkdir()  # root may write everywhere, but not into a folder
+    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "evaluate", "--state-dir", str(tmp_path)])
+    main()
+    said = capsys.readouterr()
+    assert "nats per token" in said.out
+    assert f"the results are not kept in {tmp_path}" in said.err
+
+
+def test_of_a_group_with_figures_its_members_are_left_out() -> None:
+    reply = {
+        "results": {
+            "one": {"alias": "one", "acc,none": 0.5, "acc_stderr,none": 0.1},
+            "two": {"alias": "two", "exact_match,strict": 1.0, "exact_match_stderr,strict": "N/A"},
+            "all": {"alias": "all", "acc,none": 0.75, "acc_stderr,none": 0.2},
+            "of-tag": {"acc,none": 0.0},
+        },
+        "group_subtasks": {"all": ["one"], "without": ["two"], "of-tag": ["of-tag"]},
+        "n-samples": {"two": {"original": 90, "effective": 9}},
+    }
+    assert list(figures_of(reply)) == [
+        TaskFigure("two", "exact_match (strict)", 1.0, None, 9),
+        TaskFigure("all", "acc", 0.75, 0.2, 0),
+        TaskFigure("of-tag", "acc", 0.0, None, 0),
+    ]
+
+
+@WITH_LM_EVAL
+def test_tasks_run_in_lm_eval(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"question": f"{n}+1=", "choices": [str(n + 1), str(n + 8)], "answer": 0} for n in range(20)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "sums.yaml").write_text(TASK.format(name="sums", data=tmp_path / "sums.jsonl"))
+    (tmp_path / "gone.yaml").write_text(TASK.format(name="gone", data=tmp_path / "gone.jsonl"))
+    asked = ("--tasks-from", str(tmp_path), "--step", "2")
+    (figure,) = evaluated(run, monkeypatch, capsys, *asked, "--tasks", "sums", "--limit", "12")
+    assert (figure["name"], figure["metric"], figure["step"], figure["samples"]) == ("sums", "acc", 2, 12)
+    assert 0 <= figure["value"] <= 1
+    (kept,) = [one for one in read_results(run) if one.kind == "task"]
+    assert (kept.name, kept.value, kept.stderr, kept.count) == ("sums", figure["value"], figure["stderr"], 12)
+    for tasks, says in (
+        ("sums,gone", "--tasks: gone cannot be opened; its data set may need internet access: "),
+        ("sums,summs", "--tasks: lm-eval has no task 'summs'"),
+    ):
+        command = ["thinwire-coordinator", "evaluate", "--state-dir", str(run), *asked, "--tasks", tasks]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            main()
+        assert says in capsys.readouterr().err

@@ -32,6 +32,7 @@ from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.access.organizer import FILE as ORGANIZER_SECRET
 from thinwire_coordinator.hall.ledger.bodies import NAME, failing_store, open_location
 from thinwire_coordinator.hall.ledger.identity import check_begun_or_empty
+from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, LocalError
 from thinwire_proto.identity.keys import KEY_FILE
 
@@ -40,7 +41,7 @@ LIST = "backup.json"
 LEDGER = "ledger.sqlite"
 CONTRACT = "contract.json"
 DATABASES = (LEDGER, ACCESS)
-MAY_CHANGE = (KEY_FILE, ORGANIZER_SECRET, "bodies.url", "tls/authority.pem", "tls/server.pem", "tls/ca.pem")
+MAY_CHANGE = (KEY_FILE, ORGANIZER_SECRET, "bodies.url", RESULTS, "tls/authority.pem", "tls/server.pem", "tls/ca.pem")
 """Small files that are kept by their hash, as the databases are."""
 NEVER_CHANGE = (CONTRACT, "corpus.zst")
 PRIVATE = 0o600
@@ -224,10 +225,11 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
             digest = _hash_of(copy)
             keep(copy, name, f"{name}.{digest[:16]}", digest)
         step, bodies = _named_by(Path(scratch) / LEDGER)
-    for name in MAY_CHANGE:
-        if (source := folder / name).exists():
-            digest = _hash_of(source)
-            keep(source, name, f"{name}.{digest[:16]}", digest)
+        for name in (one for one in MAY_CHANGE if (folder / one).exists()):
+            copy = Path(scratch) / Path(name).name
+            shutil.copyfile(folder / name, copy)  # it may grow while it is hashed
+            digest = _hash_of(copy)
+            keep(copy, name, f"{name}.{digest[:16]}", digest)
     for name in NEVER_CHANGE:
         if (source := folder / name).exists():
             keep(source, name, name)

@@ -20,6 +20,7 @@ from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
 from thinwire_coordinator.hall.ledger.creation import link, save_first_state
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
@@ -31,7 +32,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import share_reached
 from thinwire_proto.task import data_kind_of, task_of
 
-OF_THE_RUN = frozenset({"bodies.url"})
+OF_THE_RUN = frozenset({"bodies.url", RESULTS})
 """Of the small files, what a branch has of its own."""
 
 

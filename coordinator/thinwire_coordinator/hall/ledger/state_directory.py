@@ -8,6 +8,7 @@ blobs/HASH                  shards of data and weights of a base, which nodes fe
 updates/HASH                bodies of updates, if they are stored here
 bodies.url                  address of the bodies, if they are stored elsewhere
 snapshots/STEP.safetensors  parameters and state of a replica at a step
+results.jsonl               what `evaluate` has found
 sinks/NAME.json             what TensorBoard and other sinks have got; wandb's files are there too
 lock                        held by the coordinator that runs on this directory
 """

@@ -42,12 +42,14 @@ SAMPLES_SKIPPED = METRICS.counter(
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
     "Training loss of the newest sealed round: median over its nodes, each with the weight of its votes, in nats per "
-    "token. In a gossip run, of the newest beat: median over its nodes, each with its own parameters.",
+    "token, or per pair of preferences. In a gossip run, of the newest beat: median over its nodes, each with its own "
+    "parameters.",
 )
 HELD_OUT_LOSS = METRICS.gauge(
     "held_out_loss",
-    "Newest loss on samples that no node trains on, in nats per token. NaN if the run has diverged. The perplexity is "
-    "exp(held_out_loss). set: name of the held-out set; at most 16 sets are measured.",
+    "Newest loss on samples that no node trains on, in nats per token, or per pair of preferences. NaN if the run has "
+    "diverged. The perplexity is exp(held_out_loss), but of preferences there is none. set: name of the held-out set; "
+    "at most 16 sets are measured.",
     "set",
 )
 HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(

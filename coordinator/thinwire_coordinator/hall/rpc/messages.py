@@ -136,7 +136,7 @@ def _held_out(view: RunView, recorded: Recorded) -> list[pb.HeldOutLoss]:
         if found.name in recorded.newest:
             step, loss = recorded.newest[found.name]
             bits = loss * (found.bits_per_nat(context) or 0.0)
-            losses.append(pb.HeldOutLoss(name=found.name, step=step, loss=loss, bits_per_byte=bits))
+            losses.append(pb.HeldOutLoss(name=found.name, step=step, loss=loss, bits_per_byte=bits, unit=found.unit))
     return losses
 
 

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from thinwire_coordinator.hall.access.addresses import group_of
+from thinwire_coordinator.hall.ledger.results import NewestResults
 from thinwire_coordinator.hall.observe.cpu_budget import KeptAnswers
 from thinwire_coordinator.hall.observe.history import History, NodeNames, read_past
 from thinwire_coordinator.hall.observe.readiness import Readiness
@@ -67,6 +68,7 @@ class Page:
         self._readiness = readiness
         self._swarm: RunView | None = None
         self._history: History | None = None
+        self._results: NewestResults | None = None
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
         self._kept = KeptAnswers(KEPT_S)
@@ -85,6 +87,7 @@ class Page:
     def open(self, run: Run) -> None:
         """Start to watch the swarm. A background task reads the earlier history from the ledger."""
         self._swarm = view = run.view
+        self._results = NewestResults(run.state.folder)
         names = [found.name for found in view.held_out_sets]
         self._history = History(view.counts, view.newest_step, view.now, names, rows=run.state.watch_ledger.step)
         events = run.events
@@ -163,7 +166,9 @@ class Page:
 
         def make(swarm: RunView, history: History) -> Any:
             page = status.nodes(swarm, history, sort, offset, count, in_full=in_full)
-            return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
+            results = self._results.read() if self._results is not None else ()
+            more = {"evaluated": status.evaluated(results), "node_list": page}
+            return status.summary(swarm, history) | status.details(swarm, history) | more
 
         return self._answer(request, f"status {count} {offset} {sort} {in_full}", make)
 

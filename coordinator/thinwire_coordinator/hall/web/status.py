@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
+from thinwire_coordinator.hall.ledger.results import Result
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.observe.history import History, Manner, Share
 from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
 from thinwire_coordinator.hall.view import Plain, RunView
-from thinwire_proto.clean_text import clean_name, shown_as_written
+from thinwire_proto.clean_text import clean_name, clean_text, shown_as_written
 from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.contract.amendment import Amendment
 
@@ -26,12 +27,15 @@ AMENDMENTS_SHOWN = 20
 NODES_MAX = 200
 """Maximum number of rows of the table of nodes in one answer."""
 
+EVALUATED_MAX, METRICS_MAX, POINTS_OF_METRIC_MAX = 12, 3, 50
+"""Bounds on what the page shows of `evaluate`: tasks, texts and sets; figures of each; steps of each figure."""
+
 
 def _unit_of(swarm: RunView) -> str:
     """The unit of the losses."""
     if isinstance(swarm.contract.data, CorpusSpec):
         return "nats per byte"
-    return f"nats per {next((found.unit for found in swarm.held_out_sets), 'token')}"
+    return f"nats per {swarm.loss_unit}"
 
 
 def run_of(swarm: RunView) -> Plain:
@@ -205,6 +209,32 @@ def details(swarm: RunView, history: History) -> Plain:
         "volunteers": volunteers(swarm, history),
         "voids": voids,
         "sample": _sample(sample) if sample else None,
+    }
+
+
+def evaluated(results: Sequence[Result]) -> list[Plain]:
+    """The newest of what `evaluate` has found, by task, text or set, but for what the run measures itself."""
+    found: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    for one in sorted((one for one in results if not one.is_on_curve), key=lambda one: one.step):
+        found.setdefault((one.kind, one.name), {}).setdefault(one.metric, []).append(one)
+    newest: dict[tuple[str, str], int] = {(one.kind, one.name): place for place, one in enumerate(results)}
+    shown = sorted(found, key=lambda name: newest[name])[-EVALUATED_MAX:]
+    return [
+        {"kind": kind, "name": clean_text(name), "metrics": [_metric(*one) for one in _first(found[kind, name])]}
+        for kind, name in sorted(shown)
+    ]
+
+
+def _first(metrics: dict[str, list[Result]]) -> list[tuple[str, list[Result]]]:
+    return [(name, points[-POINTS_OF_METRIC_MAX:]) for name, points in list(metrics.items())[:METRICS_MAX]]
+
+
+def _metric(name: str, points: Sequence[Result]) -> Plain:
+    return {
+        "name": clean_text(name),
+        "step": [one.step for one in points],
+        "value": [shortened(one.value) for one in points],
+        "stderr": [shortened(one.stderr) for one in points],
     }
 
 

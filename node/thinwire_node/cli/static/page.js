@@ -43,7 +43,7 @@ function figures(report) {
   const found = [
     ["speed", `${count(report.tokens_s)} tokens/s`],
     ["line", `${bytes(report.bytes.sent_s)}/s up, ${bytes(report.bytes.received_s)}/s down`],
-    ["loss", report.given.loss === null ? "–" : `${report.given.loss.toFixed(3)} nats/token`],
+    ["loss", report.given.loss === null ? "–" : `${report.given.loss.toFixed(3)} nats/${report.loss_unit}`],
     ["device", report.device.name || "–"],
     ["coordinator", report.address],
   ];

@@ -6,7 +6,7 @@ const TABLE_ROWS = 24;
 
 /**
  * figure: the parent element. options: height, label (the chart's name), y (formats a value), tick (formats an axis tick), log (logarithmic y axis), nothing (text of an empty chart).
- * A series is {name, x: [], y: [], low: [], high: [], style: "" | "second" | "second dashed", dots: bool}; gaps are null.
+ * A series is {name, x: [], y: [], low: [], high: [], style: "" | "second" | "second dashed", dots: bool, said: [what is read of each value, in place of y]}; gaps are null.
  */
 export class Chart {
   constructor(figure, options) {
@@ -118,7 +118,7 @@ export class Chart {
     this.legend();
     const shown = index ?? this.positions.length - 1;
     const near = this.series.map((one) => [one, nearest(one.x, this.positions[shown])]);
-    const words = near.map(([one, i]) => `${one.name} ${this.options.y(one.y[i])}`).join(", ");
+    const words = near.map(([one, i]) => `${one.name} ${this.said(one, i)}`).join(", ");
     const slider = { valuemin: 0, valuemax: Math.max(0, this.positions.length - 1), valuenow: Math.max(0, shown) };
     for (const [name, value] of Object.entries(slider)) this.plot.setAttribute(`aria-${name}`, value);
     this.plot.setAttribute("aria-valuetext", words ? `${this.x.label} ${this.x.text(this.positions[shown])}: ${words}` : this.options.nothing);
@@ -139,7 +139,7 @@ export class Chart {
       const key = element("span", { class: "key" });
       const mark = svg("svg", { "aria-hidden": "true", viewBox: "0 0 22 8" });
       mark.append(svg("line", { class: one.style, x1: 0, x2: 22, y1: 4, y2: 4 }));
-      const value = Object.assign(element("b", {}), { textContent: this.options.y(one.y[nearest(one.x, at)]) });
+      const value = Object.assign(element("b", {}), { textContent: this.said(one, nearest(one.x, at)) });
       key.append(mark, `${one.name} `, value);
       return key;
     });
@@ -149,6 +149,10 @@ export class Chart {
       read.textContent = `${this.x.label} ${this.x.text(at)}${before ? ` · ${before.text}` : ""}`;
     }
     this.caption.replaceChildren(...keys, read);
+  }
+
+  said(one, i) {
+    return one.said.length ? one.said[i] : this.options.y(one.y[i]);
   }
 
   tabulate() {
@@ -165,7 +169,7 @@ export class Chart {
       const row = body.insertRow();
       row.append(Object.assign(element("th", { scope: "row", class: "number" }), { textContent: this.x.text(at) }));
       for (const one of this.series) {
-        Object.assign(row.insertCell(), { className: "number", textContent: this.options.y(one.y[nearest(one.x, at)]) });
+        Object.assign(row.insertCell(), { className: "number", textContent: this.said(one, nearest(one.x, at)) });
       }
     }
     this.wide.replaceChildren(table);
@@ -175,7 +179,7 @@ export class Chart {
 function withoutGaps(one) {
   const kept = one.x.map((x, i) => i).filter((i) => one.x[i] != null && one.y[i] != null);
   const of = (values) => (values ? kept.map((i) => values[i]) : []);
-  return { ...one, style: one.style ?? "", x: of(one.x), y: of(one.y), low: of(one.low), high: of(one.high) };
+  return { ...one, style: one.style ?? "", x: of(one.x), y: of(one.y), low: of(one.low), high: of(one.high), said: of(one.said) };
 }
 
 /** The index of the value nearest to `at` in an ascending list. */

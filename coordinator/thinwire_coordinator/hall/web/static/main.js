@@ -1,6 +1,7 @@
 // Subscribes to the coordinator's status and renders it. While the coordinator is unreachable, says so and retries.
 
 import { Chart } from "./charts.js";
+import { showEvaluated } from "./evaluated.js";
 import { agreement, NAMES, spread } from "./gossip.js";
 import { NodeTable, showThanks, showVoids } from "./tables.js";
 import * as words from "./words.js";
@@ -96,6 +97,7 @@ async function askDetails() {
   showThanks(said.volunteers);
   showVoids(said.voids, said.rounds_void);
   showSample(said.sample);
+  showEvaluated(said.evaluated, { ...AXES.step, label: names.step.toLowerCase() });
 }
 
 async function askHistory() {
@@ -194,7 +196,7 @@ function showAgreement(gossip) {
 function lossNote(loss, held) {
   const parts = [run?.unit ?? "nats"];
   if (chosen === 0 && loss.first !== null && held !== loss.first) parts[0] += `, from ${words.loss(loss.first)}`;
-  if (run?.unit !== "nats per pair") parts.push(`perplexity ${words.perplexity(held)}`);
+  if (run && run.unit !== "nats per pair") parts.push(`perplexity ${words.perplexity(held)}`);
   const factor = run?.held_out[chosen]?.bits_per_nat;
   if (factor) parts.push(`${words.loss(held * factor)} bits per byte`);
   return parts.join(" · ");
