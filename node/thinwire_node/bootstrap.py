@@ -26,6 +26,7 @@ from thinwire_node.resources import (
     check_contract,
     check_needs,
     declared_needs,
+    least_room,
     room_of,
 )
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable, NoRoom
@@ -200,7 +201,9 @@ class Bootstrap:
         here = 1 if ranks is None else ranks.here
         if limits is None:
             return None
-        room = replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+        room = room_of(limits, folder, self._machine.device, here)
+        if ranks is not None:
+            room = replace(least_room(room, ranks.rooms(limits.memory_max)), may_move=False)
         if self._settings.options.compiles and self._machine.device == "cpu":
             return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)
         return room
