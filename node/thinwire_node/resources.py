@@ -23,7 +23,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.trained import Trained
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.model_memory import memories_of, memory_of
+from thinwire_proto.model_memory import gathered_bytes, memories_of, memory_of
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import (
     CACHE_BYTES_MIN,
@@ -42,8 +42,6 @@ SHARE_OF_MACHINE = 0.9
 or with a full disk."""
 LEAST_OF_FILES = 8
 """A base in the fewest bits takes at least this part of its files: 4 bits of 32."""
-GATHERED_BYTES_A_PARAMETER = 12
-"""A parameter in float32, its gradient, and the part of either that travels."""
 MOMENTS_ON_HOST = "the card is too small for momentum and moments, so they are in this machine's memory"
 NINE_TENTHS = "nine tenths of it"
 GPU_PROGRAM_BYTES = 2_000_000_000
@@ -214,12 +212,7 @@ def measured_needs(contract: Contract, base_bits: int | None = None) -> Needs:
     task, declared = task_of(contract.model), declared_needs(contract)
     if widths := task.base_bits:
         return replace(declared, model=memory_of(contract.model, base_bits or widths[0]))
-    model = task.model("meta")
-    tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
-    sizes = [sum(one.numel() for one in stage.parameters()) for stage in model.stages()]
-    outside = sum(tensor.numel() for tensor in tensors.values()) - sum(sizes)
-    gathered = GATHERED_BYTES_A_PARAMETER * (max(outside, 0) + max(sizes, default=0))
-    return replace(declared, gathered=gathered, model=memory_of(contract.model))
+    return replace(declared, gathered=gathered_bytes(task.model("meta")), model=memory_of(contract.model))
 
 
 def cards_that_train(contract: Contract) -> str:

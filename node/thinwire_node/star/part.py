@@ -193,6 +193,7 @@ class StarPart(Part):
 
     def view(self) -> PartView:
         step = self.replica.step if self.replica is not None else None
-        if self._session is None or not self._session.is_open:
-            return PartView("", step=step)
-        return self._session.view(step)
+        session = self._session
+        view = session.view(step) if session is not None and session.is_open else PartView("", step=step)
+        trainer = self.work.trainer if self.work is not None else None
+        return replace(view, ranks=trainer.ranks) if isinstance(trainer, LeaderTrainer) else view

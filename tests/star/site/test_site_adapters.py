@@ -19,6 +19,7 @@ from support.small import CPU
 from swarm.test_unequal_bases import ROUNDS, run_of
 from thinwire_node.cli import follower
 from thinwire_node.resources import Room, least_room
+from thinwire_node.star.kind import StarKind
 from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer
 from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.shares import Shares
@@ -167,3 +168,7 @@ def test_a_site_and_a_node_of_one_process_train_one_adapter(swarm: RealSwarm) ->
     assert {last_fingerprint(node) for node in nodes} == {(30, status.fingerprint)}
     assert (status.fingerprints_compared, status.fingerprints_different) == (60, 0)
     assert [(node.counted, node.not_counted) for node in status.nodes] == [(30, 0)] * 2
+
+
+def test_a_frozen_base_is_not_divided(tmp_path: Path) -> None:
+    assert StarKind.undivided(contract_of(tmp_path)) == "this run's model has a frozen base"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire.compression.tile_range import joined
+from thinwire_node.report import RankView
 from thinwire_node.star.rules import Rule
 from thinwire_node.star.site.messages import (
     NO_BASE,
@@ -30,7 +31,7 @@ from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import BEGIN
-from thinwire_proto.contract import Contract, DemoRuleSpec
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.replica import Replica
@@ -145,6 +146,8 @@ class LeaderTrainer:
         self._rank = self._make_rank(replica)
         self.rule = LeaderRule(self._rank)
         self.compute_s = 0.0
+        self.ranks: list[RankView] = []
+        """All ranks, as of the newest micro-batch."""
         self._reset()
 
     def _reset(self) -> None:
@@ -213,6 +216,7 @@ class LeaderTrainer:
         with self._ranks.order({"job": "micro_batch"}, batch):
             counts = [self._rank.micro_batch(batch)] + [head for head, _ in self._ranks.answers()]
         self.compute_s += time.perf_counter() - began
+        self.ranks = [RankView(one["compute_s"], one["memory_bytes"]) for one in counts]
         if self._rank.is_joint:
             counts = counts[:1]
         self.samples, self.dropped = (sum(one[name] for one in counts) for name in ("samples", "dropped"))
@@ -259,7 +263,9 @@ class LeaderTrainer:
         self._compute.resume()  # the others' goes on with their next micro-batch
 
 
-def can_shard(contract: Contract) -> bool:
-    """Whether ranks of which none holds the whole model can take part in a star run. A rule that steps with each
-    gradient would send it between them each time, and other steps are of whole matrices."""
-    return isinstance(contract.rule, DemoRuleSpec) and not task_of(contract.model).blobs()
+def undivided(contract: Contract) -> str:
+    """See `Kind.undivided`."""
+    if task_of(contract.model).blobs():
+        return "this run's model has a frozen base"
+    rule = contract.rule
+    return f'rule.kind = "{rule.kind}" {rule.NEEDS_WHOLE}' if rule.NEEDS_WHOLE else ""
