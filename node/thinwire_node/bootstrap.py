@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -26,6 +25,7 @@ from thinwire_node.resources import (
     check_contract,
     check_needs,
     declared_needs,
+    least_room,
     room_of,
     with_base_here,
 )
@@ -205,7 +205,9 @@ class Bootstrap:
         here = 1 if ranks is None else ranks.here
         if limits is None:
             return None
-        room = replace(room_of(limits, folder, self._machine.device, here), may_move=ranks is None)
+        room = room_of(limits, folder, self._machine.device, here)
+        if ranks is not None:
+            room = replace(least_room(room, ranks.rooms(limits.memory_max)), may_move=False)
         room = with_base_here(room, contract, folder, self._settings.bases)
         if self._settings.options.compiles and self._machine.device == "cpu":
             return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)
@@ -213,9 +215,10 @@ class Bootstrap:
 
     @property
     def _samples_max(self) -> int:
-        """The largest micro-batch that the volunteer wants."""
+        """The largest part of a micro-batch that the volunteer wants in a process."""
         default = SAMPLES_MAX if self._machine.device == "cpu" else SAMPLES_MAX_CARD
-        return self._settings.options.micro_batch or default
+        wanted = self._settings.options.micro_batch
+        return -(-wanted // self._record.ranks) if wanted else default
 
     def _check(self, contract: Contract) -> None:
         """Check once in each process that this machine can take part. See `check_contract`."""
@@ -232,7 +235,8 @@ class Bootstrap:
             self._tell_base(contract, needs)
             self._record.at_once.fit(fits.samples or self._samples_max, checkpoints=fits.checkpoints)
             how = " if activations are computed again in the backward pass" if fits.checkpoints else ""
-            log.info("%d samples at once fit into the memory%s", self._record.at_once.samples, how)
+            whose = "the memory" if self._record.ranks == 1 else "the memory of each process"
+            log.info("%d samples at once fit into %s%s", self._record.at_once.samples, whose, how)
             self._record.moments_on_host = fits.moments_on_host
             if fits.moments_on_host:
                 log.info("%s", f"{MOMENTS_ON_HOST} ({human_bytes(needs.moments)})")
@@ -255,7 +259,7 @@ class Bootstrap:
         """Check with the whole model in each process, and if that does not fit, with one that they divide. check: takes
         the number of parts. Raises what it does, for the whole model."""
         ranks = self._settings.ranks
-        if ranks is None or not self._machine.kind(name_of(contract)).can_shard(contract):
+        if ranks is None:
             return check(1)
         if self._checked is not None:  # the processes hold it in one way or the other by now
             return check(ranks.size if ranks.is_sharded else 1)
@@ -263,11 +267,17 @@ class Bootstrap:
             ranks.is_sharded = False
             return check(1)
         except LocalError as error:
-            with suppress(LocalError):
+            try:
                 found = check(ranks.size)
-                ranks.is_sharded = True
-                return found
-            raise error
+            except LocalError:
+                raise error from None
+            if why := self._machine.kind(name_of(contract)).undivided(contract):
+                raise LocalError(
+                    f"{why}, so each of this node's {ranks.size} processes must hold the whole model; give --device "
+                    f"larger cards, or fewer processes on the processor: {error}"
+                ) from None
+            ranks.is_sharded = True
+            return found
 
     async def _fetch_base(self, contract: Contract, fetcher: BlobFetcher) -> None:
         """Fetch the blobs that the model itself needs. Raises LocalError if they do not fit onto this disk."""

@@ -69,7 +69,9 @@ class Node:
         self.machine = machine
         self._random = randomness or random.Random()
         options = settings.options
-        self.record = Record(lent=LentTime(options.compute_share), at_once=MicroBatch(options.micro_batch))
+        ranks = 1 if settings.ranks is None else settings.ranks.size
+        at_once = MicroBatch(options.micro_batch)
+        self.record = Record(lent=LentTime(options.compute_share), at_once=at_once, ranks=ranks)
         self.loss_unit = "token"
         """See `thinwire_proto.task.DataSource.loss_unit`; of the data that the node took up."""
         self.session: Session | None = None

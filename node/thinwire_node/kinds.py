@@ -86,8 +86,8 @@ class Kind(Protocol):
         """A part that takes the exchanges which `open_exchange` gives."""
 
     @staticmethod
-    def can_shard(contract: Contract) -> bool:
-        """Whether a node of several processes can take part if none of them holds the whole model."""
+    def undivided(contract: Contract) -> str:
+        """Why each process of a node must hold the whole model; empty if they can divide it."""
 
     @staticmethod
     def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:

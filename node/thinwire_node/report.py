@@ -59,10 +59,20 @@ class Peers:
 
 
 @dataclass(frozen=True)
+class RankView:
+    """A process of a node of several. compute_s: time of its micro-batches. It holds waits for the others where the
+    processes divide the model, or the rule steps with each gradient. memory_bytes: see `Device`."""
+
+    compute_s: float
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
 class PartView:
-    """What a part shows to observers. words: what it does; goes_on: whether it does so without a session too. step: how
-    far its replica is. head_step: sealed updates, as far as the node knows. to_deliver: contributions without a
-    receipt. Times are in seconds. None: not known yet, or no round is open to the node. peers: None in a star run."""
+    """What a part shows to observers. words: what it does; goes_on: whether it does so without a session too. step:
+    how far its replica is. head_step: sealed updates, as far as the node knows. to_deliver: contributions without a
+    receipt. Times are in seconds. None: not known yet, or no round is open to the node. peers: None in a star run.
+    ranks: of a node of several processes; empty before their first micro-batch."""
 
     words: str
     goes_on: bool = False
@@ -73,6 +83,7 @@ class PartView:
     clock_error_s: float | None = None
     to_deliver: int = 0
     peers: Peers | None = None
+    ranks: list[RankView] = field(default_factory=list)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.trained import Trained
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.model_memory import memories_of, memory_of
+from thinwire_proto.model_memory import gathered_bytes, memories_of, memory_of
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import (
     CACHE_BYTES_MIN,
@@ -43,8 +44,6 @@ SHARE_OF_MACHINE = 0.9
 or with a full disk."""
 LEAST_OF_FILES = 8
 """A base in the fewest bits takes at least this part of its files: 4 bits of 32."""
-GATHERED_BYTES_A_PARAMETER = 12
-"""A parameter in float32, its gradient, and the part of either that travels."""
 MOMENTS_ON_HOST = "the card is too small for momentum and moments, so they are in this machine's memory"
 NINE_TENTHS = "nine tenths of it"
 GPU_PROGRAM_BYTES = 2_000_000_000
@@ -142,23 +141,43 @@ def cache_bound(cache_bytes: int, base_bytes: int, left_bytes: int) -> int:
 
 def room_of(limits: ResourceLimits, folder: Path, device: str, processes: int = 1) -> Room:
     """The room on this machine for a node with this state directory and device, or for one of its processes here."""
-    whole = machine_memory_bytes()
-    if limits.memory_max is not None:
-        memory, memory_from = limits.memory_max, "--max-memory"
-    else:
-        memory, memory_from = int(SHARE_OF_MACHINE * whole), f"nine tenths of the {human_bytes(whole)} here"
+    memory, memory_from = memory_room(limits.memory_max, processes)
     if limits.disk_max is not None:
         disk, disk_from = limits.disk_max, "--max-disk"
     else:
         free, own = shutil.disk_usage(folder).free, _size_of(folder)
         disk, disk_from = own + int(SHARE_OF_MACHINE * free), f"{human_bytes(free)} are free in {folder}"
+    return Room(memory, memory_from, disk, disk_from, card_room(device), processes)
+
+
+def memory_room(memory_max: int | None, processes: int) -> tuple[int, str]:
+    """The memory of this machine for one of a node's processes here, and its origin in words."""
+    whole = machine_memory_bytes()
+    if memory_max is not None:
+        memory, memory_from = memory_max, "--max-memory"
+    else:
+        memory, memory_from = int(SHARE_OF_MACHINE * whole), f"nine tenths of the {human_bytes(whole)} here"
     if processes > 1:
         memory, memory_from = memory // processes, f"{memory_from}, divided among {processes} processes"
-    on_card = None
-    if device.startswith(("cuda", "xpu")):
-        cards = torch.cuda if device.startswith("cuda") else torch.xpu
-        on_card = int(SHARE_OF_CARD * cards.get_device_properties(device).total_memory)
-    return Room(memory, memory_from, disk, disk_from, on_card, processes)
+    return memory, memory_from
+
+
+def card_room(device: str) -> int | None:
+    """The memory of a card for a node; None: the device has none of its own."""
+    if not device.startswith(("cuda", "xpu")):
+        return None
+    cards = torch.cuda if device.startswith("cuda") else torch.xpu
+    return int(SHARE_OF_CARD * cards.get_device_properties(device).total_memory)
+
+
+def least_room(room: Room, others: Sequence[tuple[int, int | None]]) -> Room:
+    """The room that each process of a node has. room: of its first one. others: see `Ranks.rooms`."""
+    for number, (memory, card) in enumerate(others, 1):
+        if memory < room.memory_bytes:
+            room = replace(room, memory_bytes=memory, memory_from=f"of process {number}, which has the least")
+        if card is not None and room.device_bytes is not None:
+            room = replace(room, device_bytes=min(card, room.device_bytes))
+    return room
 
 
 def with_base_here(room: Room, contract: Contract, state_dir: Path, bases: Path | None) -> Room:
@@ -203,12 +222,7 @@ def measured_needs(contract: Contract, base_bits: int | None = None) -> Needs:
     task, declared = task_of(contract.model), declared_needs(contract)
     if widths := task.base_bits:
         return replace(declared, model=memory_of(contract.model, base_bits or widths[0]))
-    model = task.model("meta")
-    tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
-    sizes = [sum(one.numel() for one in stage.parameters()) for stage in model.stages()]
-    outside = sum(tensor.numel() for tensor in tensors.values()) - sum(sizes)
-    gathered = GATHERED_BYTES_A_PARAMETER * (max(outside, 0) + max(sizes, default=0))
-    return replace(declared, gathered=gathered, model=memory_of(contract.model))
+    return replace(declared, gathered=gathered_bytes(task.model("meta")), model=memory_of(contract.model))
 
 
 def cards_that_train(contract: Contract) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from thinwire_proto.activations import activations_of
 from thinwire_proto.contract import ModelSpec
-from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER
+from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, GATHERED_BYTES_A_PARAMETER
 from thinwire_proto.pass_memory import ModelMemory
-from thinwire_proto.task import task_of
+from thinwire_proto.task import Model, task_of
 
 
 @lru_cache(maxsize=16)
@@ -38,6 +38,14 @@ def memory_of(spec: ModelSpec, bits: int | None = None) -> ModelMemory:
     of_module: Any = model
     decoding = decoding_bytes(of_module, dtype_of(bits))
     return ModelMemory(bits, frozen + buffers, activations, decoding, loading_bytes(of_module, bits))
+
+
+def gathered_bytes(model: Model) -> int:
+    """Memory for what a process holds of others at most, with its gradients, if none holds the whole model."""
+    tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
+    sizes = [sum(one.numel() for one in stage.parameters()) for stage in model.stages()]
+    outside = sum(tensor.numel() for tensor in tensors.values()) - sum(sizes)
+    return GATHERED_BYTES_A_PARAMETER * (max(outside, 0) + max(sizes, default=0))
 
 
 def memories_of(spec: ModelSpec) -> Iterator[ModelMemory]:

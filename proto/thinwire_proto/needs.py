@@ -10,6 +10,9 @@ PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
 FROZEN_BYTES_A_PARAMETER = 4
 SNAPSHOT_BYTES_A_PARAMETER = 4
+GATHERED_BYTES_A_PARAMETER = 12
+"""Of what is whole at a time in a process that holds a part of the model: a parameter in float32, its gradient, and the
+part of either that travels."""
 SAMPLES_MAX_CARD = 64
 """The largest micro-batch on a card, unless the volunteer says otherwise."""
 CACHE_BYTES_MIN = 64 << 20

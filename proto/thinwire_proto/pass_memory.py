@@ -6,7 +6,7 @@ can. Needs no torch; `model_memory` counts the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from thinwire_proto.contract import RunSpec
@@ -106,21 +106,23 @@ def card_words(run: RunSpec, trained: Trained, memories: Iterable[ModelMemory]) 
     samples, context = samples_at_once(run, SAMPLES_MAX_CARD), getattr(run.model, "context", 0)
     for card in CARDS:
         room = int(SHARE_OF_CARD * card) - trained_bytes(run, trained)
-        fits = next(_fitting(found, room, samples), None)
-        if fits is None:
-            words[f"{card >> 30} GB"] = "too small"
-            continue
-        memory, largest = fits
-        of_base = f"a base of {memory.bits} bits, " if memory.bits is not None else ""
-        of_text = f" of {context:,} tokens" if context else ""
-        how = ", with checkpoints" if largest.checkpoints else ""
-        count = largest.samples or samples
-        at_once = f"{count} {'sample' if count == 1 else 'samples'}{of_text} at once"
-        words[f"{card >> 30} GB"] = f"{of_base}{at_once}{how}"
+        fits = best_fit(found, room, samples)
+        words[f"{card >> 30} GB"] = "too small" if fits is None else pass_words(*fits, samples, context)
     return words
 
 
-def _fitting(memories: Sequence[ModelMemory], room: int, samples: int) -> Iterator[tuple[ModelMemory, Pass]]:
+def best_fit(memories: Iterable[ModelMemory], room: int, samples: int) -> tuple[ModelMemory, Pass] | None:
+    """The first of these that fits into so many bytes beside what is trained, and its largest pass."""
     for memory in memories:
         if (largest := memory.largest_pass(room - memory.frozen, samples)) is not None:
-            yield memory, largest
+            return memory, largest
+    return None
+
+
+def pass_words(memory: ModelMemory, largest: Pass, samples: int, context: int) -> str:
+    """A pass in words. samples: of one without a bound. context: of a sample, in tokens; 0 if it has none."""
+    of_base = f"a base of {memory.bits} bits, " if memory.bits is not None else ""
+    of_text = f" of {context:,} tokens" if context else ""
+    how = ", with checkpoints" if largest.checkpoints else ""
+    count = largest.samples or samples
+    return f"{of_base}{count} {'sample' if count == 1 else 'samples'}{of_text} at once{how}"

@@ -118,8 +118,8 @@ class SimulatedMachine:
                 return SimulatedPart(settings, machine)
 
             @staticmethod
-            def can_shard(contract: Contract) -> bool:
-                return False
+            def undivided(contract: Contract) -> str:
+                return "it is not divided here"
 
             @staticmethod
             def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:

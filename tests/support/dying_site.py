@@ -68,7 +68,7 @@ def lead() -> None:
     rank, point, number = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     del sys.argv[1:4]
     site.FOLLOWER_MODULE = "support.dying_site"
-    os.environ["PYTHONPATH"] = str(TESTS)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     if rank:
         os.environ[DIES] = f"{rank} {number} {point}"
     else:

@@ -33,6 +33,7 @@ from thinwire_coordinator.planning.facts import (
     Machine,
     ModelFacts,
     SwarmFacts,
+    site_of,
 )
 from thinwire_coordinator.planning.run_text import Key, Row, rows_of, run_text
 from thinwire_coordinator.planning.settings import Wanted
@@ -99,14 +100,20 @@ def swarm_of(arguments: argparse.Namespace, facts: ModelFacts) -> tuple[SwarmFac
     machine, given = machine_of(arguments.machine), arguments.tokens_per_second
     tokens_s = given if given is not None else machine.flops_s / facts.flops_a_token
     up, down = line_of(arguments)
-    swarm = SwarmFacts(arguments.nodes, 1e6 * up, 1e6 * down, tokens_s, arguments.rtt / 1e3)
+    swarm = SwarmFacts(
+        arguments.nodes, 1e6 * up, 1e6 * down, tokens_s, arguments.rtt / 1e3, 0 if given is not None else machine.cards
+    )
     return swarm, machine.memory_bytes if given is None else UNKNOWN_MEMORY_BYTES
 
 
 def line_of(arguments: argparse.Namespace) -> tuple[float, float]:
     """A node's upload and download in Mbit/s: those of the options, else those that a doctor measured, else of many
     homes. Raises ConfigError."""
-    line = None if arguments.machine in MACHINES else read_doctor_report(Path(arguments.machine)).line
+    line = (
+        None
+        if arguments.machine in MACHINES or site_of(arguments.machine)
+        else read_doctor_report(Path(arguments.machine)).line
+    )
     up, down = (line.up_bits_s / 1e6, line.down_bits_s / 1e6) if line is not None else (UP_MBIT, DOWN_MBIT)
     return (arguments.up if arguments.up is not None else up, arguments.down if arguments.down is not None else down)
 
@@ -165,11 +172,12 @@ def _swarm(arguments: argparse.Namespace) -> list[str]:
 
 
 def machine_of(named: str) -> Machine:
-    """The machine of this name in MACHINES, or as `thinwire-node doctor --json` measured it, in the file of this name.
+    """The machine of this name in MACHINES, several of its cards as `site_of` takes them, or what `thinwire-node doctor
+    --json` measured, in the file of this name.
 
-    Its speed is of the run's model if the doctor had an invite, else of byte-1m. Raises ConfigError."""
-    if named in MACHINES:
-        return MACHINES[named]
+    A measured speed is of the run's model if the doctor had an invite, else of byte-1m. Raises ConfigError."""
+    if (machine := MACHINES.get(named) or site_of(named)) is not None:
+        return machine
     report = read_doctor_report(Path(named))
     memory_bytes = float(report.machine.card_bytes or report.machine.memory_bytes)
     run, coordinator = report.run, report.coordinator

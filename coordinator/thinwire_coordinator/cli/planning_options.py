@@ -8,7 +8,14 @@ from pathlib import Path
 from thinwire_common.number_arguments import above_zero, count, whole, within
 from thinwire_common.options import add_options, read_options
 from thinwire_coordinator.cli.options import RunStateOptions
-from thinwire_coordinator.planning.facts import DEFAULT_MACHINE, DOWN_MBIT, MACHINES, RTT_SECONDS, UP_MBIT
+from thinwire_coordinator.planning.facts import (
+    DEFAULT_MACHINE,
+    DOWN_MBIT,
+    MACHINES,
+    RTT_SECONDS,
+    UP_MBIT,
+    site_of,
+)
 from thinwire_coordinator.planning.settings import STEPS_MAX
 from thinwire_proto.contract import EXCHANGES
 
@@ -104,17 +111,20 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
         type=_machine,
         default=DEFAULT_MACHINE,
         metavar="NAME|FILE",
-        help=f"what a node is: {', '.join(MACHINES)}, whose speeds are good to a factor of about three, or a file that "
+        help=f"what a node is: {', '.join(MACHINES)}, whose speeds are good to a factor of about three; several "
+        "cards of one node, such as 8xh100-80G, where 80G is the memory of each; or a file that "
         f"`thinwire-node doctor --json` printed, which also gives --up and --down; default {DEFAULT_MACHINE}",
     )
     speed.add_argument("--tokens-per-second", type=within_reason, metavar="N", help="a node's measured speed")
 
 
 def _machine(text: str) -> str:
-    if text in MACHINES or Path(text).is_file():
+    if text in MACHINES or site_of(text) or Path(text).is_file():
         return text
     names = ", ".join(MACHINES)
-    raise argparse.ArgumentTypeError(f"must be {names}, or a file of `thinwire-node doctor --json`, not {text!r}")
+    raise argparse.ArgumentTypeError(
+        f"must be {names}, several cards such as 8xh100-80G, or a file of `thinwire-node doctor --json`, not {text!r}"
+    )
 
 
 def within_reason(text: str) -> float:

@@ -11,7 +11,7 @@ from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.model_memory import memories_of
+from thinwire_proto.model_memory import gathered_bytes, memories_of
 from thinwire_proto.needs import CACHE_BYTES_MIN
 from thinwire_proto.task import Made, Writes, complete_model, data_kind_of, task_of
 
@@ -110,6 +110,7 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
         activation_bytes=memories[0].activations.whole if memories else 0,
         memories=memories,
         base_bytes=sum(blob.size for blob in task.blobs()),
+        gathered_bytes=gathered_bytes(model),
     )
 
 

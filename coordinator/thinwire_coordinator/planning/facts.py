@@ -6,6 +6,7 @@ factor of about three.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ class ModelFacts:
     be counted."""
     base_bytes: int = 0
     """Of the files of a frozen base, which each node fetches."""
+    gathered_bytes: int = 0
+    """What a card of a node that divides the model holds of others at most, with its gradients."""
 
     @property
     def frozen_bytes(self) -> int:
@@ -104,13 +107,15 @@ class DataFacts:
 @dataclass(frozen=True)
 class SwarmFacts:
     """The nodes of a run and their links. tokens_s: what one node trains per second. rtt_s: the round trip between two
-    nodes, and between a node and the coordinator; only a run of gossip is planned by it."""
+    nodes, and between a node and the coordinator; only a run of gossip is planned by it. cards: of a node, if it was
+    said."""
 
     nodes: int
     up_bits_s: float
     down_bits_s: float
     tokens_s: float
     rtt_s: float = RTT_SECONDS
+    cards: int = 0
 
 
 SHARE_OF_PEAK = 0.3
@@ -119,23 +124,37 @@ large models reach 0.4 to 0.5 (arXiv 2204.02311, section 4.1)."""
 
 
 class Machine(NamedTuple):
-    """flops_s: floating-point operations per second in training. memory_bytes: what a node can use of it."""
+    """flops_s: floating-point operations per second in training. memory_bytes: what a node can use of it; of several
+    cards, of each. cards: 0: it is a processor, or it is not known."""
 
     flops_s: float
     memory_bytes: float
     source: str
+    cards: int = 0
 
 
 MACHINES: dict[str, Machine] = {
     "cpu-core": Machine(26e9, 8e9, "measured: 52 GFLOP/s on two cores of a 3 GHz Xeon in `make swarm`"),
     "laptop": Machine(150e9, 12e9, "estimate: eight cores at 19 GFLOP/s, which share power and memory"),
     "apple-m": Machine(1e12, 12e9, "estimate: 0.3 of the 3.6 TFLOP/s of an M2 in float32"),
-    "laptop-gpu": Machine(SHARE_OF_PEAK * 25e12, 8e9, "estimate: 0.3 of a mobile card of 25 TFLOP/s in bfloat16"),
-    "rtx-3060": Machine(SHARE_OF_PEAK * 25.5e12, 12e9, "estimate: 0.3 of 25.5 TFLOP/s, the peak in bfloat16"),
-    "rtx-4080": Machine(SHARE_OF_PEAK * 97.5e12, 16e9, "estimate: 0.3 of 97.5 TFLOP/s, the peak in bfloat16"),
-    "rtx-3090": Machine(SHARE_OF_PEAK * 71e12, 24e9, "estimate: 0.3 of 71 TFLOP/s, the peak in bfloat16"),
-    "rtx-4090": Machine(SHARE_OF_PEAK * 165e12, 24e9, "estimate: 0.3 of 165 TFLOP/s, the peak in bfloat16"),
-    "a100": Machine(SHARE_OF_PEAK * 312e12, 80e9, "estimate: 0.3 of 312 TFLOP/s, the peak in bfloat16"),
-    "h100": Machine(SHARE_OF_PEAK * 989e12, 80e9, "estimate: 0.3 of 989 TFLOP/s, the peak in bfloat16"),
+    "laptop-gpu": Machine(SHARE_OF_PEAK * 25e12, 8e9, "estimate: 0.3 of a mobile card of 25 TFLOP/s in bfloat16", 1),
+    "rtx-3060": Machine(SHARE_OF_PEAK * 25.5e12, 12e9, "estimate: 0.3 of 25.5 TFLOP/s, the peak in bfloat16", 1),
+    "rtx-4080": Machine(SHARE_OF_PEAK * 97.5e12, 16e9, "estimate: 0.3 of 97.5 TFLOP/s, the peak in bfloat16", 1),
+    "rtx-3090": Machine(SHARE_OF_PEAK * 71e12, 24e9, "estimate: 0.3 of 71 TFLOP/s, the peak in bfloat16", 1),
+    "rtx-4090": Machine(SHARE_OF_PEAK * 165e12, 24e9, "estimate: 0.3 of 165 TFLOP/s, the peak in bfloat16", 1),
+    "a100": Machine(SHARE_OF_PEAK * 312e12, 80e9, "estimate: 0.3 of 312 TFLOP/s, the peak in bfloat16", 1),
+    "h100": Machine(SHARE_OF_PEAK * 989e12, 80e9, "estimate: 0.3 of 989 TFLOP/s, the peak in bfloat16", 1),
 }
 DEFAULT_MACHINE = "laptop"
+SITE = re.compile(r"([1-9][0-9]{0,3})x(.+?)(?:-([1-9][0-9]{0,3})g)?")
+
+
+def site_of(named: str) -> Machine | None:
+    """The cards of a node, such as 8xh100 or 8xH100-80G; None if it is no such name. The memory is that of a card, by
+    default as in MACHINES."""
+    found = SITE.fullmatch(named.lower())
+    card = MACHINES.get(found[2]) if found else None
+    if found is None or card is None or not card.cards:
+        return None
+    cards, memory_bytes = int(found[1]), 1e9 * int(found[3]) if found[3] else card.memory_bytes
+    return card._replace(flops_s=cards * card.flops_s, memory_bytes=memory_bytes, cards=cards)

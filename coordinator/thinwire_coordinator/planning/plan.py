@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thinwire_common.units import human_bytes, human_count
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.settings import rate_for
+from thinwire_coordinator.planning.site import fit_of
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.needs import (
     PROGRAM_BYTES,
@@ -172,6 +173,11 @@ def common_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def _memory(plan: Plan) -> Iterator[Advice]:
+    if plan.swarm.cards > 1:
+        site = fit_of(plan.run, plan.model, plan.memory_bytes, plan.swarm.cards)
+        if site.fits is False:
+            yield Advice("model", f"{plan.swarm.cards} cards of {human_bytes(plan.memory_bytes)}: {site.words}")
+        return
     needed = plan.node_memory_bytes
     has = f"and the machine has {human_bytes(plan.memory_bytes)}"
     if needed > plan.memory_bytes:

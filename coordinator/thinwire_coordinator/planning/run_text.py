@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.plan import Plan, base_memories
+from thinwire_coordinator.planning.site import fit_of
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
@@ -31,10 +32,6 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     facts, run, step = plan.model, plan.run, plan.step
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
-    cards = card_words(run, facts.size, facts.memories)
-    by_bits = [f"{human_bytes(size)} with {bits} bits" for bits, size in base_memories(run, facts).items()]
-    one_sample = f"{', '.join(by_bits)} of the base, for one sample of {facts.context:,} tokens"
-    samples = f"{plan.micro_batch} {'sample' if plan.micro_batch == 1 else 'samples'}"
     return {
         "the run": [
             ("model", f"{run.model.in_words()}: {human_count(facts.trained)} parameters are trained{frozen}"),
@@ -45,8 +42,7 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             ("until the end", human_seconds(plan.run_s)),
         ],
         "each volunteer": [
-            ("memory", one_sample if by_bits else f"{human_bytes(plan.node_memory_bytes)} with {samples} at once"),
-            *((f"a card of {card}", how) for card, how in cards.items()),
+            *(_site_rows(plan) if plan.swarm.cards > 1 else _memory_rows(plan)),
             ("disk", f"{human_bytes(plan.node_disk_bytes)} at most"),
             ("to begin", f"{human_bytes(plan.first_download_bytes)} down, and the data as they are needed"),
             (f"a {words.step}", f"{human_bytes(step.sent_bytes)} up, {human_bytes(step.received_bytes)} down"),
@@ -61,6 +57,28 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             ("uplink", words.uplink),
         ],
     }
+
+
+def _memory_rows(plan: Plan) -> list[Row]:
+    run, facts, count = plan.run, plan.model, plan.micro_batch
+    by_bits = [f"{human_bytes(size)} with {bits} bits" for bits, size in base_memories(run, facts).items()]
+    one_sample = f"{', '.join(by_bits)} of the base, for one sample of {facts.context:,} tokens"
+    at_once = f"{human_bytes(plan.node_memory_bytes)} with {count} {'sample' if count == 1 else 'samples'} at once"
+    return [
+        ("memory", one_sample if by_bits else at_once),
+        *((f"a card of {card}", how) for card, how in card_words(run, facts.size, facts.memories).items()),
+    ]
+
+
+def _site_rows(plan: Plan) -> list[Row]:
+    """The rows of a node of several cards."""
+    nodes, tokens = plan.swarm.nodes, plan.step.tokens
+    return [
+        ("cards", f"{plan.swarm.cards} of {human_bytes(plan.memory_bytes)}"),
+        ("the model", fit_of(plan.run, plan.model, plan.memory_bytes, plan.swarm.cards).words),
+        ("speed", f"{plan.swarm.tokens_s:,.0f} tokens/s of all its cards, if the lines between them are fast"),
+        ("its share", f"{tokens / nodes:,.0f} of {tokens:,.0f} tokens, {1 / nodes:.3g} of what all do"),
+    ]
 
 
 def run_text(

@@ -17,9 +17,10 @@ import torch
 from thinwire_common.program import ending_signals, run_program
 from thinwire_node.cli.site import store_at
 from thinwire_node.kinds import FOLLOWERS
+from thinwire_node.resources import card_room, memory_room
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.device import choose_device
-from thinwire_node.training.ranks import BEGIN, Ranks
+from thinwire_node.training.ranks import BEGIN, ROOM, Ranks
 
 log = logging.getLogger("thinwire.node")
 LEADER_GONE = 1
@@ -46,7 +47,9 @@ def follow(ranks: Ranks, device: str) -> None:
     found, why = choose_device(device, locks)
     if why:
         log.warning("%s", why)
-    head, _ = ranks.hear()
+    while (head := ranks.hear()[0])["job"] == ROOM:
+        memory, _ = memory_room(head["memory_max"], ranks.here)
+        ranks.answer({"memory": memory, "card": card_room(str(found))})
     if head["job"] == BEGIN:
         FOLLOWERS[head["kind"]](ranks, found)
 

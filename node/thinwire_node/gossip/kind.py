@@ -21,8 +21,8 @@ class GossipKind:
     make_part = staticmethod(GossipPart)
 
     @staticmethod
-    def can_shard(contract: Contract) -> bool:
-        return False
+    def undivided(contract: Contract) -> str:
+        return "this is a gossip run"
 
     @staticmethod
     def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:

@@ -155,6 +155,23 @@ SAMPLES[DEVICE_MEMORY_BYTES] = lambda report: {
     ("used",): report.device.memory_bytes,
     ("total",): report.device.memory_limit_bytes,
 }
+RANK_COMPUTE_SECONDS = METRICS.counter(
+    "rank_compute_seconds_total",
+    "Time of the micro-batches of each process of a node of several: a slow card has more. Where the processes divide "
+    "the model, or the rule steps with each gradient, all wait for the slowest, and have as much.",
+    "rank",
+)
+SAMPLES[RANK_COMPUTE_SECONDS] = lambda report: {
+    (f"{number}",): rank.compute_s for number, rank in enumerate(report.part.ranks)
+}
+RANK_MEMORY_BYTES = METRICS.gauge(
+    "rank_memory_bytes",
+    "Memory in use on the device of each process of a node of several (for a CPU, by the process).",
+    "rank",
+)
+SAMPLES[RANK_MEMORY_BYTES] = lambda report: {
+    (f"{number}",): rank.memory_bytes for number, rank in enumerate(report.part.ranks)
+}
 QUEUE_DEPTH = METRICS.gauge(
     "queue_depth",
     "Items that wait or run. queue: compute (jobs of the compute thread), deliver (contributions without a receipt).",

@@ -67,6 +67,9 @@ class Record(Counts):
     measuring: Speed = field(default_factory=Speed)
     lent: LentTime = field(default_factory=LentTime)
     at_once: MicroBatch = field(default_factory=MicroBatch)
+    """Of each process of the node."""
+    ranks: int = 1
+    """The processes of the node, which divide a micro-batch."""
     base_bits: int | None = None
     """Bits a parameter in which a frozen base is held; None: those of its files, or there is none."""
     moments_on_host: bool = False

@@ -10,7 +10,7 @@ from torch import Tensor
 from thinwire_node.kinds import KINDS
 from thinwire_node.star.exchange import Star
 from thinwire_node.star.part import StarPart
-from thinwire_node.star.site.leader import can_shard
+from thinwire_node.star.site.leader import undivided
 from thinwire_node.storage.state import REPLICA_FILE
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import load_replica
@@ -22,8 +22,8 @@ class StarKind:
     make_part = staticmethod(StarPart)
 
     @staticmethod
-    def can_shard(contract: Contract) -> bool:
-        return can_shard(contract)
+    def undivided(contract: Contract) -> str:
+        return undivided(contract)
 
     @staticmethod
     def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:

@@ -19,7 +19,8 @@ from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.session import Session
-from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica, check_site
+from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica
+from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import Shares
 from thinwire_node.star.trainer import Trainer
@@ -117,7 +118,6 @@ class StarPart(Part):
         threads = machine.threads()
         await machine.choose_apply_device(contract, threads)
         if (ranks := self._settings.ranks) is not None:
-            check_site(contract)
             holds = "none holds the whole model" if ranks.is_sharded else "each holds the whole model"
             log.info("%s", f"this node is of {ranks.size} processes; {holds}, and they divide the rest")
         placed = self._placed(replica)
@@ -129,8 +129,8 @@ class StarPart(Part):
             )
         else:
             compute = await machine.make_compute(contract, state, threads, record)
-        moments_on = CPU if record.moments_on_host else None
-        make = partial(Trainer, moments_on=moments_on) if self._settings.ranks is None else LeaderTrainer
+        moments_on, base = CPU if record.moments_on_host else None, Base(record.base_bits, state.blobs.folder)
+        make = partial(Trainer, moments_on=moments_on) if ranks is None else partial(LeaderTrainer, base=base)
         try:
             trainer: Computes = await threads.compute.run(NodeJob.PREPARE, make, contract, data, placed, compute)
         except asyncio.CancelledError:
@@ -193,6 +193,7 @@ class StarPart(Part):
 
     def view(self) -> PartView:
         step = self.replica.step if self.replica is not None else None
-        if self._session is None or not self._session.is_open:
-            return PartView("", step=step)
-        return self._session.view(step)
+        session = self._session
+        view = session.view(step) if session is not None and session.is_open else PartView("", step=step)
+        trainer = self.work.trainer if self.work is not None else None
+        return replace(view, ranks=trainer.ranks) if isinstance(trainer, LeaderTrainer) else view

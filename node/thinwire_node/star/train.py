@@ -103,7 +103,8 @@ class TrainingLoop:
         """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
-        micro_batch = work.contract.rule.micro_batch_max(self._record.at_once.samples)
+        allowed = self._record.at_once.samples * self._record.ranks
+        micro_batch = work.contract.rule.micro_batch_max(min(allowed, self._options.micro_batch or allowed))
         if self._record.lent.share < 1 and not self._record.speed.sample_s:
             micro_batch = 1  # nobody knows yet how long it takes, and the rest is many times as long
         record, length_s = self._record, work.contract.round.length_s

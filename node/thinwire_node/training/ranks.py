@@ -30,6 +30,8 @@ REASON_MAX = 200
 NO_MORE, INTERRUPT = 0, 1
 BEGIN, END = "begin", "end"
 """The first job of a run, whose head has the kind of exchange, and the last one of the node."""
+ROOM = "room"
+"""The question for a follower's memory, before the first run begins."""
 
 
 class RankLost(LocalError):
@@ -58,6 +60,7 @@ class Ranks:
         self.is_broken = False
         self.is_sharded = False
         """Whether no rank holds the whole model in a star run."""
+        self._rooms: list[tuple[int, int | None]] | None = None
         with self._talking():
             backends = BACKENDS if dist.is_nccl_available() else "gloo"
             dist.init_process_group(backends, timeout=IDLE_MAX, store=store, rank=rank, world_size=size)
@@ -121,6 +124,14 @@ class Ranks:
         except BaseException:
             self.is_broken = True
             raise
+
+    def rooms(self, memory_max: int | None) -> list[tuple[int, int | None]]:
+        """The memory that each follower may use, in bytes: of its host, and of its card or None. Asks them at the first
+        call, which must come before the first run begins. memory_max: the volunteer's bound for a host."""
+        if self._rooms is None:
+            with self.order({"job": ROOM, "memory_max": memory_max}):
+                self._rooms = [(head["memory"], head["card"]) for head, _ in self.answers()]
+        return self._rooms
 
     @property
     def others(self) -> range:

@@ -205,8 +205,8 @@ class AloneKind:
         return StarPart(settings)
 
     @staticmethod
-    def can_shard(contract: Contract) -> bool:
-        return False
+    def undivided(contract: Contract) -> str:
+        return "it is not divided here"
 
     @staticmethod
     def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:

@@ -23,6 +23,7 @@ from thinwire_node.star.site.shares import Shares
 from thinwire_node.training.checkpoints import StageCall
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.ranks import Ranks
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
@@ -204,7 +205,8 @@ def test_what_one_rank_finds_ends_the_pass_of_all(tmp_path: Path) -> None:
 
 
 def leading(ranks: Ranks) -> list[float]:
-    """The held-out losses of the newest parameters and of others, of the whole model and of its shards."""
+    """The held-out losses of the newest parameters and of others, of the whole model and of its shards. One sample fits
+    into a pass, and each rank has up to two: the ranks must divide them alike."""
     contract = small_contract(model=contract_of().model.model_dump())
     if ranks.rank:
         Follower(ranks, CPU).run()
@@ -212,7 +214,7 @@ def leading(ranks: Ranks) -> list[float]:
     replica, others = random_replica(contract), random_replica(contract, 1).tensors
     data, shares = CorpusText(small_corpus(), contract), Shares(replica.layout, ranks)
     led, task = ShardedLeaderReplica(replica, shares, CPU), task_of(contract.model)
-    trainer = LeaderTrainer(contract, data, led, ShardedCompute(task, CPU, shares))
+    trainer = LeaderTrainer(contract, data, led, ShardedCompute(task, CPU, shares, MicroBatch(1)))
     (name,) = (one.name for one in data.held_out_sets())
     batch, compute = data.held_out(name, range(5)), TorchCompute(task, CPU)
     found = [trainer.held_out_loss(led.tensors, name, range(5)), compute.loss(replica.tensors, batch)]

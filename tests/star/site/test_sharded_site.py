@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from deploy.local_swarm.processes import Process
-from star.site.test_site_restarts import checked, counted_more, followers
+from star.site.test_site_restarts import LOCAL, MUON, checked, counted_more, followers
 from support.fork_server import run
 from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_node.observe import status as node_status
@@ -16,11 +16,14 @@ from thinwire_node.resources import measured_needs
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.needs import PROGRAM_BYTES
 
-STEPS = 25
+STEPS = {2: 200, 3: 25}
+"""By the number of processes."""
 
 
-def text_of(steps: int, samples: int) -> str:
-    return run_text(steps, length_ms=LONG_MS, samples=samples, width=128, layers=8, hidden=512)
+def text_of(steps: int, samples: int, rounds: str = "", *, width: int = 128, layers: int = 8) -> str:
+    return run_text(
+        steps, length_ms=LONG_MS, samples=samples, rounds=rounds, width=width, layers=layers, hidden=4 * width
+    )
 
 
 def too_little_for_each(contract: Contract, ranks: int) -> int:
@@ -33,19 +36,20 @@ def too_little_for_each(contract: Contract, ranks: int) -> int:
     return ranks * (held + (whole + shard) // 2)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", STEPS)
 def test_a_site_of_shards_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, ranks: int) -> None:
-    swarm.coordinator(text_of(STEPS, 8), "--wait-for", "2", "--evaluate-every", "5")
+    steps = STEPS[ranks]
+    swarm.coordinator(text_of(steps, 2, width=64, layers=6), "--wait-for", "2", "--evaluate-every", "25")
     alone = swarm.node("alone")
     site = begin_in_shards(swarm, ranks)
-    assert [ended(node) for node in (alone, site)] == [0, 0]
+    assert [ended(node, lambda: swarm.status().step) for node in (alone, site)] == [0, 0]
 
     assert "none holds the whole model" in site.text()
     status = swarm.status(fingerprint=True)
-    assert (status.state, status.step, status.rounds_void) == ("complete", STEPS, 0)
-    assert {last_fingerprint(node) for node in (alone, site)} == {(STEPS, status.fingerprint)}
-    assert (status.fingerprints_compared, status.fingerprints_different) == (2 * STEPS, 0)
-    assert [(node.counted, node.not_counted) for node in status.nodes] == [(STEPS, 0)] * 2
+    assert (status.state, status.step, status.rounds_void) == ("complete", steps, 0)
+    assert {last_fingerprint(node) for node in (alone, site)} == {(steps, status.fingerprint)}
+    assert (status.fingerprints_compared, status.fingerprints_different) == (2 * steps, 0)
+    assert [(node.counted, node.not_counted) for node in status.nodes] == [(steps, 0)] * 2
     assert status.loss_newest < status.loss_first - 0.2
 
 
@@ -89,3 +93,23 @@ def test_shards_train_all_samples_also_if_they_are_fewer_than_the_processes(swar
     contract = parse_contract((swarm.state / "contract.json").read_bytes())
     assert told.tokens == told.counted * 2 * contract.model.context
     checked(swarm)
+
+
+WHOLE = {
+    "local_adamw": (LOCAL.format("local_adamw"), 'rule.kind = "local_adamw" steps with each gradient'),
+    "local_muon": (LOCAL.format("local_muon"), 'rule.kind = "local_muon" steps with whole matrices'),
+    "merged_muon": (MUON, 'rule.kind = "merged_muon" steps with whole matrices'),
+}
+
+
+@pytest.mark.parametrize("rule", WHOLE)
+def test_shards_refuse_a_rule_that_needs_the_whole_model(swarm: RealSwarm, rule: str) -> None:
+    rounds, why = WHOLE[rule]
+    swarm.coordinator(text_of(10, 2, rounds))
+    node = begin_in_shards(swarm, 2)
+    assert ended(node) == 1
+    (failed,) = node.events("node.failed")
+    assert failed["message"].startswith(
+        f"{why}, so each of this node's 2 processes must hold the whole model; give --device larger cards, or fewer "
+        "processes on the processor: this run needs "
+    )

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from deploy.local_swarm.processes import JSON_LOG, Process
+from deploy.local_swarm.ports import free_addresses
+from deploy.local_swarm.processes import BIN, JSON_LOG, Process
 from support.real import RealSwarm, ended, run_text, until, without_a_centre
 
 
@@ -54,6 +55,23 @@ def test_updates_between_micro_batches_and_looking_ahead(swarm: RealSwarm) -> No
     assert status.fingerprints_compared > 0
     assert status.fingerprints_different == 0
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+
+
+def test_the_process_with_the_least_memory_decides(swarm: RealSwarm) -> None:
+    """The second one has its host's memory with a thousand others."""
+    swarm.coordinator(run_text(10))
+    port = free_addresses(1)[0].rpartition(":")[2]
+    nodes = []
+    for rank, here in enumerate((1, 1000)):
+        launched = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": here, "MASTER_PORT": port}
+        launched |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = ["/usr/bin/env", *(f"{name}={value}" for name, value in launched.items())]
+        command += [str(BIN / "python"), "-m", "thinwire_node", "start", swarm.invitation, "--device", "cpu"]
+        folder = ["--state-dir", str(swarm.folder / f"of-{rank}")]
+        nodes.append(swarm.start(f"rank-{rank}", *command, *folder, *JSON_LOG))
+    assert [ended(node) for node in nodes] == [1, 0]
+    (failed,) = nodes[0].events("node.failed")
+    assert "(of process 1, which has the least)" in failed["message"]
 
 
 def test_a_gossip_run_refuses_several_devices(swarm: RealSwarm) -> None:

@@ -12,6 +12,8 @@ from deploy.local_swarm.processes import Process
 from support.fork_server import run
 from support.real import LONG_MS, RealSwarm, ended, run_text, until
 from thinwire_node.observe import status
+from thinwire_node.observe.definitions import RANK_COMPUTE_SECONDS, RANK_MEMORY_BYTES, SAMPLES
+from thinwire_node.training.micro_batch import SAMPLES_MAX
 
 LOCAL = """
 [rule]
@@ -44,7 +46,7 @@ def checked(swarm: RealSwarm) -> None:
 
 
 def test_a_node_of_several_processes_rests_and_goes_on(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=8))
+    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=2 * SAMPLES_MAX))
     node = swarm.node("site", "--device", "cpu*2")
     for _ in range(2):
         counted_more(swarm, 2, node)
@@ -57,6 +59,12 @@ def test_a_node_of_several_processes_rests_and_goes_on(swarm: RealSwarm) -> None
     node.tell(signal.SIGTERM)
     assert ended(node) == 0
     assert not node.events("node.momentum_dropped")
+    report = status.read(swarm.folder / "site")
+    assert report.given.micro_batch == 2 * SAMPLES_MAX
+    for metric in (RANK_COMPUTE_SECONDS, RANK_MEMORY_BYTES):
+        found = SAMPLES[metric](report)
+        assert found.keys() == {("0",), ("1",)}
+        assert all(found.values())
     checked(swarm)
 
 

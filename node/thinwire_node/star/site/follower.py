@@ -12,6 +12,7 @@ from thinwire_node.kinds import FOLLOWERS
 from thinwire_node.star.site.messages import (
     pack_sent,
     unpack_all_sent,
+    unpack_base,
     unpack_contract,
     unpack_sent,
     unpack_update,
@@ -23,7 +24,9 @@ from thinwire_node.star.site.shares import SharedReplica, Shares
 from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.ranks import BEGIN, END, Message, Ranks
+from thinwire_proto.blobs import BlobFolder, BlobMissing, Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
@@ -63,6 +66,9 @@ class Follower:
             if head["job"] == "adopt":
                 self._adopt(head, tensors)
                 continue
+            if head["job"] == "amend":
+                self._amend(head)
+                continue
             assert self._rank is not None
             answer = JOBS[head["job"]](self._rank, head, tensors)
             if answer is not None:
@@ -71,7 +77,9 @@ class Follower:
     def _adopt(self, head: dict[str, Any], tensors: list[Tensor]) -> None:
         contract = unpack_contract(head["contract"])
         apply_device, _ = choose_apply_device(contract.demo, self._device, contract.rule)
-        self._ranks.answer({"apply": apply_device.type})
+        base = unpack_base(head)
+        blobs = BlobFolder(base.folder)
+        self._ranks.answer({"apply": apply_device.type, "lacks": _lacks(contract, blobs)})
         if head["is_sharded"]:
             self._adopt_shard(contract, head, apply_device)
             return
@@ -80,24 +88,43 @@ class Follower:
         replica = Replica(contract, named, head["step"], bytes.fromhex(head["head"]), is_checked=True)
         if self._rank is None:
             shares = Shares(layout_of(contract.parameters), self._ranks)
-            self._compute = TorchCompute(task_of(contract.model), self._device)
+            task = task_of(contract.model) if base.bits is None else task_of(contract.model).in_bits(base.bits)
+            self._compute = TorchCompute(task, self._device, blobs, _at_once(head))
             self._rank = WholeRank(contract, self._compute, SharedReplica(replica, shares))
         else:
             self._rank.adopt(SharedReplica(replica, self._rank.shares))
+
+    def _amend(self, head: dict[str, Any]) -> None:
+        assert self._compute is not None
+        assert self._rank is not None
+        samples, checkpoints = head["at_once"]
+        self._compute.micro_batch.fit(samples, checkpoints=checkpoints)
+        self._rank.trainer.amend(unpack_contract(head["contract"]))
 
     def _adopt_shard(self, contract: Contract, head: dict[str, Any], apply_device: torch.device) -> None:
         shares = self._rank.shares if self._rank is not None else Shares(layout_of(contract.parameters), self._ranks)
         flat = self._ranks.take((shares.own.layout.parameters,)).to(apply_device)
         replica = ShardReplica(contract, flat, head["step"], bytes.fromhex(head["head"]), shares, None)
         if self._rank is None:
-            compute = ShardedCompute(task_of(contract.model), self._device, shares)
+            compute = ShardedCompute(task_of(contract.model), self._device, shares, _at_once(head))
             self._compute, self._rank = compute, ShardedRank(contract, compute, replica)
         else:
             self._rank.adopt(replica)
 
 
-def _amend(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.trainer.amend(unpack_contract(head["contract"]))
+def _at_once(head: dict[str, Any]) -> MicroBatch:
+    samples, checkpoints = head["at_once"]
+    return MicroBatch(samples, checkpoints=checkpoints)
+
+
+def _lacks(contract: Contract, blobs: Blobs) -> str:
+    """Why this host does not have the files of the model's base, or an empty text."""
+    try:
+        for blob in task_of(contract.model).blobs():
+            blobs.path(blob)
+    except BlobMissing as error:
+        return str(error)
+    return ""
 
 
 def _apply(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
@@ -153,7 +180,6 @@ def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 
 JOBS: dict[str, Job] = {
-    "amend": _amend,
     "apply": _apply,
     "clear": _clear,
     "extract": _extract,

@@ -10,8 +10,19 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent
 from thinwire.compression.tile_range import joined
+from thinwire_node.report import RankView
 from thinwire_node.star.rules import Rule
-from thinwire_node.star.site.messages import pack_all_sent, pack_contract, pack_sent, pack_update, unpack_sent
+from thinwire_node.star.site.messages import (
+    NO_BASE,
+    Base,
+    pack_all_sent,
+    pack_at_once,
+    pack_base,
+    pack_contract,
+    pack_sent,
+    pack_update,
+    unpack_sent,
+)
 from thinwire_node.star.site.rank import Rank
 from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
@@ -20,7 +31,7 @@ from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import BEGIN
-from thinwire_proto.contract import Contract, DemoRuleSpec
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.replica import Replica
@@ -121,17 +132,22 @@ class LeaderTrainer:
         data: DataSource,
         replica: LeaderReplica | ShardedLeaderReplica,
         compute: Compute,
+        base: Base = NO_BASE,
     ) -> None:
+        """compute: of the leader. base: of which it has made its model."""
         self._ranks = replica.shares.ranks
         self._contract = contract
         self._data = data
         self._compute = compute
+        self._base = base
         self._replica = replica
         self._ranks.tell({"job": BEGIN, "kind": contract.exchange.kind})
         self._tell_replica(replica)
         self._rank = self._make_rank(replica)
         self.rule = LeaderRule(self._rank)
         self.compute_s = 0.0
+        self.ranks: list[RankView] = []
+        """All ranks, as of the newest micro-batch."""
         self._reset()
 
     def _reset(self) -> None:
@@ -154,9 +170,16 @@ class LeaderTrainer:
         is_sharded = isinstance(replica, ShardedLeaderReplica)
         about = {"step": replica.step, "head": replica.head.hex(), "contract": pack_contract(self._contract)}
         whole = [] if is_sharded else list(replica.state.values())
-        self._ranks.tell({"job": "adopt", "is_sharded": is_sharded, **about}, whole)
+        about |= {"is_sharded": is_sharded, "at_once": pack_at_once(self._compute.micro_batch), **pack_base(self._base)}
+        self._ranks.tell({"job": "adopt", **about}, whole)
         applies = replica.shard.device if isinstance(replica, ShardedLeaderReplica) else replica.device
         for number, (head, _) in enumerate(self._ranks.answers(), 1):
+            if lacking := head["lacks"]:
+                self._ranks.is_broken = True
+                raise ConfigError(
+                    f"process {number} of this node finds no base of the model in {self._base.folder} ({lacking}): let "
+                    "all hosts of the node share --state-dir"
+                )
             if head["apply"] != applies.type:
                 self._ranks.is_broken = True
                 raise ConfigError(
@@ -174,7 +197,8 @@ class LeaderTrainer:
 
     def amend(self, contract: Contract) -> None:
         self._contract = contract
-        with self._ranks.order({"job": "amend", "contract": pack_contract(contract)}):
+        at_once = pack_at_once(self._compute.micro_batch)
+        with self._ranks.order({"job": "amend", "contract": pack_contract(contract), "at_once": at_once}):
             self._rank.trainer.amend(contract)
 
     def refresh(self, out: Sequence[Sent] = ()) -> None:
@@ -192,6 +216,7 @@ class LeaderTrainer:
         with self._ranks.order({"job": "micro_batch"}, batch):
             counts = [self._rank.micro_batch(batch)] + [head for head, _ in self._ranks.answers()]
         self.compute_s += time.perf_counter() - began
+        self.ranks = [RankView(one["compute_s"], one["memory_bytes"]) for one in counts]
         if self._rank.is_joint:
             counts = counts[:1]
         self.samples, self.dropped = (sum(one[name] for one in counts) for name in ("samples", "dropped"))
@@ -238,16 +263,9 @@ class LeaderTrainer:
         self._compute.resume()  # the others' goes on with their next micro-batch
 
 
-def can_shard(contract: Contract) -> bool:
-    """Whether ranks of which none holds the whole model can take part in a star run. A rule that steps with each
-    gradient would send it between them each time, and other steps are of whole matrices."""
-    return isinstance(contract.rule, DemoRuleSpec) and not task_of(contract.model).blobs()
-
-
-def check_site(contract: Contract) -> None:
-    """Raise ConfigError if a node of several ranks cannot take part in a star run."""
+def undivided(contract: Contract) -> str:
+    """See `Kind.undivided`."""
     if task_of(contract.model).blobs():
-        raise ConfigError(
-            "this run trains an adapter or has a frozen base, which a node of several processes cannot do yet; give "
-            "one --device"
-        )
+        return "this run's model has a frozen base"
+    rule = contract.rule
+    return f'rule.kind = "{rule.kind}" {rule.NEEDS_WHOLE}' if rule.NEEDS_WHOLE else ""

@@ -1,21 +1,34 @@
-"""Packs extractions, updates and contracts into the heads and tensors that travel between ranks."""
+"""Packs extractions, updates, contracts and settings into the heads and tensors that travel between ranks."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from thinwire.compression.sent import Sent, WholeSent
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.amendments import amended_by
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, Merged
 
 Packed = tuple[dict[str, Any], list[Tensor]]
+
+
+class Base(NamedTuple):
+    """The frozen base of a run's models, which all ranks hold alike. bits: of a parameter; None: those of its files, or
+    there is no base. folder: of its files, as the leader names it."""
+
+    bits: int | None
+    folder: Path
+
+
+NO_BASE = Base(None, Path())
 
 
 def pack_sent(sent: Sent) -> Packed:
@@ -73,3 +86,16 @@ def pack_contract(contract: Contract) -> list[str]:
 def unpack_contract(texts: Sequence[str]) -> Contract:
     first, *amendments = [base64.b64decode(text) for text in texts]
     return amended_by(parse_contract(first), amendments)
+
+
+def pack_base(base: Base) -> dict[str, Any]:
+    return {"bits": base.bits, "folder": str(base.folder.resolve())}
+
+
+def unpack_base(about: dict[str, Any]) -> Base:
+    return Base(about["bits"], Path(about["folder"]))
+
+
+def pack_at_once(micro_batch: MicroBatch) -> tuple[int, bool]:
+    """The samples of a pass, and whether it checkpoints. All ranks begin with the same."""
+    return micro_batch.samples, micro_batch.checkpoints

@@ -13,6 +13,7 @@ from thinwire.compression.tile_range import moved
 from thinwire_node.star.site.shares import Shares
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.compute import Compute
+from thinwire_node.training.device import memory_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
@@ -52,6 +53,8 @@ class RankTrainer(Trainer):
             "base_step": self.base_step,
             "loss_sum": self._loss_sum,
             "weight": self._weight,
+            "compute_s": self.compute_s,
+            "memory_bytes": memory_bytes(str(self._compute.device))[0],
         }
 
 

@@ -35,6 +35,8 @@ class RuleSpec(KindSpec):
     """The part of these that holds moments of this node alone."""
     MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 0
     """Size of `moments`, in memory and in a snapshot."""
+    NEEDS_WHOLE: ClassVar[str] = "steps with each gradient"
+    """Why each process of a node must hold the whole model, as a verb and its object; empty: they may divide it."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,6 +17,8 @@ EMBEDDINGS_MAX = 2
 
 class MuonStepsSpec(RuleSpec):
     """Matrices take steps of Muon; embeddings, and tensors that are not matrices, take steps of AdamW."""
+
+    NEEDS_WHOLE: ClassVar[str] = "steps with whole matrices"
 
     momentum: float = Field(0.9, ge=0, lt=1, description="decay of the momentum of a matrix, in steps")
     adamw_rate: float = Field(
