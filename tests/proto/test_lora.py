@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,29 @@ def test_a_merged_model_is_in_the_dtype_of_the_base(tmp_path: Path) -> None:
         merged = task.merged(task.initial_state(1), blobs)
         assert merged.config["dtype"] == said
         assert {str(tensor.dtype) for tensor in merged.tensors.values()} == {f"torch.{said}"}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_models_of_one_process_share_the_base_and_nothing_else(tied: bool, tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base", parts=2, config=CONFIG | {"tie_word_embeddings": tied})
+    task, _, blobs = made(base, tmp_path / "blobs")
+    first = task.model("cpu", blobs)
+    second = task.model("cpu", blobs)
+    one, other = dict(first.named_parameters()), dict(second.named_parameters())
+    assert one.keys() == other.keys()
+    assert all((parameter is other[name]) != parameter.requires_grad for name, parameter in one.items())
+    tokens, parameters = torch.randint(0, 96, (20,)), task.initial_state(1)
+    with torch.no_grad():
+        logits = [Stateless(model).next_logits(parameters, tokens) for model in (first, second)]
+    assert torch.equal(*logits)
+    kept = {name: parameter.clone() for name, parameter in other.items() if not parameter.requires_grad}
+    task.merged(parameters, blobs)
+    assert all(torch.equal(other[name], tensor) for name, tensor in kept.items())
+    frozen = [weakref.ref(parameter) for parameter in one.values() if not parameter.requires_grad]
+    del first, second, one, other
+    gc.collect()
+    assert not any(found() is not None for found in frozen)
+    assert isinstance(task.model("cpu", blobs), torch.nn.Module)
 
 
 def test_an_exported_config_tells_older_programs_its_angles(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.amendments import history
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import task_of
 
 
 class StarKind(Kind):
@@ -80,7 +81,8 @@ class StarKind(Kind):
 
     def memory(self, contract: Contract, frozen: int, *, audits: bool) -> OwnMemory:
         activations = audit_activation_bytes(contract) if audits else 0
-        return star_memory(contract, frozen, audits=audits, activations=activations)
+        is_shared = bool(task_of(contract.model).blobs())  # with the model that measures: see `shared_base`
+        return star_memory(contract, 0 if is_shared else frozen, audits=audits, activations=activations)
 
     def verify(self, state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> None:
         verify_updates(state, say, signatures)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,11 @@ MATRIX_DIMENSIONS = 2
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
 """The dtype that loses nothing, by that of the files. The range of float16 is too small for a backward pass."""
 FILE_DTYPES = DTYPES | {"F16": torch.float16}
+
+
+_HELD: dict[tuple[tuple[Path, ...], str, torch.dtype], WeakValueDictionary[str, nn.Parameter]] = {}
+"""The parameters of the whole bases in this process, by files, config and dtype."""
+_LOADING = threading.Lock()
 
 
 def dtype_of(bits: int) -> torch.dtype:
@@ -76,9 +83,7 @@ def load_base(paths: Sequence[Path], config: str, bits: int, device: torch.devic
     in 16 bits (or 32) before it is quantized.
     """
     dtype_of_files(paths)
-    with import_extra("accelerate", "lora").init_empty_weights(include_buffers=False):
-        base: Any = build(config, "cpu", dtype=dtype_of(bits))
-    base.tie_weights()  # each assignment of a parameter above has made another one
+    base = _without_values(config, dtype_of(bits))
     owned = {name for name, _ in base.named_parameters()}
     files = {name: path for path in paths for name in dtypes(path)}
     tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - owned
@@ -113,6 +118,41 @@ def load_whole_base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> n
         for name, path in zip(names, paths, strict=True):
             (Path(folder) / name).symlink_to(path.resolve())
         return load(Path(folder), config, dtype)
+
+
+def shared_base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> nn.Module:
+    """`load_whole_base`, with the parameters of a model that this process has loaded so before, if it still has it: the
+    coordinator measures, audits and writes samples with models of its own. Nobody may change these parameters. Raises
+    ConfigError."""
+    with _LOADING:
+        held = _HELD.setdefault((tuple(paths), config, dtype), WeakValueDictionary())
+        base = _with_parameters(dict(held), config, dtype)
+        if base is None:
+            base = load_whole_base(paths, config, dtype)
+            held.update(base.named_parameters())
+        return base
+
+
+def _with_parameters(held: Mapping[str, nn.Parameter], config: str, dtype: torch.dtype) -> nn.Module | None:
+    """A base with these parameters; None if some are gone."""
+    if not held:
+        return None
+    base: nn.Module = _without_values(config, dtype)
+    for name in [name for name, _ in base.named_parameters()]:
+        if name not in held:
+            return None
+        owner, _, leaf = name.rpartition(".")
+        setattr(base.get_submodule(owner), leaf, held[name])
+    base.tie_weights()  # type: ignore[operator] # of transformers
+    return base
+
+
+def _without_values(config: str, dtype: torch.dtype) -> Any:
+    """The base with its buffers, and parameters on "meta"."""
+    with import_extra("accelerate", "lora").init_empty_weights(include_buffers=False):
+        base: Any = build(config, "cpu", dtype=dtype)
+    base.tie_weights()  # each assignment of a parameter above has made another one
+    return base
 
 
 def _matrices(base: Any, bits: int) -> dict[str, nn.Linear]:

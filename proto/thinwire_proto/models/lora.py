@@ -30,7 +30,15 @@ from thinwire_proto.contract.models.lora import ALL_LINEAR, FILE_NAME, BaseFile,
 from thinwire_proto.data.conversations import mean_loss, pairs_in, preferred_by
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.models.frozen_base import WIDTHS, dtype_of_files, empty_base, load_base, load_whole_base, one_dtype
+from thinwire_proto.models.frozen_base import (
+    WIDTHS,
+    dtype_of_files,
+    empty_base,
+    load_base,
+    load_whole_base,
+    one_dtype,
+    shared_base,
+)
 from thinwire_proto.models.trained import SpecTask
 from thinwire_proto.models.transformers_models import (
     CausalLM,
@@ -143,7 +151,8 @@ class LoraTask(SpecTask[LoraSpec]):
         else:
             paths = [blobs.path(blob) for blob in spec.blobs]
             if self._bits is None:
-                base = load_whole_base(paths, spec.config, dtype_of_files(paths)).to(device)
+                loaded = shared_base if torch.device(device).type == "cpu" else load_whole_base
+                base = loaded(paths, spec.config, dtype_of_files(paths)).to(device)
             else:
                 base = load_base(paths, spec.config, self._bits, device)
         return Adapted(_with_adapter(base, spec), spec)

@@ -16,6 +16,7 @@ from thinwire_coordinator.hall.access.admission import (
 from thinwire_coordinator.hall.capacity import PROGRAM_BYTES, frozen_bytes, memory_bound
 from thinwire_coordinator.star import feed as feeds
 from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.kind import StarKind
 from thinwire_coordinator.star.memory import star_memory
 from thinwire_coordinator.star.messages import UpdateMessages
 
@@ -40,7 +41,7 @@ def test_a_base_is_counted_as_it_is_held(dtype: torch.dtype, held: int, tmp_path
     assert frozen == held * sum(tensor.numel() for tensor in base) == sum(tensor.nbytes for tensor in base)
     without, with_base = (memory_bound(contract, Bounds(1), star_memory(contract), size) for size in (0, frozen))
     assert with_base.named["model"] - without.named["model"] == frozen
-    assert star_memory(contract, frozen).named["audits"] - star_memory(contract).named["audits"] == frozen
+    assert StarKind().memory(contract, frozen, audits=True) == StarKind().memory(contract, 0, audits=True)
 
 
 def sized(step: int) -> UpdateMessages:
