@@ -20,7 +20,8 @@ from support.real import ended, run_text, totals, until
 
 MACHINE = check_emulation()
 BULK = str(Path(__file__).parents[1] / "support" / "bulk.py")
-SECONDS = 20.0
+SECONDS = 10.0
+WINDOWS = 3
 WITHIN = 0.05
 CAP = 4e3
 """Bytes a second, of a line that carries four times as many."""
@@ -43,12 +44,19 @@ def test_caps_hold_as_the_kernel_counts(tmp_path: Path) -> None:
         limits = (f"max-upload={up / 1e3}kB/s", f"max-download={down / 1e3}kB/s")
         programs.start("node", begin(node, "pass", address, "7700", str(tmp_path), *limits))
         until(lambda: node.traffic().sent_bytes > unused + 3 * up, "bytes pass")
-        first = time.monotonic(), node.traffic()
-        time.sleep(SECONDS)
-        last = time.monotonic(), node.traffic()
-    seconds = last[0] - first[0]
-    assert 1 - WITHIN < (last[1].sent_bytes - first[1].sent_bytes) / seconds / up < 1 + WITHIN
-    assert 1 - WITHIN < (last[1].received_bytes - first[1].received_bytes) / seconds / down < 1 + WITHIN
+        parts = [part_of(node, up, down) for _ in range(WINDOWS)]
+    for of_direction in zip(*parts, strict=True):
+        assert max(of_direction) < 1 + WITHIN
+        assert max(of_direction) > 1 - WITHIN  # a busy machine takes something of a window
+
+
+def part_of(node: Host, up: float, down: float) -> tuple[float, float]:
+    """The parts of two caps, in bytes a second, that a host sends and receives in SECONDS."""
+    first = time.monotonic(), node.traffic()
+    time.sleep(SECONDS)
+    seconds, last = time.monotonic() - first[0], node.traffic()
+    sent, received = last.sent_bytes - first[1].sent_bytes, last.received_bytes - first[1].received_bytes
+    return sent / seconds / up, received / seconds / down
 
 
 @emulated

@@ -16,7 +16,7 @@ import torch
 from thinwire_node.cli.site import LOOPBACK, store_at
 from thinwire_node.training.ranks import RankLost, Ranks
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 TENSORS = [
     torch.arange(7),
     torch.tensor(3.5),
