@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text
+from deploy.local_swarm.ports import free_addresses
+from support.prometheus import parsed, read, value
+from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_proto.contract import parse_contract
 
 STEPS = 25
@@ -44,3 +46,17 @@ def test_all_samples_count_also_if_they_are_fewer_than_the_processes(
     contract = parse_contract((swarm.folder / "site" / "contract.json").read_bytes())
     assert (node.counted, node.not_counted) == (3, 0)
     assert node.tokens == 3 * samples * contract.model.context
+
+
+def test_metrics_tell_the_processes_of_a_node_apart(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=8))
+    (at,) = free_addresses(1)
+    site = swarm.node("site", "--device", "cpu*3", "--metrics", at)
+    until(lambda: swarm.counted("site") >= 2, "two rounds count", site)
+
+    def of_ranks(name: str) -> list[float]:
+        samples = parsed(read(f"http://{at}/metrics"))
+        return [value(samples, f"thinwire_node_rank_{name}", rank=str(rank)) for rank in range(3)]
+
+    until(lambda: all(of_ranks("compute_seconds_total")), "all processes compute", site)
+    assert all(100e6 < held < 10e9 for held in of_ranks("memory_bytes"))
