@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from node.test_blob_fetcher import SIZE, Swarm, blob_in
 from support.adapters import base_folder, made
-from support.file_server import FileServer, serving
+from support.disks import small_disk
+from support.file_server import FileServer
 from support.hub import cached
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.resources import Room, with_base_here
@@ -24,13 +24,6 @@ from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob, blob_of
 
 NAME = "model-00001-of-00002.safetensors"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FileServer]:
-    (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served") as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -147,23 +140,16 @@ async def test_a_damaged_file_of_a_cache_is_not_taken(tmp_path: Path, own_cache:
     assert damaged.read_bytes() == bytes(SIZE)
 
 
-async def test_a_file_of_another_disk_is_used_by_a_link(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_of_another_disk_is_used_by_a_link(tmp_path: Path, own_cache: Path) -> None:
     (tmp_path / "model").mkdir()
     blob = blob_in(tmp_path / "model")
-    snapshot = cached(own_cache, "a/b", tmp_path / "model")
-
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr("os.link", refuse)
-    found = node(tmp_path / "a", blob, Swarm())
-    await found.fetch([blob])
-    assert (found.cache.folder / blob.hash).is_symlink()
-    for file in (snapshot / blob.hash, (snapshot / blob.hash).resolve()):
-        file.unlink()  # the owner empties the cache
-    assert not found.cache.has(blob)
+    with small_disk(own_cache, 3):
+        cached(own_cache, "a/b", tmp_path / "model")
+        found = node(tmp_path / "a", blob, Swarm())
+        await found.fetch([blob])
+        assert (found.cache.folder / blob.hash).is_symlink()
+        assert blob_of(found.cache.path(blob)) == blob
+    assert not found.cache.has(blob)  # the other disk is gone
     (tmp_path / "coordinator").mkdir()
     again = node(tmp_path / "a", blob_in(tmp_path / "coordinator"), Swarm(tmp_path / "coordinator"))
     await again.fetch([blob])

@@ -6,13 +6,12 @@ import asyncio
 import hashlib
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.disks import fill, make_room, small_disk
-from support.file_server import FileServer, serving
+from support.file_server import FileServer
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
@@ -23,13 +22,6 @@ from thinwire_proto.blobs import Blob
 
 SIZE = 300_000
 SILENT_S = 0.3
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FileServer]:
-    (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served") as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -37,13 +37,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[FileServer]:
-    (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served") as found:
-        yield found
-
-
-@pytest.fixture
 def blob(server: FileServer) -> Blob:
     data = random.Random(1).randbytes(50_000)
     found = Blob(hashlib.sha256(data).hexdigest(), len(data))

@@ -20,7 +20,7 @@ from support.real import ended, run_text, totals, until
 
 MACHINE = check_emulation()
 BULK = str(Path(__file__).parents[1] / "support" / "bulk.py")
-SECONDS = 10.0
+SECONDS = 20.0
 WINDOWS = 3
 WITHIN = 0.05
 CAP = 4e3
@@ -44,10 +44,12 @@ def test_caps_hold_as_the_kernel_counts(tmp_path: Path) -> None:
         limits = (f"max-upload={up / 1e3}kB/s", f"max-download={down / 1e3}kB/s")
         programs.start("node", begin(node, "pass", address, "7700", str(tmp_path), *limits))
         until(lambda: node.traffic().sent_bytes > unused + 3 * up, "bytes pass")
-        parts = [part_of(node, up, down) for _ in range(WINDOWS)]
-    for of_direction in zip(*parts, strict=True):
-        assert max(of_direction) < 1 + WITHIN
-        assert max(of_direction) > 1 - WITHIN  # a busy machine takes something of a window
+        for _ in range(WINDOWS):
+            parts = part_of(node, up, down)
+            assert max(parts) < 1 + WITHIN
+            if min(parts) > 1 - WITHIN:
+                break  # a busy machine takes something of a window
+    assert min(parts) > 1 - WITHIN
 
 
 def part_of(node: Host, up: float, down: float) -> tuple[float, float]:
