@@ -69,7 +69,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class PartView:
-    """What a part shows to observers. words: what it does; goes_on: whether it does so without a session too. step:
+    """The view of a part for observers. words: what it does; goes_on: whether it does so without a session too. step:
     how far its replica is. head_step: sealed updates, as far as the node knows. to_deliver: contributions without a
     receipt. Times are in seconds. None: not known yet, or no round is open to the node. peers: None in a star run.
     ranks: of a node of several processes; empty before their first micro-batch."""

@@ -49,7 +49,7 @@ class ModelFacts:
     base_bytes: int = 0
     """Of the files of a frozen base, which each node fetches."""
     gathered_bytes: int = 0
-    """What a card of a node that divides the model holds of others at most, with its gradients."""
+    """A card of a node that divides the model holds so much of others at most, with its gradients."""
 
     @property
     def frozen_bytes(self) -> int:
