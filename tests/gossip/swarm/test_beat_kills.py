@@ -56,5 +56,5 @@ def test_a_coordinator_killed_at_each_point_of_the_mean_seals_the_same_mean(tmp_
         swarm.coordinator(run_of(12), "--keep", "2")
         for node in nodes:
             assert ended(node) == 0, node.tail(20)
-        assert sealed_mean(swarm).equal(deposited_mean(swarm, NAMES))
+        assert sealed_mean(swarm).equal(deposited_mean(swarm, NAMES).mean)
         assert "the final mean of 2 nodes" in swarm.verify()
