@@ -99,7 +99,7 @@ class Bootstrap:
             if (room := self._room(self.contract)) is not None:
                 needs, samples = declared_needs(self.contract), self._samples_max
                 self._as_it_fits(self.contract, partial(check_needs, self.contract, needs, room, samples))
-            self._replica = state.replica(self.contract)
+            self._replica = state.replica(self.contract, is_mapped=self._is_divided)
             self.part = self._make_part(self.contract)
 
     def _take_contract(self, contract: Contract) -> None:
@@ -184,7 +184,7 @@ class Bootstrap:
         held = self._held()
         if held is None or (admission.take_snapshot and part.takes_snapshots):
             self._tell_doing("fetching a snapshot")
-            held = await fetch_snapshot(exchange, state, contract)
+            held = await fetch_snapshot(exchange, state, contract, is_mapped=self._is_divided)
         self._tell_doing("taking up the replica")
         await part.take_up(self._data, held)
         self._replica = None
@@ -195,6 +195,11 @@ class Bootstrap:
         self._replica = None
         if self.part is not None:
             self.part.drop_replica()
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether no process of this node holds the whole model."""
+        return self._settings.ranks is not None and self._settings.ranks.is_sharded
 
     def _held(self) -> Replica | None:
         """The newest replica in memory."""
@@ -316,8 +321,10 @@ async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -
     return data
 
 
-async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contract) -> Replica:
-    """Fetch the newest snapshot. Resumes a partial download where it broke off."""
+async def fetch_snapshot(
+    exchange: Entrance, state: NodeState, contract: Contract, *, is_mapped: bool = False
+) -> Replica:
+    """Fetch the newest snapshot. Resumes a partial download where it broke off. is_mapped: see `load_replica`."""
     begun = state.partial_snapshot()
     held_bytes = begun.size if begun else 0
     text = "fetching a snapshot" + (f"; {held_bytes:,} bytes are already here" if begun else "")
@@ -332,7 +339,7 @@ async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contrac
         begun.path.unlink()
         passing = await exchange.snapshot(state.path(""), contract, None)
     try:
-        replica = await asyncio.to_thread(load_replica, contract, passing)
+        replica = await asyncio.to_thread(load_replica, contract, passing, is_mapped=is_mapped)
     except Exception:
         passing.unlink()  # the file is damaged; the next attempt starts from the beginning
         raise

@@ -237,10 +237,12 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     """The largest pass that fits into the room, of at most so many samples. shards: see `check_contract`.
 
     Raises LocalError, with the figures and what to do, if not even a single sample with checkpoints does."""
-    if needs.disk > room.disk_bytes:
+    passing = needs.trained // 2 if shards > 1 else 0  # while it is put together for a save, or read at the start
+    if needs.disk + passing > room.disk_bytes:
         data = needs.data_disk + needs.cache_disk
         raise LocalError(
-            f"this run needs {human_bytes(needs.disk)} of disk space (state {human_bytes(needs.state_disk)}, base "
+            f"this run needs {human_bytes(needs.disk + passing)} of disk space (state "
+            f"{human_bytes(needs.state_disk + passing)}, base "
             f"{human_bytes(needs.base_disk)}, data {human_bytes(data)}); the node may use "
             f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --max-disk or "
             "another --state-dir"
@@ -250,11 +252,11 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     frozen = "frozen" if model.bits is None else f"a base of {model.bits} bits"
     state = {"parameters and momentum": needs.trained // shards}
     copies = {"copies of parameters and momentum": needs.trained // 2}
-    if shards > 1:  # a pass always checkpoints, and the leader has what is whole for its disk
+    if shards > 1:  # a pass always checkpoints
         state["a layer of the whole model"] = needs.gathered
         model = replace(model, activations=model.activations.always_checkpointed)
-        whole = needs.parameters + needs.trained // 2  # all processes here together have room for it
-        copies = {"a share of the whole parameters and momentum, for the disk": whole // room.processes}
+        # on the processor: kept for a held-out loss, and the leader's while another's share of the momentum comes
+        copies = {"copies of a share of parameters and momentum": (needs.parameters + needs.trained // 2) // shards}
     if room.device_bytes is None:
         held = {"the program": PROGRAM_BYTES, "data": needs.data, **state, **(copies if shards > 1 else {})}
         held[frozen] = max(model.frozen, model.loading)

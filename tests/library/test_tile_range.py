@@ -18,6 +18,8 @@ from thinwire.compression.tile_range import joined, moved, tile_ranges
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.aggregation import SizedMerger
 from thinwire_proto.exact.apply import apply_votes
+from thinwire_proto.exact.fingerprint import fingerprint, fingerprint_of_pieces
+from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Levels, Merged, Merger, Merges
 from thinwire_proto.wire.codec import encode_votes
@@ -122,3 +124,13 @@ def test_ranks_apply_what_one_process_does(demo: DemoSpec, ranks: int) -> None:
             apply_votes(own.unflattened(flat), of_rank.of_merged(merged), own, demo, **settings)
             of_rank.put(flat, found)
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_fingerprints_of_the_ranges_add_up(ranks: int, seed: int) -> None:
+    layout = layout_drawn(random.Random(seed))
+    tensors, total = tensors_of(layout, seed), 0
+    for of_rank in tile_ranges(layout, ranks):
+        total += fingerprint_of_pieces(of_rank.pieces(of_rank.cut(tensors)), 9)
+    assert total & MASK == fingerprint(tensors.values(), 9)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_proto.exact import fingerprint as module
-from thinwire_proto.exact.fingerprint import fingerprint
+from thinwire_proto.exact.fingerprint import fingerprint, fingerprint_of_pieces
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 
 
@@ -64,7 +64,7 @@ def test_those_of_all_parts_add_up_to_that_of_the_whole(cuts: list[int], chunk: 
         patch.setattr(module, "CACHED_CHUNK", chunk)
         for first, last in pairwise(edges):
             parts = [tensor.view(-1)[first:last] for tensor in tensors]
-            total += fingerprint(parts, 7, [first] * 2)
+            total += fingerprint_of_pieces([(number, first, part) for number, part in enumerate(parts)], 7)
             keys = [mix64(7 + (number + 1) * GOLDEN) for number in range(2)]
             other += sum(module._sum(part.view(torch.int32), key, first) for part, key in zip(parts, keys, strict=True))
     assert total & MASK == other & MASK == fingerprint(tensors, 7)

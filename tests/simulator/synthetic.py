@@ -293,7 +293,7 @@ class MemoryState(NodeState):
         self._write()
         self.head = self._kept_replica = None
 
-    def replica(self, contract: Contract) -> Replica | None:
+    def replica(self, contract: Contract, *, is_mapped: bool = False) -> Replica | None:
         return self._kept_replica.clone() if self._kept_replica else None
 
     def write_replica(self, replica: Replica) -> Written:
@@ -312,7 +312,7 @@ class MemoryState(NodeState):
             else:
                 self._kept_momentum = self._passing_momentum
 
-    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool = False) -> KeptMomentum | None:
         return self._kept_momentum
 
     def drop_momentum(self) -> None:

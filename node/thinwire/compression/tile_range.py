@@ -7,7 +7,7 @@ its tiles consist of: parameter 3 may have the pieces 3.0, 3.1 and 3.2, or none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thinwire.compression.sent import Sent, WholeSent
 from thinwire_proto.contract import Parameter
+from thinwire_proto.exact.fingerprint import Piece
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Part, TileLayout
 from thinwire_proto.exact.votes import Levels, Merged
 
@@ -44,16 +45,30 @@ class TileRange:
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Copy the range's part of whole tensors: flat, [parameters of the range]."""
-        bands = [part.band(tensors[part.tensor.name]).reshape(-1) for part in self._parts]
+        bands = [band.reshape(-1) for band in self.bands(tensors)]
         device = next(iter(tensors.values())).device
         return torch.cat(bands) if bands else torch.empty(0, device=device)
 
+    def bands(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The places of the range's tensors in whole ones, as views."""
+        for part in self._parts:
+            yield part.band(tensors[part.tensor.name])
+
     def put(self, flat: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write what `cut` returns into whole tensors."""
-        pieces = self.layout.unflattened(flat).values()
-        for part, piece in zip(self._parts, pieces, strict=True):
-            band = part.band(tensors[part.tensor.name])
+        for band, piece in zip(self.bands(tensors), self.layout.unflattened(flat).values(), strict=True):
             band.copy_(piece.view(band.shape))
+
+    def pieces(self, flat: Tensor) -> Iterator[Piece]:
+        """What `cut` returns, in pieces for a fingerprint of the whole tensors, of which it has a part."""
+        numbers = {tensor.name: number for number, tensor in enumerate(self._whole.tensors)}
+        for part, values in zip(self._parts, self.layout.unflattened(flat).values(), strict=True):
+            number, width = numbers[part.tensor.name], part.tensor.columns
+            first = part.rows.start * width + part.columns.start
+            if part.columns.stop - part.columns.start == width:
+                yield number, first, values
+            else:
+                yield from ((number, first + row * width, one) for row, one in enumerate(values))
 
     def among(self, names: Collection[str]) -> list[tuple[str, Part]]:
         """The range's tensors that are parts of these whole ones: their names, and their places in them."""

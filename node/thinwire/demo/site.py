@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thinwire.demo.shards import chunk
 from thinwire.placement import local
-from thinwire_proto.exact.fingerprint import fingerprint
+from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,7 +62,8 @@ class Site:
     def fingerprint(self, parameters: Sequence[Tensor]) -> int:
         """The fingerprint of this rank's shards. Those of all ranks add up, modulo 2⁶⁴, to that of the parameters."""
         firsts = (chunk(len(p), self.ranks, self.rank).start * prod(p.shape[1:]) for p in parameters)
-        return fingerprint((local(parameter) for parameter in parameters), 0, firsts)
+        pieces = ((number, first, local(p)) for number, (first, p) in enumerate(zip(firsts, parameters, strict=True)))
+        return fingerprint_of_pieces(pieces, 0)
 
     def _others(self, tensors: Sequence[Sequence[Tensor]]) -> list[Sequence[Tensor]]:
         return [[] if rank == self.rank else of_rank for rank, of_rank in enumerate(tensors)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -49,8 +50,8 @@ class StarPart(Part):
         self._kept = self._momentum_on_disk()  # not adopted yet
 
     def _momentum_on_disk(self) -> KeptMomentum | None:
-        state = self._settings.state
-        kept = state.momentum(shapes_kept(self._settings.contract))
+        state, ranks = self._settings.state, self._settings.ranks
+        kept = state.momentum(shapes_kept(self._settings.contract), is_mapped=ranks is not None)
         if kept is None or state.sent() is not None:
             return kept
         why = "sent.json is lost or damaged, so contributions that are in this momentum may be in an update already"
@@ -130,9 +131,11 @@ class StarPart(Part):
         else:
             compute = await machine.make_compute(contract, state, threads, record)
         moments_on, base = CPU if record.moments_on_host else None, Base(record.base_bits, state.blobs.folder)
-        make = partial(Trainer, moments_on=moments_on) if ranks is None else partial(LeaderTrainer, base=base)
+        make: Callable[..., Computes] = partial(Trainer, moments_on=moments_on)
+        if ranks is not None:
+            make = partial(LeaderTrainer, folder=state.path(""), base=base)
         try:
-            trainer: Computes = await threads.compute.run(NodeJob.PREPARE, make, contract, data, placed, compute)
+            trainer = await threads.compute.run(NodeJob.PREPARE, make, contract, data, placed, compute)
         except asyncio.CancelledError:
             end_trials()
             raise

@@ -24,7 +24,7 @@ from thinwire_node.training.gradient_receiver import Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
-from thinwire_proto.exact.tiles import Batch
+from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.task import Batch as SampleBatch
 from thinwire_proto.task import DataSource
 
@@ -37,7 +37,8 @@ class Trainer:
     one more set of tensors on the replica's device when it is first called, and reuses it while the replica stays
     there.
 
-    moments_on: the device of the rule's momentum and moments; None: that of the compute.
+    moments_on: the device of the rule's momentum and moments; None: that of the compute. layout: of what the rule
+    holds; None: that of the replica.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Trainer:
         replica: Replica,
         compute: Compute,
         moments_on: torch.device | None = None,
+        layout: TileLayout | None = None,
     ) -> None:
         self.replica = replica
-        self.rule = make_rule(contract, replica.layout, compute.device, moments_on)
+        self.rule = make_rule(contract, layout or replica.layout, compute.device, moments_on)
         self.samples = 0
         self.dropped = 0
         """Micro-batches thrown away since the last extraction because their loss or gradient was not finite."""

@@ -184,7 +184,7 @@ class Work:
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
             raise ParametersDiffer(f"the parameters differ from those sealed at step {row.step}")
         if self._keep_step == replica.step:
-            self._kept = retry_out_of_memory(partial(_copied, replica))
+            self._kept = replica.step, retry_out_of_memory(replica.copied)
         try:
             retry_out_of_memory(partial(replica.apply, sealed.update, row.hash))
         except TooLittleMemory:
@@ -396,8 +396,3 @@ class Work:
     def trained_through_at_extraction(self) -> int | None:
         """The last sample position in the momentum. Later positions are only in the gradient, if anywhere."""
         return self._trained_through_at_extraction
-
-
-def _copied(replica: Replica) -> tuple[int, Mapping[str, Tensor]]:
-    """The step of a replica, and a copy of its parameters."""
-    return replica.step, {name: tensor.clone() for name, tensor in replica.tensors.items()}

@@ -44,6 +44,7 @@ from thinwire_node.storage.known_coordinators import KnownCoordinators, read_kno
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError, UsageError
+from thinwire_proto.exact.mapped import MappedTensors
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
@@ -221,10 +222,10 @@ class NodeState:
             text = json.dumps({"step": head.step, "hash": head.hash.hex()})
             replace_whole(self.path("head.json"), text.encode())  # an older head after a crash does no harm
 
-    def replica(self, contract: Contract) -> Replica | None:
-        """The saved replica, or None if there is no valid one."""
+    def replica(self, contract: Contract, *, is_mapped: bool = False) -> Replica | None:
+        """The saved replica, or None if there is no valid one. is_mapped: see `load_replica`."""
         try:
-            return load_replica(contract, self.path(REPLICA_FILE))
+            return load_replica(contract, self.path(REPLICA_FILE), is_mapped=is_mapped)
         except (ReplicaError, OSError):
             return None
 
@@ -254,11 +255,12 @@ class NodeState:
         for passing, name in written:
             self.rename(passing, name)
 
-    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
-        """The saved momentum. None if the file is missing, unreadable, not finite, or has tensors of other shapes."""
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool = False) -> KeptMomentum | None:
+        """The saved momentum. None if the file is missing, unreadable, not finite, or has tensors of other shapes.
+        is_mapped: take no memory, but read the file again when the tensors are used. They must not be changed."""
         try:
             path = self.path("momentum.safetensors")
-            about, tensors = read_about(path), read_tensors(path)
+            about, tensors = read_about(path), MappedTensors(path).tensors if is_mapped else read_tensors(path)
             mark = int(about["trained_through"]) if "trained_through" in about else None
             pending: Pending | None = None
             awaited: list[Pending] = []

@@ -108,8 +108,12 @@ class Ranks:
 
     def answers(self) -> list[Message]:
         """The answer of each follower, in the order of the ranks."""
+        return [self.answer_of(rank) for rank in self.others]
+
+    def answer_of(self, rank: int) -> Message:
+        """The answer of one follower, for the leader that does not want all of them in memory."""
         with self._talking():
-            return [_unpacked(partial(self._receive, rank)) for rank in self.others]
+            return _unpacked(partial(self._receive, rank))
 
     def _receive(self, rank: int, into: Tensor) -> None:
         dist.recv(into, rank, group=self._heads)

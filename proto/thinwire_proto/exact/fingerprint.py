@@ -12,7 +12,6 @@ where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,8 @@ CACHED_CHUNK = 1 << 16
 between two operations. `_Cached` requires a power of two."""
 BATCH = 1 << 20
 """Parameters that a thread takes at a time, on a CPU; a multiple of `CACHED_CHUNK`."""
+Piece = tuple[int, int, Tensor]
+"""The number of a tensor in the manifest's order, the position of a piece's first element in it, and the piece."""
 Batch = tuple[npt.NDArray[np.int32], int, int]
 """Bits of some elements of a tensor, the key of the tensor, and the position of the first of them."""
 
@@ -51,15 +52,16 @@ def _mix64_(x: Tensor) -> Tensor:
     return _xor_shift_(x, SHIFTS[2])
 
 
-def fingerprint(tensors: Iterable[Tensor], nonce: int, firsts: Iterable[int] = repeat(0)) -> int:
-    """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1).
+def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
+    """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1)."""
+    return fingerprint_of_pieces(((number, 0, tensor) for number, tensor in enumerate(tensors)), nonce)
 
-    firsts: the position that the first element of each has in a tensor of which it is a part. The fingerprints of all
-    parts add up, modulo 2⁶⁴, to that of the whole.
-    """
+
+def fingerprint_of_pieces(pieces: Iterable[Piece], nonce: int) -> int:
+    """The part of a fingerprint that pieces of the tensors have: those of all pieces add up, modulo 2⁶⁴."""
     total = 0
     batches: list[Batch] = []
-    for number, (tensor, first) in enumerate(zip(tensors, firsts, strict=False)):
+    for number, first, tensor in pieces:
         if tensor.dtype != torch.float32 or tensor.numel() >= TENSOR_ELEMENTS_MAX:
             raise ValueError("a fingerprint needs float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)

@@ -8,17 +8,21 @@ finds them in the cache.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from thinwire_proto.exact.tensor_files import PIECE_BYTES, read_head
+from thinwire_proto.exact.tensor_files import OF_NAME, PIECE_BYTES, read_head
 
 GIVES_BACK = hasattr(mmap, "MADV_DONTNEED")
 """Windows has no such call; there the pages stay until the system needs them."""
@@ -30,7 +34,7 @@ assert AROUND_BYTES % mmap.PAGESIZE == 0
 
 
 class MappedTensors:
-    """The float32 tensors of a safetensors file that nobody changes or cuts off while it is mapped. Only to be read."""
+    """The tensors of a safetensors file that nobody changes or cuts off while it is mapped. Only to be read."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -43,7 +47,7 @@ class MappedTensors:
         """By name, in the order of the file."""
         for name, entry in entries.items():
             start, end = (begin + offset for offset in entry["data_offsets"])
-            self.tensors[name] = bytes_[start:end].view(torch.float32).view(entry["shape"])
+            self.tensors[name] = bytes_[start:end].view(OF_NAME[entry["dtype"]]).view(entry["shape"])
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -73,6 +77,32 @@ class MappedTensors:
         first = start // AROUND_BYTES * AROUND_BYTES
         end = -(-(start + reach * tensor.element_size()) // AROUND_BYTES) * AROUND_BYTES
         self._map.madvise(mmap.MADV_DONTNEED, first, min(end, len(self._map)) - first)
+
+
+def scratch(shapes: Mapping[str, Sequence[int]], folder: Path) -> dict[str, Tensor]:
+    """Float32 tensors to be written, in a file that goes with them: of values that are written once and read once, and
+    that need not be in memory together. Raises OSError if the disk has no room."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    handle, name = tempfile.mkstemp(prefix=".tmp", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _take_room(file, 4 * sum(sizes))
+        flat = torch.from_file(name, shared=True, size=sum(sizes), dtype=torch.float32)
+    finally:
+        with contextlib.suppress(OSError):  # on Windows while it is mapped; the next start removes it
+            Path(name).unlink()
+    places = torch.split(flat, sizes)
+    return {name: place.view(tuple(shape)) for (name, shape), place in zip(shapes.items(), places, strict=True)}
+
+
+def _take_room(file: BinaryIO, size: int) -> None:
+    """Let a file be so long, and have its place on the disk: a mapped file that finds none kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    for start in range(0, size, PIECE_BYTES):
+        file.write(bytes(min(PIECE_BYTES, size - start)))
+    file.flush()
 
 
 class _PagesGivenBack(TorchFunctionMode):

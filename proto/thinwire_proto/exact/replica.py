@@ -19,6 +19,7 @@ from thinwire_proto.errors import OtherContract, ReplicaError
 from thinwire_proto.exact.apply import apply_votes, decode_gradients, flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.frozen import FrozenTensors
+from thinwire_proto.exact.mapped import MappedTensors
 from thinwire_proto.exact.merged_step import take_merged_step
 from thinwire_proto.exact.tensor_files import read_about, read_pieces, read_tensors, save_tensors
 from thinwire_proto.exact.tiles import TileLayout, layout_of
@@ -68,6 +69,8 @@ class Replica:
         if step == 0 and not any(one.name in tensors for one in contract.moments):
             tensors = {**tensors, **_zeros(contract.moments, next(iter(tensors.values()), torch.zeros(0)).device)}
         found = tensors if is_checked else _checked(tensors, (*contract.parameters, *contract.moments))
+        for tensor in () if is_checked else found.values():
+            flush_subnormals(tensor)
         self.tensors = {one.name: found[one.name] for one in contract.parameters}
         self.moments = {one.name: found[one.name] for one in contract.moments}
         self.step = step
@@ -131,6 +134,10 @@ class Replica:
         self.step += 1
         self.head = head
 
+    def copied(self) -> dict[str, Tensor]:
+        """The parameters as they are now, for later."""
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}
+
     def clone(self, device: torch.device | str = "cpu") -> Replica:
         tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.state.items()}
         return Replica(self.contract, tensors, self.step, self.head, is_checked=True)
@@ -172,14 +179,13 @@ def _zeros(parameters: Iterable[Parameter], device: torch.device) -> dict[str, T
 
 
 def _checked(tensors: Mapping[str, Tensor], parameters: Iterable[Parameter]) -> dict[str, Tensor]:
-    """The tensors in the parameters' order, contiguous and without subnormal values. Raises ReplicaError."""
+    """The tensors in the parameters' order, contiguous. Raises ReplicaError."""
     found: dict[str, Tensor] = {}
     for expected in parameters:
         name, tensor = expected.name, tensors.get(expected.name)
         if tensor is None or tuple(tensor.shape) != expected.shape or tensor.dtype != torch.float32:
             raise ReplicaError(f"parameter {name} is missing or is not float32 of shape {expected.shape}")
         found[name] = tensor.contiguous()
-        flush_subnormals(found[name])
     return found
 
 
@@ -189,12 +195,19 @@ def about_snapshot(replica: Replica | FrozenReplica, state: str) -> dict[str, st
     return about | {"contract": replica.contract.hash.hex(), "state": state}
 
 
-def load_replica(contract: Contract, path: Path) -> Replica:
+def load_replica(contract: Contract, path: Path, *, is_mapped: bool = False) -> Replica:
     """Read a snapshot onto the CPU. Raises ReplicaError if it is damaged or missing, OtherContract if it belongs to
-    another contract, and OSError if the disk fails, which says nothing about the contents."""
+    another contract, and OSError if the disk fails, which says nothing about the contents.
+
+    is_mapped: take no memory, but read the file again when the tensors are used. They must not be changed, and may have
+    subnormal values."""
     with _reading(path):
         step, head, state = _about(contract, path)
-        replica = Replica(contract, read_tensors(path), step, head)
+        if is_mapped:
+            tensors = _checked(MappedTensors(path).tensors, (*contract.parameters, *contract.moments))
+        else:
+            tensors = read_tensors(path)
+        replica = Replica(contract, tensors, step, head, is_checked=is_mapped)
         if replica.state_hash().hex() != state:
             raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return replica

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from star.site.test_ranks import played
 from support.live_tensors import LiveTensors
-from support.small import CPU, random_replica, small_contract, small_corpus
+from support.private_memory import private_memory
+from support.small import CPU, random_replica, random_votes, small_contract, small_corpus
 from thinwire_node.star.site.follower import Follower
 from thinwire_node.star.site.leader import LeaderTrainer, ShardedLeaderReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
@@ -27,7 +28,12 @@ from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.ranks import Ranks
 from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
+from thinwire_proto.exact.mapped import MappedTensors
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.tensor_files import save_tensors
 from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import merge
 from thinwire_proto.task import Batch, task_of
 
 SAMPLES = 5
@@ -204,29 +210,83 @@ def test_what_one_rank_finds_ends_the_pass_of_all(tmp_path: Path) -> None:
     assert played(tmp_path, spoilt, 2) == {0: expected, 1: expected}
 
 
-def leading(ranks: Ranks) -> list[float]:
-    """The held-out losses of the newest parameters and of others, of the whole model and of its shards. One sample fits
-    into a pass, and each rank has up to two: the ranks must divide them alike."""
+def leading(ranks: Ranks, *, folder: Path) -> list[float]:
+    """The held-out losses of parameters that were kept and of the newest ones, of the shards and of the whole model.
+    One sample fits into a pass, and each rank has up to two: the ranks must divide them alike."""
     contract = small_contract(model=contract_of().model.model_dump())
     if ranks.rank:
         Follower(ranks, CPU).run()
         return []
-    replica, others = random_replica(contract), random_replica(contract, 1).tensors
+    replica = random_replica(contract)
     data, shares = CorpusText(small_corpus(), contract), Shares(replica.layout, ranks)
     led, task = ShardedLeaderReplica(replica, shares, CPU), task_of(contract.model)
-    trainer = LeaderTrainer(contract, data, led, ShardedCompute(task, CPU, shares, MicroBatch(1)))
+    trainer = LeaderTrainer(contract, data, led, ShardedCompute(task, CPU, shares, MicroBatch(1)), folder)
     (name,) = (one.name for one in data.held_out_sets())
     batch, compute = data.held_out(name, range(5)), TorchCompute(task, CPU)
     found = [trainer.held_out_loss(led.tensors, name, range(5)), compute.loss(replica.tensors, batch)]
-    found += [trainer.held_out_loss(others, name, range(5)), compute.loss(others, batch)]
-    return [*found, trainer.held_out_loss(led.tensors, name, range(5))]
+    kept, update = led.copied(), update_of(replica)
+    for one in (led, replica):
+        one.apply(update, b"")
+    found += [trainer.held_out_loss(led.tensors, name, range(5)), compute.loss(replica.tensors, batch)]
+    return [*found, trainer.held_out_loss(kept, name, range(5))]
 
 
 def test_held_out_losses_are_those_of_the_whole_model(tmp_path: Path) -> None:
-    newest, expected, of_others, expected_of_others, again = played(tmp_path, leading, 3)[0]
+    first, expected_first, newest, expected, of_kept = played(tmp_path, partial(leading, folder=tmp_path), 3)[0]
+    assert first == pytest.approx(expected_first, rel=1e-5)
     assert newest == pytest.approx(expected, rel=1e-5)
-    assert of_others == pytest.approx(expected_of_others, rel=1e-5)
-    assert again == newest != of_others
+    assert of_kept == first != newest
+
+
+def update_of(replica: Replica) -> Update:
+    votes = [(random_votes(replica.layout, 8, seed), 1) for seed in range(3)]
+    return Update(replica.step, 0.01, 0.999, merge(votes, replica.layout.components))
+
+
+def saving(ranks: Ranks, *, contract: Contract, folder: Path) -> Any:
+    """A replica and a momentum that were read from files, handed out, trained, and saved again; those of one process;
+    and how much more memory each of it took the leader than it had before, as a part of the whole parameters."""
+    if ranks.rank:
+        Follower(ranks, CPU).run()
+        return None
+    replica, first = random_replica(contract), folder / "first.safetensors"
+    replica.save(first)
+    data, shares = CorpusText(small_corpus(), contract), Shares(replica.layout, ranks)
+    seen = {}
+    with private_memory() as seen["take up"]:
+        led = ShardedLeaderReplica(load_replica(contract, first, is_mapped=True), shares, CPU)
+        trainer = LeaderTrainer(contract, data, led, ShardedCompute(task_of(contract.model), CPU, shares), folder)
+    update = update_of(replica)
+    fingerprints = [(led.fingerprint(7), replica.fingerprint(7))]
+    for one in (led, replica):
+        one.apply(update, bytes(32))
+    fingerprints += [(led.model_fingerprint(), replica.model_fingerprint())]
+    with private_memory() as seen["save"]:
+        led.save(folder / "saved.safetensors")
+    momentum = {name: torch.randn(tensor.shape) for name, tensor in trainer.rule.state().items()}
+    save_tensors(momentum, folder / "momentum", {})
+    del momentum
+    with private_memory() as seen["load momentum"]:
+        trainer.rule.load(MappedTensors(folder / "momentum").tensors)
+    with private_memory() as seen["save momentum"]:
+        save_tensors(trainer.rule.state(), folder / "again", {})
+    whole = 4 * replica.layout.parameters
+    saved, again = load_replica(contract, folder / "saved.safetensors"), (folder / "again").read_bytes()
+    is_equal = saved.state_hash() == replica.state_hash() and again == (folder / "momentum").read_bytes()
+    left = [path.name for path in folder.iterdir() if path.name.startswith(".tmp")]
+    return fingerprints, is_equal, left, {name: (peak.extra_bytes / whole) for name, peak in seen.items()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's count of private memory")
+def test_the_leader_takes_up_and_saves_what_it_never_holds_whole(tmp_path: Path) -> None:
+    contract = contract_of(width=512, layers=8, hidden=2048)
+    fingerprints, is_equal, left, extra = played(tmp_path, partial(saving, contract=contract, folder=tmp_path), 4)[0]
+    assert all(found == expected for found, expected in fingerprints)
+    assert is_equal
+    assert not left
+    # a rank holds a quarter of the parameters, of their sums, of the momentum and of the second moment
+    for name, most in {"take up": 1.1, "save": 0.2, "load momentum": 0.6, "save momentum": 0.6}.items():
+        assert extra[name] < most, extra
 
 
 def remembering(ranks: Ranks, *, contract: Contract) -> tuple[int, int]:

@@ -98,7 +98,7 @@ def training(ranks: Ranks, *, contract: Contract, folder: Path, rows: Batch, bit
     shares = Shares(first_of(contract).layout, ranks)
     make: Any = LeaderTrainer
     replica = LeaderReplica(first_of(contract), shares)
-    together = make(contract, data, replica, TorchCompute(task, CPU, blobs), Base(bits, folder))
+    together = make(contract, data, replica, TorchCompute(task, CPU, blobs), folder, Base(bits, folder))
     alone: Any = Trainer(contract, data, first_of(contract), TorchCompute(task, CPU, blobs))  # type: ignore[arg-type]
     return extracted(together, [[0, 1]]), extracted(alone, [[0], [1]])
 
@@ -126,7 +126,7 @@ def without_the_base(ranks: Ranks, *, contract: Contract, folder: Path) -> str:
     data: Any = Rows(of_text())
     replica = LeaderReplica(first_of(contract), shares)
     try:
-        LeaderTrainer(contract, data, replica, compute, Base(BITS, folder / "elsewhere"))
+        LeaderTrainer(contract, data, replica, compute, folder, Base(BITS, folder / "elsewhere"))
     except ConfigError as error:
         return str(error)
     return "nothing is wrong"

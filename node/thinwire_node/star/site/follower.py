@@ -20,7 +20,7 @@ from thinwire_node.star.site.messages import (
 from thinwire_node.star.site.rank import Rank
 from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
-from thinwire_node.star.site.shares import SharedReplica, Shares
+from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
 from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device
@@ -104,7 +104,7 @@ class Follower:
     def _adopt_shard(self, contract: Contract, head: dict[str, Any], apply_device: torch.device) -> None:
         shares = self._rank.shares if self._rank is not None else Shares(layout_of(contract.parameters), self._ranks)
         flat = self._ranks.take((shares.own.layout.parameters,)).to(apply_device)
-        replica = ShardReplica(contract, flat, head["step"], bytes.fromhex(head["head"]), shares, None)
+        replica = ShardReplica(contract, flat, head["step"], bytes.fromhex(head["head"]), shares)
         if self._rank is None:
             compute = ShardedCompute(task_of(contract.model), self._device, shares, _at_once(head))
             self._compute, self._rank = compute, ShardedRank(contract, compute, replica)
@@ -132,7 +132,7 @@ def _apply(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 
 def _fingerprint(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    assert isinstance(rank.replica, SharedReplica)
+    assert isinstance(rank.replica, DividedReplica)
     return {"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])}, []
 
 
@@ -142,10 +142,17 @@ def _refresh(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 def _loss(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
     assert isinstance(rank, ShardedRank)
-    own, parameters = rank.shares.own, None
-    if not head["is_newest"]:
-        parameters = own.layout.unflattened(rank.shares.ranks.take((own.layout.parameters,)))
-    rank.loss(tuple(tensors), parameters)
+    rank.loss(tuple(tensors), is_newest=head["is_newest"])
+
+
+def _keep(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    assert isinstance(rank.replica, ShardReplica)
+    rank.replica.keep()
+
+
+def _hand_over(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
+    assert isinstance(rank.replica, ShardReplica)
+    rank.shares.hand_over(rank.replica.flat)
 
 
 def _micro_batch(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
@@ -185,6 +192,8 @@ JOBS: dict[str, Job] = {
     "extract": _extract,
     "fingerprint": _fingerprint,
     "forget": _forget,
+    "hand_over": _hand_over,
+    "keep": _keep,
     "load": _load,
     "loss": _loss,
     "micro_batch": _micro_batch,

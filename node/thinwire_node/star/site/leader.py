@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,23 +27,29 @@ from thinwire_node.star.site.messages import (
 from thinwire_node.star.site.rank import Rank
 from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
-from thinwire_node.star.site.shares import SharedReplica, Shares
+from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
 from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import BEGIN
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.mapped import scratch
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 from thinwire_proto.task import DataSource, task_of
 
 
-class Led(Replica):
-    """A replica of the leader, of which all ranks apply their part."""
+class Led(DividedReplica):
+    """A replica of the leader, which tells all ranks what to do with it."""
 
-    shares: Shares
+    def fingerprint(self, nonce: int) -> int:
+        ranks = self.shares.ranks
+        with ranks.order({"job": "fingerprint", "nonce": nonce}):
+            found = [self.share_of_fingerprint(nonce)]
+            found += [head["fingerprint"] for head, _ in ranks.answers()]
+        return sum(found) & MASK
 
     def apply(self, update: Update, head: bytes) -> None:
         if update.step != self.step:
@@ -52,37 +59,46 @@ class Led(Replica):
             super().apply(update, head)
 
 
-class ShardedLeaderReplica(Led):
-    """The leader's replica, whole and on the CPU. Beside it, the leader has its range, as any rank has.
+class ShardedLeaderReplica(Led, ShardReplica):
+    """The leader's range of a replica that no rank holds whole.
 
-    device: that applies updates."""
+    replica: the whole one, whose values are read until they are handed out. device: that applies updates."""
 
     def __init__(self, replica: Replica, shares: Shares, device: torch.device) -> None:
-        super().__init__(replica.contract, replica.state, replica.step, replica.head, is_checked=True)
-        self.shares = shares
-        flat = shares.own.cut(self.tensors).to(device)
-        self.shard = ShardReplica(replica.contract, flat, replica.step, replica.head, shares, self.tensors)
+        flat = shares.own.cut(replica.tensors).to(device)
+        super().__init__(replica.contract, flat, replica.step, replica.head, shares)
+        self._whole: Mapping[str, Tensor] = replica.tensors
 
-    def _change(self, update: Update) -> None:
-        self.shard.apply(update, b"")
+    def hand_out(self) -> None:
+        """Give each follower its range."""
+        for rank in self.shares.ranks.others:
+            self.shares.ranks.give(rank, self.shares.ranges[rank].cut(self._whole))
+        self._whole = {}
+
+    def model_fingerprint(self) -> int:
+        return self.fingerprint(0)  # there are no moments
+
+    def copied(self) -> dict[str, Tensor]:
+        with self.shares.ranks.order({"job": "keep"}):
+            return dict(self.keep())
+
+    def save(self, path: Path) -> None:
+        whole = scratch({one.name: one.shape for one in self.contract.parameters}, path.parent)
+        with self.shares.ranks.order({"job": "hand_over"}):
+            self.shares.collect(self.flat, whole)
+        Replica(self.contract, whole, self.step, self.head, is_checked=True).save(path)
 
 
 class LeaderReplica(Led, SharedReplica):
     """The leader's replica, of which each rank holds the whole."""
 
-    def fingerprint(self, nonce: int) -> int:
-        ranks = self.shares.ranks
-        with ranks.order({"job": "fingerprint", "nonce": nonce}):
-            found = [self.share_of_fingerprint(nonce)]
-            found += [head["fingerprint"] for head, _ in ranks.answers()]
-        return sum(found) & MASK
-
 
 class LeaderRule:
-    """The local rule of all ranks, as far as `Work` needs it."""
+    """The local rule of all ranks, as far as `Work` needs it. folder: for files that go when they have been read."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, folder: Path) -> None:
         self._rank = rank
+        self._folder = folder
         self._shares = rank.shares
         self._ranks = rank.shares.ranks
 
@@ -100,11 +116,16 @@ class LeaderRule:
             self._rule.forget()
 
     def state(self) -> dict[str, Tensor]:
-        """The state as a node of one process has it: what all ranks hold alike is the leader's."""
-        with self._ranks.order({"job": "state"}):
-            own = self._rule.momentum.tensors()
-            parts = [own] + [dict(zip(own, tensors, strict=True)) for _, tensors in self._ranks.answers()]
-            return self._shares.join_momentum(parts) | self._kept(self._rule.state())
+        """The state as a node of one process has it: what all ranks hold alike is the leader's. Raises OSError."""
+        own, ranks = self._rule.momentum.tensors(), self._ranks
+        whole = self._shares.whole_momentum(own, self._folder)  # first: a full disk must not break the ranks apart
+        self._shares.put_momentum(own, ranks.rank, whole)
+        with ranks.order({"job": "state"}):
+            for rank in ranks.others:
+                _, tensors = ranks.answer_of(rank)
+                self._shares.put_momentum(dict(zip(own, tensors, strict=True)), rank, whole)
+                del tensors  # before the next one's come
+        return whole | self._kept(self._rule.state())
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """state: as a node of one process, or one of any number of ranks, has saved it."""
@@ -112,10 +133,10 @@ class LeaderRule:
         whole = {name: tensor for name, tensor in state.items() if name not in kept}
         with self._ranks.order({"job": "load", "kept": list(kept)}, list(kept.values())):
             for rank in self._ranks.others:
-                part = self._shares.cut_momentum(whole, rank)
                 for name in self._rule.momentum.tensors():
-                    self._ranks.give(rank, part[name])
-            self._rule.load(self._shares.cut_momentum(whole, self._ranks.rank) | kept)
+                    self._ranks.give(rank, self._shares.cut_momentum(name, whole[name], rank))
+            own = {name: self._shares.cut_momentum(name, tensor, self._ranks.rank) for name, tensor in whole.items()}
+            self._rule.load(own | kept)
 
     def _kept(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors that are not the momentum's."""
@@ -132,9 +153,10 @@ class LeaderTrainer:
         data: DataSource,
         replica: LeaderReplica | ShardedLeaderReplica,
         compute: Compute,
+        folder: Path,
         base: Base = NO_BASE,
     ) -> None:
-        """compute: of the leader. base: of which it has made its model."""
+        """compute: of the leader. folder: see `LeaderRule`. base: of which it has made its model."""
         self._ranks = replica.shares.ranks
         self._contract = contract
         self._data = data
@@ -144,7 +166,7 @@ class LeaderTrainer:
         self._ranks.tell({"job": BEGIN, "kind": contract.exchange.kind})
         self._tell_replica(replica)
         self._rank = self._make_rank(replica)
-        self.rule = LeaderRule(self._rank)
+        self.rule = LeaderRule(self._rank, folder)
         self.compute_s = 0.0
         self.ranks: list[RankView] = []
         """All ranks, as of the newest micro-batch."""
@@ -164,7 +186,7 @@ class LeaderTrainer:
         if isinstance(replica, LeaderReplica):
             return WholeRank(self._contract, self._compute, replica)
         assert isinstance(self._compute, ShardedCompute)
-        return ShardedRank(self._contract, self._compute, replica.shard)
+        return ShardedRank(self._contract, self._compute, replica)
 
     def _tell_replica(self, replica: LeaderReplica | ShardedLeaderReplica) -> None:
         is_sharded = isinstance(replica, ShardedLeaderReplica)
@@ -172,7 +194,6 @@ class LeaderTrainer:
         whole = [] if is_sharded else list(replica.state.values())
         about |= {"is_sharded": is_sharded, "at_once": pack_at_once(self._compute.micro_batch), **pack_base(self._base)}
         self._ranks.tell({"job": "adopt", **about}, whole)
-        applies = replica.shard.device if isinstance(replica, ShardedLeaderReplica) else replica.device
         for number, (head, _) in enumerate(self._ranks.answers(), 1):
             if lacking := head["lacks"]:
                 self._ranks.is_broken = True
@@ -180,20 +201,20 @@ class LeaderTrainer:
                     f"process {number} of this node finds no base of the model in {self._base.folder} ({lacking}): let "
                     "all hosts of the node share --state-dir"
                 )
-            if head["apply"] != applies.type:
+            if head["apply"] != replica.device.type:
                 self._ranks.is_broken = True
                 raise ConfigError(
-                    f"process 0 of this node applies updates on {applies.type}, but process {number} on "
+                    f"process 0 of this node applies updates on {replica.device.type}, but process {number} on "
                     f"{head['apply']}: name devices of one kind in --device"
                 )
-            if is_sharded:
-                self._ranks.give(number, replica.shares.ranges[number].cut(replica.tensors))
+        if isinstance(replica, ShardedLeaderReplica):
+            replica.hand_out()
 
     def adopt(self, replica: Replica) -> None:
         assert isinstance(replica, LeaderReplica | ShardedLeaderReplica)
         self._tell_replica(replica)
         self._replica = replica
-        self._rank.adopt(replica if isinstance(replica, LeaderReplica) else replica.shard)
+        self._rank.adopt(replica)
 
     def amend(self, contract: Contract) -> None:
         self._contract = contract
@@ -228,15 +249,12 @@ class LeaderTrainer:
     def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
         """Of a rank that holds the whole model, the leader's alone: it has the data, and the parameters of a step that
         the others have left."""
-        batch, rank, shares = self._data.held_out(name, samples), self._rank, self._rank.shares
+        batch, rank = self._data.held_out(name, samples), self._rank
         if not isinstance(rank, ShardedRank):
             return self._compute.loss(tensors, batch)
-        is_newest = all(tensor is self._replica.tensors[name] for name, tensor in tensors.items())
+        is_newest = tensors is self._replica.tensors
         with self._ranks.order({"job": "loss", "is_newest": is_newest}, batch):
-            for number in [] if is_newest else self._ranks.others:
-                self._ranks.give(number, shares.ranges[number].cut(tensors))
-            own = None if is_newest else shares.own.layout.unflattened(shares.own.cut(tensors))
-            found = rank.loss(batch, own)
+            found = rank.loss(batch, is_newest=is_newest)
         if found["interrupted"]:
             raise Interrupted
         return float(found["loss"])

@@ -17,6 +17,7 @@ from thinwire_node.training.device import memory_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import Batch, DataSource
 
 Tensors = Mapping[str, Tensor]
@@ -36,8 +37,11 @@ class HandedOut:
 class RankTrainer(Trainer):
     """The trainer of one rank."""
 
-    def __init__(self, contract: Contract, data: HandedOut, replica: Replica, compute: Compute) -> None:
-        super().__init__(contract, cast(DataSource, data), replica, compute)
+    def __init__(
+        self, contract: Contract, data: HandedOut, replica: Replica, compute: Compute, layout: TileLayout | None = None
+    ) -> None:
+        """layout: of what the rule holds; None: of the whole model."""
+        super().__init__(contract, cast(DataSource, data), replica, compute, layout=layout)
 
     def extract_share(self, k: int) -> Sent:
         """Extract from the own range. Other than `extract`, it does not need a sample."""

@@ -1,7 +1,4 @@
-"""A rank that holds its range alone: of the parameters, of the sums of gradients and of the momentum.
-
-The leader alone has a whole replica, in the memory of its host, for the disk and for the fingerprints.
-"""
+"""A rank that holds its range alone: of the parameters, of the sums of gradients and of the momentum."""
 
 from __future__ import annotations
 
@@ -16,55 +13,58 @@ from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
 from thinwire_node.star.site.rank import HandedOut, Rank, RankTrainer
 from thinwire_node.star.site.sharded_compute import ShardedCompute, counting
-from thinwire_node.star.site.shares import Shares
+from thinwire_node.star.site.shares import DividedReplica, Shares
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.gradient_receiver import Tensors
 from thinwire_node.training.ranks import Ranks
 from thinwire_proto.contract import Contract
-from thinwire_proto.exact.apply import apply_votes
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.task import Batch
 
 
-class ShardReplica(Replica):
+class ShardReplica(DividedReplica):
     """The range of one rank, as a replica whose parameters are the range's tensors.
 
-    flat: of the range, on the device that applies updates. whole: the leader's parameters, on the CPU, which are
-    brought up to date with each update; None on any other rank. All ranks must call `apply`."""
+    flat: of the range, on the device that applies updates; subnormal values become zero."""
 
-    def __init__(
-        self, contract: Contract, flat: Tensor, step: int, head: bytes, shares: Shares, whole: Tensors | None
-    ) -> None:
+    def __init__(self, contract: Contract, flat: Tensor, step: int, head: bytes, shares: Shares) -> None:
+        flush_subnormals(flat)
         self.contract, self.step, self.head = contract, step, head
         self.shares = shares
-        self._flat = flat
-        self._whole = whole
-        self.tensors = self.layout.unflattened(flat)
+        self.flat = flat
+        self.tensors = shares.own.layout.unflattened(flat)
         self.moments = {}
+        self.kept: Tensors = {}
+        """The parameters of a step that the replica has left; empty if none were kept."""
         self._frozen = weakref.WeakSet()
 
     @property
-    def layout(self) -> TileLayout:
-        return self.shares.own.layout
-
-    @property
     def device(self) -> torch.device:
-        return self._flat.device
+        return self.flat.device
+
+    def share_of_fingerprint(self, nonce: int) -> int:
+        return fingerprint_of_pieces(self.shares.own.pieces(self.flat), nonce)
+
+    def keep(self) -> Tensors:
+        """Keep the parameters as they are now, in place of those that were kept before."""
+        self.kept = {}
+        self.kept = super().copied()
+        return self.kept
 
     def _change(self, update: Update) -> None:
         apply_votes(
             self.tensors,
             self.shares.own.of_merged(update.merged),
-            self.layout,
+            self.shares.own.layout,
             self.contract.demo,
             learning_rate=update.learning_rate,
             decay=update.decay,
             step=update.step,
         )
-        self.shares.collect(self._flat, self._whole)
 
 
 class ShardMomentum(Momentum):
@@ -87,8 +87,8 @@ class ShardedTrainer(RankTrainer):
     """A trainer whose tensors are those of the range of one rank."""
 
     def __init__(self, contract: Contract, data: HandedOut, replica: ShardReplica, compute: ShardedCompute) -> None:
-        super().__init__(contract, data, replica, compute)
         shares = replica.shares
+        super().__init__(contract, data, replica, compute, shares.own.layout)
         self.rule.momentum = ShardMomentum(shares.ranks, shares.own.layout, contract, compute.device)
 
     def _train(self, batch: Batch, sums: Tensors | None) -> None:
@@ -136,11 +136,13 @@ class ShardedRank(Rank):
         places[~counts] = 0
         return (*(tensor[places] for tensor in batch), counts)
 
-    def loss(self, batch: Batch, parameters: Tensors | None) -> dict[str, Any]:
+    def loss(self, batch: Batch, *, is_newest: bool) -> dict[str, Any]:
         """The mean loss of held-out samples, of which each rank measures its share, and whether it was interrupted.
-        parameters: of the range; None: the newest."""
+        is_newest: with the newest parameters, not with those that were kept."""
+        replica = self.replica
+        assert isinstance(replica, ShardReplica)
         try:
-            loss = self._compute.loss(parameters or self.replica.tensors, self._share_of(batch))
+            loss = self._compute.loss(replica.tensors if is_newest else replica.kept, self._share_of(batch))
         except Interrupted:
             return {"interrupted": True}
         return {"loss": loss, "interrupted": False}

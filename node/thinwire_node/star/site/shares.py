@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,7 +15,8 @@ from thinwire.compression.tile_range import TileRange, tile_ranges
 from thinwire_node.training.ranks import Ranks
 from thinwire_proto.contract import DemoSpec, MergedMuonSpec
 from thinwire_proto.exact.apply import apply_votes
-from thinwire_proto.exact.fingerprint import fingerprint
+from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
+from thinwire_proto.exact.mapped import scratch
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
@@ -50,36 +53,40 @@ class Shares:
                 self.ranks.share(rank, flat)
             of_rank.put(flat, tensors)
 
-    def collect(self, own: Tensor, tensors: Mapping[str, Tensor] | None) -> None:
-        """Put all ranks' ranges together in the leader's whole tensors, which may be on another device. own: as in
-        `share`. tensors: None on a follower."""
-        if tensors is None:
-            self.ranks.hand(own)
-            return
+    def collect(self, own: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        """Put all ranks' ranges together in the leader's whole tensors, which may be on another device, a piece at a
+        time. The others `hand_over` theirs. own: as in `share`."""
         self.own.put(own, tensors)
         for rank in self.ranks.others:
-            flat = torch.empty(self.ranges[rank].layout.parameters, device=own.device)
-            self.ranks.accept(rank, flat)
-            self.ranges[rank].put(flat, tensors)
+            for band in self.ranges[rank].bands(tensors):
+                piece = torch.empty(band.shape, device=own.device)
+                self.ranks.accept(rank, piece)
+                band.copy_(piece)
 
-    def join_momentum(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """The tensors of the whole momentum, on the CPU, as `Momentum.tensors` names them. parts: of all ranks."""
-        found = {name: tensor.cpu() for name, tensor in parts[0].items()}
-        found["coefficients"] = torch.cat([part["coefficients"].cpu() for part in parts])
-        if "second" in found:
-            found["second"] = torch.empty(self.layout.parameters)
-            tensors = self.layout.unflattened(found["second"])
-            for of_rank, part in zip(self.ranges, parts, strict=True):
-                of_rank.put(part["second"].cpu(), tensors)
-        return found
+    def hand_over(self, own: Tensor) -> None:
+        """See `collect`."""
+        for piece in self.own.layout.unflattened(own).values():
+            self.ranks.hand(piece)
 
-    def cut_momentum(self, whole: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-        """A rank's part of what `join_momentum` returns."""
-        of_rank, found = self.ranges[rank], dict(whole)
-        found["coefficients"] = whole["coefficients"][of_rank.components].clone()
+    def whole_momentum(self, own: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+        """The tensors of a whole momentum, on the CPU, as `Momentum.tensors` names them, for `put_momentum`. Those that
+        are divided are in a file in `folder`, which goes with them. own: of this rank. Raises OSError."""
+        sizes = {"coefficients": self.layout.components, "second": self.layout.parameters}
+        alike = {name: tensor.cpu() for name, tensor in own.items() if name not in sizes}
+        return alike | scratch({name: (size,) for name, size in sizes.items() if name in own}, folder)
+
+    def put_momentum(self, part: Mapping[str, Tensor], rank: int, whole: Mapping[str, Tensor]) -> None:
+        """Write a rank's part into the tensors of a whole momentum."""
+        whole["coefficients"][self.ranges[rank].components].copy_(part["coefficients"])
         if "second" in whole:
-            found["second"] = of_rank.cut(self.layout.unflattened(whole["second"]))
-        return found
+            self.ranges[rank].put(part["second"], self.layout.unflattened(whole["second"]))
+
+    def cut_momentum(self, name: str, whole: Tensor, rank: int) -> Tensor:
+        """A rank's part of a tensor of a whole momentum, in memory of its own."""
+        of_rank = self.ranges[rank]
+        if name == "second":
+            return of_rank.cut(self.layout.unflattened(whole))
+        return (whole[of_rank.components] if name == "coefficients" else whole).clone()
 
 
 class RangeMomentum(Momentum):
@@ -108,8 +115,18 @@ class RangeMomentum(Momentum):
         return super().accumulate_and_extract(own.layout.unflattened(flat), learning_rate, samples, k)
 
 
-class SharedReplica(Replica):
-    """A replica that each rank holds whole, and of which each applies its range. All ranks must call `apply`."""
+class DividedReplica(Replica, ABC):
+    """A replica of which each rank applies its range. All ranks must call `apply`."""
+
+    shares: Shares
+
+    @abstractmethod
+    def share_of_fingerprint(self, nonce: int) -> int:
+        """The fingerprint of this rank's part. Those of all ranks add up, modulo 2⁶⁴."""
+
+
+class SharedReplica(DividedReplica):
+    """A replica that each rank holds whole."""
 
     def __init__(self, replica: Replica, shares: Shares) -> None:
         super().__init__(replica.contract, replica.state, replica.step, replica.head, is_checked=True)
@@ -134,11 +151,9 @@ class SharedReplica(Replica):
         self.shares.share(flat, self.tensors)
 
     def share_of_fingerprint(self, nonce: int) -> int:
-        """The fingerprint of this rank's part of each tensor. Those of all ranks add up, modulo 2⁶⁴."""
-        flat = [tensor.view(-1) for tensor in self.state.values()]
         rank, size = self.shares.ranks.rank, self.shares.ranks.size
-        firsts = [len(tensor) * rank // size for tensor in flat]
-        stops = [len(tensor) * (rank + 1) // size for tensor in flat]
-        return fingerprint(
-            (tensor[first:stop] for tensor, first, stop in zip(flat, firsts, stops, strict=True)), nonce, firsts
-        )
+        pieces = []
+        for number, tensor in enumerate(self.state.values()):
+            first, stop = (tensor.numel() * edge // size for edge in (rank, rank + 1))
+            pieces.append((number, first, tensor.view(-1)[first:stop]))
+        return fingerprint_of_pieces(pieces, nonce)
