@@ -21,6 +21,7 @@ from thinwire_node.star.site.follower import Follower
 from thinwire_node.star.site.leader import LeaderTrainer, ShardedLeaderReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import Shares
+from thinwire_node.star.trainer import Trainer
 from thinwire_node.training.checkpoints import StageCall
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
@@ -243,6 +244,49 @@ def update_of(replica: Replica) -> Update:
     return Update(replica.step, 0.01, 0.999, merge(votes, replica.layout.components))
 
 
+def stepping(ranks: Ranks) -> Any:
+    """How far a first moment and an offset of a range are from those of one process after the same micro-batches, as a
+    part of their norms, and the counts and losses of both. With three ranks and four samples, one has two samples."""
+    contract = small_contract(model=contract_of().model.model_dump(), rule={"kind": "local_adamw", "micro_batch": 4})
+    if ranks.rank:
+        Follower(ranks, CPU).run()
+        return None
+    data, shares = CorpusText(small_corpus(), contract), Shares(layout_of(contract.parameters), ranks)
+    task, own = task_of(contract.model), shares.own
+    led = ShardedLeaderReplica(random_replica(contract), shares, CPU)
+    together = LeaderTrainer(contract, data, led, ShardedCompute(task, CPU, shares), Path())
+    alone = Trainer(contract, data, random_replica(contract), TorchCompute(task, CPU))
+    for first in (0, 4, 8):
+        together.micro_batch(range(first, first + 4))
+        alone.micro_batch(range(first, first + 4))
+    first_of_all, rule = shares.layout.unflattened(alone.rule.state()["first"]), together._rank.trainer.rule
+    assert rule.offset is not None
+    assert alone.rule.offset is not None
+    pairs = [(rule.state()["first"], own.cut(first_of_all))]
+    pairs += [(torch.cat([one.reshape(-1) for one in rule.offset.values()]), own.cut(alone.rule.offset))]
+    differ = [float((found - expected).norm() / expected.norm()) for found, expected in pairs]
+    unmoved = all(
+        torch.equal(one, two)
+        for one, two in zip(
+            led.tensors.values(),
+            own.layout.unflattened(own.cut(random_replica(contract).tensors)).values(),
+            strict=True,
+        )
+    )
+    (_, *of_all), (_, *of_one) = together.extract(8), alone.extract(8)
+    return differ, unmoved, of_all, of_one, bool(torch.stack([one.any() for one in rule.offset.values()]).any())
+
+
+def test_local_steps_of_ranges_are_those_of_one_process(tmp_path: Path) -> None:
+    differ, unmoved, (samples, loss), (expected, of_one), has_offset = played(tmp_path, stepping, 3)[0]
+    assert differ[0] < 1e-3
+    assert differ[1] < 0.02  # where a gradient is almost 0, its rounding decides the direction of the first step
+    assert unmoved
+    assert samples == expected == 12
+    assert loss == pytest.approx(of_one, rel=1e-4)
+    assert not has_offset
+
+
 def saving(ranks: Ranks, *, contract: Contract, folder: Path) -> Any:
     """A replica and a momentum that were read from files, handed out, trained, and saved again; those of one process;
     and how much more memory each of it took the leader than it had before, as a part of the whole parameters."""
@@ -285,7 +329,7 @@ def test_the_leader_takes_up_and_saves_what_it_never_holds_whole(tmp_path: Path)
     assert is_equal
     assert not left
     # a rank holds a quarter of the parameters, of their sums, of the momentum and of the second moment
-    for name, most in {"take up": 1.1, "save": 0.2, "load momentum": 0.6, "save momentum": 0.6}.items():
+    for name, most in {"take up": 1.1, "save": 0.4, "load momentum": 0.6, "save momentum": 0.6}.items():
         assert extra[name] < most, extra
 
 

@@ -16,8 +16,8 @@ from thinwire_node.resources import measured_needs
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.needs import PROGRAM_BYTES
 
-STEPS = {2: 200, 3: 25}
-"""By the number of processes."""
+SITES = {"demo": (2, 200, ""), "demo of three": (3, 25, ""), "local_adamw": (2, 25, LOCAL.format("local_adamw"))}
+"""The number of processes, the steps, and the rule."""
 
 
 def text_of(steps: int, samples: int, rounds: str = "", *, width: int = 128, layers: int = 8) -> str:
@@ -36,18 +36,18 @@ def too_little_for_each(contract: Contract, ranks: int) -> int:
     return ranks * (held + (whole + shard) // 2)
 
 
-@pytest.mark.parametrize("ranks", STEPS)
-def test_a_site_of_shards_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, ranks: int) -> None:
-    steps = STEPS[ranks]
-    swarm.coordinator(text_of(steps, 2, width=64, layers=6), "--wait-for", "2", "--evaluate-every", "25")
+@pytest.mark.parametrize("site", SITES)
+def test_a_site_of_shards_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, site: str) -> None:
+    ranks, steps, rule = SITES[site]
+    swarm.coordinator(text_of(steps, 2, rule, width=64, layers=6), "--wait-for", "2", "--evaluate-every", "25")
     alone = swarm.node("alone")
-    site = begin_in_shards(swarm, ranks)
-    assert [ended(node, lambda: swarm.status().step) for node in (alone, site)] == [0, 0]
+    divided = begin_in_shards(swarm, ranks)
+    assert [ended(node, lambda: swarm.status().step) for node in (alone, divided)] == [0, 0]
 
-    assert "none holds the whole model" in site.text()
+    assert "none holds the whole model" in divided.text()
     status = swarm.status(fingerprint=True)
     assert (status.state, status.step, status.rounds_void) == ("complete", steps, 0)
-    assert {last_fingerprint(node) for node in (alone, site)} == {(steps, status.fingerprint)}
+    assert {last_fingerprint(node) for node in (alone, divided)} == {(steps, status.fingerprint)}
     assert (status.fingerprints_compared, status.fingerprints_different) == (2 * steps, 0)
     assert [(node.counted, node.not_counted) for node in status.nodes] == [(steps, 0)] * 2
     assert status.loss_newest < status.loss_first - 0.2
@@ -59,8 +59,9 @@ def begin_in_shards(swarm: RealSwarm, ranks: int) -> Process:
     return swarm.node("site", "--device", f"cpu*{ranks}", "--max-memory", str(memory))
 
 
-def test_shards_rest_die_and_come_back_as_another_number_or_as_a_whole(swarm: RealSwarm) -> None:
-    swarm.coordinator(text_of(100_000, 8))
+@pytest.mark.parametrize("rule", ["", LOCAL.format("local_adamw")], ids=["demo", "local_adamw"])
+def test_shards_rest_die_and_come_back_as_another_number_or_as_a_whole(swarm: RealSwarm, rule: str) -> None:
+    swarm.coordinator(text_of(100_000, 8, rule))
     node = begin_in_shards(swarm, 2)
     counted_more(swarm, 2, node)
     for command in ("pause", "resume"):
@@ -96,7 +97,6 @@ def test_shards_train_all_samples_also_if_they_are_fewer_than_the_processes(swar
 
 
 WHOLE = {
-    "local_adamw": (LOCAL.format("local_adamw"), 'rule.kind = "local_adamw" steps with each gradient'),
     "local_muon": (LOCAL.format("local_muon"), 'rule.kind = "local_muon" steps with whole matrices'),
     "merged_muon": (MUON, 'rule.kind = "merged_muon" steps with whole matrices'),
 }

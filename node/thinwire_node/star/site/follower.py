@@ -177,13 +177,12 @@ def _forget(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 
 def _state(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    return {}, list(rank.trainer.rule.momentum.tensors().values())
+    return {}, list(rank.divided.values())
 
 
 def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rule, ranks = rank.trainer.rule, rank.shares.ranks
-    own = {name: ranks.take(tensor.shape) for name, tensor in rule.momentum.tensors().items()}
-    rule.load(own | dict(zip(head["kept"], tensors, strict=True)))
+    own = {name: rank.shares.ranks.take(tensor.shape) for name, tensor in rank.divided.items()}
+    rank.trainer.rule.load(own | dict(zip(head["kept"], tensors, strict=True)))
 
 
 JOBS: dict[str, Job] = {

@@ -117,13 +117,13 @@ class LeaderRule:
 
     def state(self) -> dict[str, Tensor]:
         """The state as a node of one process has it: what all ranks hold alike is the leader's. Raises OSError."""
-        own, ranks = self._rule.momentum.tensors(), self._ranks
-        whole = self._shares.whole_momentum(own, self._folder)  # first: a full disk must not break the ranks apart
-        self._shares.put_momentum(own, ranks.rank, whole)
+        own, ranks = self._rank.divided, self._ranks
+        whole = self._shares.whole_state(own, self._folder)  # first: a full disk must not break the ranks apart
+        self._shares.put_state(own, ranks.rank, whole)
         with ranks.order({"job": "state"}):
             for rank in ranks.others:
                 _, tensors = ranks.answer_of(rank)
-                self._shares.put_momentum(dict(zip(own, tensors, strict=True)), rank, whole)
+                self._shares.put_state(dict(zip(own, tensors, strict=True)), rank, whole)
                 del tensors  # before the next one's come
         return whole | self._kept(self._rule.state())
 
@@ -133,15 +133,14 @@ class LeaderRule:
         whole = {name: tensor for name, tensor in state.items() if name not in kept}
         with self._ranks.order({"job": "load", "kept": list(kept)}, list(kept.values())):
             for rank in self._ranks.others:
-                for name in self._rule.momentum.tensors():
-                    self._ranks.give(rank, self._shares.cut_momentum(name, whole[name], rank))
-            own = {name: self._shares.cut_momentum(name, tensor, self._ranks.rank) for name, tensor in whole.items()}
+                for name in self._rank.divided:
+                    self._ranks.give(rank, self._shares.cut_state(name, whole[name], rank))
+            own = {name: self._shares.cut_state(name, tensor, self._ranks.rank) for name, tensor in whole.items()}
             self._rule.load(own | kept)
 
     def _kept(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors that are not the momentum's."""
-        of_momentum = self._rule.momentum.tensors()
-        return {name: tensor for name, tensor in state.items() if name not in of_momentum}
+        """The tensors that each rank has whole."""
+        return {name: tensor for name, tensor in state.items() if name not in self._rank.divided}
 
 
 class LeaderTrainer:

@@ -73,8 +73,13 @@ class Rank(ABC):
 
     @property
     def is_joint(self) -> bool:
-        """Whether all ranks learn from the same gradients. Otherwise each adds up those of its own samples."""
-        return self.trainer.rule.sums is None
+        """Whether the counts of each rank are those of all ranks together."""
+        return False
+
+    @property
+    @abstractmethod
+    def divided(self) -> dict[str, Tensor]:
+        """The tensors of the rule's state of which each rank holds its range, by name, not copied."""
 
     @abstractmethod
     def micro_batch(self, batch: Batch) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class ShardReplica(DividedReplica):
 
 
 class ShardMomentum(Momentum):
-    """The momentum of a rank's range. The sums are of the samples of all ranks."""
+    """The momentum of a rank's range, for a rule whose sums are of the samples of all ranks."""
 
     def __init__(self, ranks: Ranks, layout: TileLayout, contract: Contract, device: torch.device) -> None:
         super().__init__(layout, contract.demo, device)
@@ -89,15 +89,19 @@ class ShardedTrainer(RankTrainer):
     def __init__(self, contract: Contract, data: HandedOut, replica: ShardReplica, compute: ShardedCompute) -> None:
         shares = replica.shares
         super().__init__(contract, data, replica, compute, shares.own.layout)
-        self.rule.momentum = ShardMomentum(shares.ranks, shares.own.layout, contract, compute.device)
+        self._sharded = compute
+        if self.rule.sums is not None:
+            self.rule.momentum = ShardMomentum(shares.ranks, shares.own.layout, contract, compute.device)
 
     def _train(self, batch: Batch, sums: Tensors | None) -> None:
         """batch: see `counting`."""
-        assert sums is not None
-        step, (samples, count) = self.replica.step, counting(batch)
+        step, (samples, count), gradients = self.replica.step, counting(batch), None
         weight = self._compute.weight(samples) if count else 0
-        loss = self._compute.add_gradients(samples, sums, weight)
-        self.rule.learn({}, None, weight, learning_rate(self._contract.schedule, step))
+        if sums is not None:
+            loss = self._compute.add_gradients(samples, sums, weight)
+        else:
+            loss, gradients = self._sharded.mean_gradients(samples, weight)
+        self.rule.learn(self._compute.parameters, gradients, weight, learning_rate(self._contract.schedule, step))
         self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += count
         self._weight += weight
@@ -111,6 +115,10 @@ class ShardedRank(Rank):
         data = HandedOut()
         self._compute = compute
         super().__init__(replica.shares, replica, ShardedTrainer(contract, data, replica, compute), data)
+
+    @property
+    def divided(self) -> dict[str, Tensor]:
+        return self.trainer.rule.state()
 
     def micro_batch(self, batch: Batch) -> dict[str, Any]:
         self._data.share = self._share_of(batch)

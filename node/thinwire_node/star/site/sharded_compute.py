@@ -83,15 +83,31 @@ class ShardedCompute:
 
     @torch.no_grad()
     def use(self, parameters: Tensors, offset: Tensors | None = None) -> None:
-        assert offset is None
         self._pieces = {name: tensor.to(self.device) for name, tensor in parameters.items()}
+        if offset is not None:  # a rule with an offset changes what it gets
+            self._pieces = {name: tensor + offset[name] for name, tensor in self._pieces.items()}
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        raise NotImplementedError("a sharded node adds gradients up")
+        return self.mean_gradients(batch, self.weight(batch))
+
+    def mean_gradients(self, batch: Batch, weight: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of this rank's batch, and the mean gradients of all ranks'. weight: as in `add_gradients`."""
+        loss, total = self._pass(batch, weight), torch.tensor([weight])
+        self._ranks.add_up(total)
+        found, self._found = self._found, {}
+        return loss, {name: gradient.div_(int(total)) for name, gradient in found.items()}
 
     def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         """weight: of this rank's batch; 0 if it has no sample, and the batch stands in for one."""
-        self._found = {name: torch.zeros_like(total, device=self.device) for name, total in sums.items()}
+        loss = self._pass(batch, weight)
+        for name, total in sums.items():
+            total.add_(self._found[name].to(total.device))
+        self._found = {}
+        return loss
+
+    def _pass(self, batch: Batch, weight: int) -> Tensor:
+        """The loss of a batch. Leaves the gradients of all ranks, times their weights, in `_found`."""
+        self._found = {name: torch.zeros_like(tensor) for name, tensor in self._pieces.items()}
         root = {name: tensor.requires_grad_() for name, tensor in self._gather(self._root).items()}
         with self._carefully():
             loss = self._loss(root, batch)
@@ -101,9 +117,6 @@ class ShardedCompute:
         none = {name: torch.zeros_like(tensor) for name, tensor in root.items() if tensor.grad is None}
         self._reduce(self._root, {name: none[name] if one.grad is None else one.grad for name, one in root.items()})
         self._agree()
-        for name, total in sums.items():
-            total.add_(self._found[name].to(total.device))
-        self._found = {}
         return loss.detach()
 
     def _loss(self, root: Tensors, batch: Batch) -> Tensor:

@@ -21,6 +21,9 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 
+COEFFICIENTS, OF_PARAMETERS = "coefficients", {"first", "second"}
+"""The names in a rule's state of what has a number for each component of the tile space, and for each parameter."""
+
 
 class Shares:
     """The ranges of all ranks, and what they send each other of whole tensors."""
@@ -68,25 +71,25 @@ class Shares:
         for piece in self.own.layout.unflattened(own).values():
             self.ranks.hand(piece)
 
-    def whole_momentum(self, own: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
-        """The tensors of a whole momentum, on the CPU, as `Momentum.tensors` names them, for `put_momentum`. Those that
-        are divided are in a file in `folder`, which goes with them. own: of this rank. Raises OSError."""
-        sizes = {"coefficients": self.layout.components, "second": self.layout.parameters}
+    def whole_state(self, own: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+        """The tensors of a rule's whole state, on the CPU, for `put_state`. Those that are divided are in a file in
+        `folder`, which goes with them. own: of this rank. Raises OSError."""
+        sizes = {COEFFICIENTS: self.layout.components} | dict.fromkeys(OF_PARAMETERS, self.layout.parameters)
         alike = {name: tensor.cpu() for name, tensor in own.items() if name not in sizes}
         return alike | scratch({name: (size,) for name, size in sizes.items() if name in own}, folder)
 
-    def put_momentum(self, part: Mapping[str, Tensor], rank: int, whole: Mapping[str, Tensor]) -> None:
-        """Write a rank's part into the tensors of a whole momentum."""
-        whole["coefficients"][self.ranges[rank].components].copy_(part["coefficients"])
-        if "second" in whole:
-            self.ranges[rank].put(part["second"], self.layout.unflattened(whole["second"]))
+    def put_state(self, part: Mapping[str, Tensor], rank: int, whole: Mapping[str, Tensor]) -> None:
+        """Write a rank's part into the tensors of a whole state."""
+        whole[COEFFICIENTS][self.ranges[rank].components].copy_(part[COEFFICIENTS])
+        for name in OF_PARAMETERS & whole.keys():
+            self.ranges[rank].put(part[name], self.layout.unflattened(whole[name]))
 
-    def cut_momentum(self, name: str, whole: Tensor, rank: int) -> Tensor:
-        """A rank's part of a tensor of a whole momentum, in memory of its own."""
+    def cut_state(self, name: str, whole: Tensor, rank: int) -> Tensor:
+        """A rank's part of a tensor of a whole state, in memory of its own."""
         of_rank = self.ranges[rank]
-        if name == "second":
+        if name in OF_PARAMETERS:
             return of_rank.cut(self.layout.unflattened(whole))
-        return (whole[of_rank.components] if name == "coefficients" else whole).clone()
+        return (whole[of_rank.components] if name == COEFFICIENTS else whole).clone()
 
 
 class RangeMomentum(Momentum):

@@ -117,6 +117,14 @@ class WholeRank(Rank):
         if self.is_joint:  # all ranks take a step together, so each divides its own share inside of it
             self._compute.micro_batch = MicroBatch(SAMPLES_OF_A_STEP)
 
+    @property
+    def is_joint(self) -> bool:
+        return self.trainer.rule.sums is None
+
+    @property
+    def divided(self) -> dict[str, Tensor]:
+        return self.trainer.rule.momentum.tensors()
+
     def micro_batch(self, batch: Batch) -> dict[str, Any]:
         samples, rank, size = len(batch[0]), self.shares.ranks.rank, self.shares.ranks.size
         own = slice(samples * rank // size, samples * (rank + 1) // size)

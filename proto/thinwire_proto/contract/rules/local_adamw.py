@@ -12,6 +12,7 @@ from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 class LocalAdamWSpec(LocalStepsSpec):
     """A node takes local steps of AdamW and sends the compressed difference of its parameters."""
 
+    NEEDS_WHOLE: ClassVar[str] = ""
     RATE_OVER_DEMO: ClassVar[float] = 1.5
     """0.003 over 0.002."""
 
