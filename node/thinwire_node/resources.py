@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from thinwire.compression.tile_range import tile_ranges
 from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
 from thinwire_node.storage.base_files import BaseFilesHere, is_shared
@@ -250,13 +251,14 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     model, samples = needs.model, samples_at_once(contract, samples_max)
     room_bytes, room_from = room.memory_bytes, room.memory_from
     frozen = "frozen" if model.bits is None else f"a base of {model.bits} bits"
-    state = {"parameters and momentum": needs.trained // shards}
+    share = _largest_share(contract, shards)
+    state = {"parameters and momentum": int(needs.trained * share)}
     copies = {"copies of parameters and momentum": needs.trained // 2}
     if shards > 1:  # a pass always checkpoints
         state["a layer of the whole model"] = needs.gathered
         model = replace(model, activations=model.activations.always_checkpointed)
         # on the processor: kept for a held-out loss, and the leader's while another's share of the momentum comes
-        copies = {"copies of a share of parameters and momentum": (needs.parameters + needs.trained // 2) // shards}
+        copies = {"copies of a share of parameters and momentum": int((needs.parameters + needs.trained // 2) * share)}
     if room.device_bytes is None:
         held = {"the program": PROGRAM_BYTES, "data": needs.data, **state, **(copies if shards > 1 else {})}
         held[frozen] = max(model.frozen, model.loading)
@@ -273,6 +275,13 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     _largest_pass(ModelMemory(), held, "memory", room_bytes, room_from, samples)
     state = {"parameters and gradients": needs.trained - needs.moments, frozen: model.frozen}
     return replace(of_card(model, state, samples=samples), moments_on_host=True)
+
+
+def _largest_share(contract: Contract, shards: int) -> float:
+    """The part of the parameters that the process with the most of them holds."""
+    layout = layout_of(contract.parameters)
+    ranges = tile_ranges(layout, shards, contract.rule.undivided(contract.parameters))
+    return max(one.layout.parameters for one in ranges) / layout.parameters
 
 
 def _largest_pass(

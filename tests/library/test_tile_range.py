@@ -134,3 +134,22 @@ def test_the_fingerprints_of_the_ranges_add_up(ranks: int, seed: int) -> None:
     for of_rank in tile_ranges(layout, ranks):
         total += fingerprint_of_pieces(of_rank.pieces(of_rank.cut(tensors)), 9)
     assert total & MASK == fingerprint(tensors.values(), 9)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_undivided_matrix_is_in_one_range(ranks: int, seed: int) -> None:
+    layout = layout_drawn(random.Random(seed))
+    undivided = {tensor.name for tensor in layout.tensors if len(tensor.shape) == 2}
+    ranges = tile_ranges(layout, ranks, undivided)
+    assert [tile for of_rank in ranges for tile in of_rank.tiles] == list(range(layout.tiles))
+    for name in undivided:
+        (pieces,) = filter(None, (of_rank.among({name}) for of_rank in ranges))
+        ((_, part),) = pieces
+        assert part.is_whole
+    tensors = tensors_of(layout, seed)
+    some = {name: tensors[name] for name in undivided}
+    copies = {name: torch.zeros_like(tensor) for name, tensor in some.items()}
+    for of_rank in ranges:
+        of_rank.put(of_rank.cut(some), copies)
+    assert all(torch.equal(copies[name], some[name]) for name in some)

@@ -31,9 +31,11 @@ class TileRange:
         self.tiles = tiles
         self._whole = whole
         self._parts = list(whole.parts(tiles))
+        # with as many dimensions as the tensor: a rule takes matrices, but not convolutions
         shapes = (
             ([part.rows.stop - part.rows.start] if part.tensor.is_matrix else [])
             + [part.columns.stop - part.columns.start]
+            + [1] * (len(part.tensor.shape) - 2)
             for part in self._parts
         )
         names = (f"{part.tensor.name}.{number}" for number, part in enumerate(self._parts))
@@ -44,19 +46,20 @@ class TileRange:
         self.components = slice(first, stop)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Copy the range's part of whole tensors: flat, [parameters of the range]."""
+        """Copy the range's part of whole tensors, of all or of some: flat, in the order of the range."""
         bands = [band.reshape(-1) for band in self.bands(tensors)]
-        device = next(iter(tensors.values())).device
-        return torch.cat(bands) if bands else torch.empty(0, device=device)
+        return torch.cat(bands) if bands else torch.cat([one.reshape(-1)[:0] for one in [*tensors.values()][:1]])
 
     def bands(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The places of the range's tensors in whole ones, as views."""
         for part in self._parts:
-            yield part.band(tensors[part.tensor.name])
+            if part.tensor.name in tensors:
+                yield part.band(tensors[part.tensor.name])
 
     def put(self, flat: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write what `cut` returns into whole tensors."""
-        for band, piece in zip(self.bands(tensors), self.layout.unflattened(flat).values(), strict=True):
+        bands = list(self.bands(tensors))
+        for band, piece in zip(bands, flat.split_with_sizes([band.numel() for band in bands]), strict=True):
             band.copy_(piece.view(band.shape))
 
     def pieces(self, flat: Tensor) -> Iterator[Piece]:
@@ -100,10 +103,19 @@ class TileRange:
         return Merged(merged.components[start:end] - first, merged.values[start:end], scales_of)
 
 
-def tile_ranges(whole: TileLayout, ranks: int) -> list[TileRange]:
-    """The ranges of all ranks. Each has as many components as another, within a tile; one may be empty."""
+def tile_ranges(whole: TileLayout, ranks: int, undivided: Collection[str] = ()) -> list[TileRange]:
+    """The ranges of all ranks. Each has as many components as another, within a tile; one may be empty. undivided:
+    names of matrices that are in one range each, so that ranges may differ by as much as the largest of them."""
     edges = [_tile(whole, whole.components * rank // ranks) for rank in range(ranks)] + [whole.tiles]
+    for tensor in whole.tensors:
+        if tensor.name in undivided:
+            first, stop = tensor.first_tile, tensor.first_tile + tensor.tiles
+            edges = [edge if edge <= first or edge >= stop else _nearer(first, stop, edge) for edge in edges]
     return [TileRange(whole, range(*pair)) for pair in pairwise(edges)]
+
+
+def _nearer(first: int, stop: int, edge: int) -> int:
+    return first if edge - first < stop - edge else stop
 
 
 def joined(parts: Sequence[Sent]) -> Sent:

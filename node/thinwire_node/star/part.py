@@ -147,7 +147,7 @@ class StarPart(Part):
         machine, ranks = self._settings.machine, self._settings.ranks
         if ranks is None:
             return machine.place(replica)
-        shares = Shares(replica.layout, ranks)
+        shares = Shares(replica.layout, ranks, replica.contract.rule)
         if ranks.is_sharded:
             return ShardedLeaderReplica(replica, shares, machine.apply_device)
         return LeaderReplica(machine.place(replica), shares)

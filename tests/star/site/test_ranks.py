@@ -41,6 +41,7 @@ def played(folder: Path, scene: Scene, size: int) -> dict[int, Any]:
     while not results.empty():
         rank, result = results.get()
         found[rank] = result
+    assert found.keys() == {rank for rank, process in enumerate(ranks) if process.exitcode != -signal.SIGKILL}
     return found
 
 

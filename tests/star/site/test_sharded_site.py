@@ -16,8 +16,9 @@ from thinwire_node.resources import measured_needs
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.needs import PROGRAM_BYTES
 
-SITES = {"demo": (2, 200, ""), "demo of three": (3, 25, ""), "local_adamw": (2, 25, LOCAL.format("local_adamw"))}
-"""The number of processes, the steps, and the rule."""
+RULES = {"demo": "", "local_adamw": LOCAL.format("local_adamw"), "local_muon": LOCAL.format("local_muon")}
+SITES = {"demo": (2, 200), "local_adamw": (2, 25), "local_muon": (3, 25)}
+"""The number of processes, and the steps, by rule."""
 
 
 def text_of(steps: int, samples: int, rounds: str = "", *, width: int = 128, layers: int = 8) -> str:
@@ -36,10 +37,10 @@ def too_little_for_each(contract: Contract, ranks: int) -> int:
     return ranks * (held + (whole + shard) // 2)
 
 
-@pytest.mark.parametrize("site", SITES)
-def test_a_site_of_shards_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, site: str) -> None:
-    ranks, steps, rule = SITES[site]
-    swarm.coordinator(text_of(steps, 2, rule, width=64, layers=6), "--wait-for", "2", "--evaluate-every", "25")
+@pytest.mark.parametrize("rule", SITES)
+def test_a_site_of_shards_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, rule: str) -> None:
+    ranks, steps = SITES[rule]
+    swarm.coordinator(text_of(steps, 2, RULES[rule], width=64, layers=6), "--wait-for", "2", "--evaluate-every", "25")
     alone = swarm.node("alone")
     divided = begin_in_shards(swarm, ranks)
     assert [ended(node, lambda: swarm.status().step) for node in (alone, divided)] == [0, 0]
@@ -59,9 +60,9 @@ def begin_in_shards(swarm: RealSwarm, ranks: int) -> Process:
     return swarm.node("site", "--device", f"cpu*{ranks}", "--max-memory", str(memory))
 
 
-@pytest.mark.parametrize("rule", ["", LOCAL.format("local_adamw")], ids=["demo", "local_adamw"])
+@pytest.mark.parametrize("rule", RULES)
 def test_shards_rest_die_and_come_back_as_another_number_or_as_a_whole(swarm: RealSwarm, rule: str) -> None:
-    swarm.coordinator(text_of(100_000, 8, rule))
+    swarm.coordinator(text_of(100_000, 8, RULES[rule]))
     node = begin_in_shards(swarm, 2)
     counted_more(swarm, 2, node)
     for command in ("pause", "resume"):
@@ -96,20 +97,12 @@ def test_shards_train_all_samples_also_if_they_are_fewer_than_the_processes(swar
     checked(swarm)
 
 
-WHOLE = {
-    "local_muon": (LOCAL.format("local_muon"), 'rule.kind = "local_muon" steps with whole matrices'),
-    "merged_muon": (MUON, 'rule.kind = "merged_muon" steps with whole matrices'),
-}
-
-
-@pytest.mark.parametrize("rule", WHOLE)
-def test_shards_refuse_a_rule_that_needs_the_whole_model(swarm: RealSwarm, rule: str) -> None:
-    rounds, why = WHOLE[rule]
-    swarm.coordinator(text_of(10, 2, rounds))
+def test_shards_refuse_a_rule_that_needs_the_whole_model(swarm: RealSwarm) -> None:
+    swarm.coordinator(text_of(10, 2, MUON))
     node = begin_in_shards(swarm, 2)
     assert ended(node) == 1
     (failed,) = node.events("node.failed")
     assert failed["message"].startswith(
-        f"{why}, so each of this node's 2 processes must hold the whole model; give --device larger cards, or fewer "
-        "processes on the processor: this run needs "
+        'rule.kind = "merged_muon" steps with whole matrices, so each of this node\'s 2 processes must hold the whole '
+        "model; give --device larger cards, or fewer processes on the processor: this run needs "
     )

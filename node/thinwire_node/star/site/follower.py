@@ -87,7 +87,7 @@ class Follower:
         named = {name: tensor.to(apply_device) for name, tensor in zip(names, tensors, strict=True)}
         replica = Replica(contract, named, head["step"], bytes.fromhex(head["head"]), is_checked=True)
         if self._rank is None:
-            shares = Shares(layout_of(contract.parameters), self._ranks)
+            shares = _shares(contract, self._ranks)
             task = task_of(contract.model) if base.bits is None else task_of(contract.model).in_bits(base.bits)
             self._compute = TorchCompute(task, self._device, blobs, _at_once(head))
             self._rank = WholeRank(contract, self._compute, SharedReplica(replica, shares))
@@ -102,7 +102,7 @@ class Follower:
         self._rank.trainer.amend(unpack_contract(head["contract"]))
 
     def _adopt_shard(self, contract: Contract, head: dict[str, Any], apply_device: torch.device) -> None:
-        shares = self._rank.shares if self._rank is not None else Shares(layout_of(contract.parameters), self._ranks)
+        shares = self._rank.shares if self._rank is not None else _shares(contract, self._ranks)
         flat = self._ranks.take((shares.own.layout.parameters,)).to(apply_device)
         replica = ShardReplica(contract, flat, head["step"], bytes.fromhex(head["head"]), shares)
         if self._rank is None:
@@ -115,6 +115,10 @@ class Follower:
 def _at_once(head: dict[str, Any]) -> MicroBatch:
     samples, checkpoints = head["at_once"]
     return MicroBatch(samples, checkpoints=checkpoints)
+
+
+def _shares(contract: Contract, ranks: Ranks) -> Shares:
+    return Shares(layout_of(contract.parameters), ranks, contract.rule)
 
 
 def _lacks(contract: Contract, blobs: Blobs) -> str:

@@ -13,25 +13,33 @@ from thinwire.compression.momentum import Momentum
 from thinwire.compression.sent import Sent
 from thinwire.compression.tile_range import TileRange, tile_ranges
 from thinwire_node.training.ranks import Ranks
-from thinwire_proto.contract import DemoSpec, MergedMuonSpec
+from thinwire_proto.contract import DemoSpec, MergedMuonSpec, Parameter
+from thinwire_proto.contract.rules import RuleSpec
 from thinwire_proto.exact.apply import apply_votes
 from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
 from thinwire_proto.exact.mapped import scratch
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
 
-COEFFICIENTS, OF_PARAMETERS = "coefficients", {"first", "second"}
-"""The names in a rule's state of what has a number for each component of the tile space, and for each parameter."""
+COEFFICIENTS = "coefficients"
+"""The name in a rule's state of what has a number for each component of the tile space."""
 
 
 class Shares:
-    """The ranges of all ranks, and what they send each other of whole tensors."""
+    """The ranges of all ranks, and what they send each other of whole tensors. rule: of the run; None: one that divides
+    all parameters."""
 
-    def __init__(self, layout: TileLayout, ranks: Ranks) -> None:
+    def __init__(self, layout: TileLayout, ranks: Ranks, rule: RuleSpec | None = None) -> None:
         self.ranks = ranks
         self.layout = layout
-        self.ranges = tile_ranges(layout, ranks.size)
+        parameters = [Parameter(name=one.name, shape=one.shape) for one in layout.tensors]
+        undivided = rule.undivided(parameters) if rule is not None else set()
+        self.ranges = tile_ranges(layout, ranks.size, undivided)
+        matrices, others = ([one for one in parameters if (one.name in undivided) is of_it] for of_it in (True, False))
+        of_others = layout_of(tuple(others))
+        self._of_state = {"first": of_others, "second": of_others, "inner": layout_of(tuple(matrices)), "outer": layout}
+        """The parameters for which a tensor of a rule's state has numbers, by its name."""
 
     @property
     def own(self) -> TileRange:
@@ -74,21 +82,22 @@ class Shares:
     def whole_state(self, own: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
         """The tensors of a rule's whole state, on the CPU, for `put_state`. Those that are divided are in a file in
         `folder`, which goes with them. own: of this rank. Raises OSError."""
-        sizes = {COEFFICIENTS: self.layout.components} | dict.fromkeys(OF_PARAMETERS, self.layout.parameters)
+        sizes = {COEFFICIENTS: self.layout.components}
+        sizes |= {name: layout.parameters for name, layout in self._of_state.items()}
         alike = {name: tensor.cpu() for name, tensor in own.items() if name not in sizes}
         return alike | scratch({name: (size,) for name, size in sizes.items() if name in own}, folder)
 
     def put_state(self, part: Mapping[str, Tensor], rank: int, whole: Mapping[str, Tensor]) -> None:
         """Write a rank's part into the tensors of a whole state."""
         whole[COEFFICIENTS][self.ranges[rank].components].copy_(part[COEFFICIENTS])
-        for name in OF_PARAMETERS & whole.keys():
-            self.ranges[rank].put(part[name], self.layout.unflattened(whole[name]))
+        for name in self._of_state.keys() & whole.keys():
+            self.ranges[rank].put(part[name], self._of_state[name].unflattened(whole[name]))
 
     def cut_state(self, name: str, whole: Tensor, rank: int) -> Tensor:
         """A rank's part of a tensor of a whole state, in memory of its own."""
         of_rank = self.ranges[rank]
-        if name in OF_PARAMETERS:
-            return of_rank.cut(self.layout.unflattened(whole))
+        if name in self._of_state:
+            return of_rank.cut(self._of_state[name].unflattened(whole)) if len(whole) else whole
         return (whole[of_rank.components] if name == COEFFICIENTS else whole).clone()
 
 

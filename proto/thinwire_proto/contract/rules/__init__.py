@@ -40,6 +40,10 @@ class RuleSpec(KindSpec):
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
 
+    def undivided(self, parameters: Sequence[Parameter]) -> set[str]:
+        """The names of the matrices that one process of a node must hold whole, where they divide the model."""
+        return set()
+
     def moments(self, parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
         """The tensors that every replica holds alike beside the parameters: float32, 0 at first, with own names."""
         return ()

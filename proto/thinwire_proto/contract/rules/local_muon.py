@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -9,7 +10,7 @@ from pydantic import Field
 from thinwire_proto.contract.rules import RULES
 from thinwire_proto.contract.rules.local_steps import LocalStepsSpec
 from thinwire_proto.contract.rules.muon_steps import MuonStepsSpec
-from thinwire_proto.contract.sections import AMENDABLE, TILE_EDGE
+from thinwire_proto.contract.sections import AMENDABLE, TILE_EDGE, Parameter
 
 
 @RULES.register
@@ -24,6 +25,7 @@ class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
     MORE_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.MORE_BYTES_A_PARAMETER + 4
     """An outer momentum too. Matrices have no second moment, so this is an upper bound."""
     OWN_MOMENT_BYTES_A_PARAMETER: ClassVar[int] = LocalStepsSpec.OWN_MOMENT_BYTES_A_PARAMETER + 4
+    NEEDS_WHOLE: ClassVar[str] = ""
     RATE_OVER_DEMO: ClassVar[float] = 7.5
     """0.015 over 0.002, with 16 and 64 nodes."""
 
@@ -32,6 +34,9 @@ class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
         0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send", json_schema_extra=AMENDABLE
     )
     outer_momentum: float = Field(0.6, ge=0, lt=1, description="decay of the momentum of a node's differences")
+
+    def undivided(self, parameters: Sequence[Parameter]) -> set[str]:
+        return {one.name for one in parameters if self.takes(one)}
 
     @classmethod
     def with_defaults(cls, demo: dict[str, Any]) -> dict[str, Any]:
