@@ -55,7 +55,9 @@ def follow(ranks: Ranks, device: str) -> None:
 
 
 def _end_with_leader() -> None:
-    sys.stdin.buffer.read()  # nobody writes: it ends when the leader is gone, or has let this process end
+    # Nobody writes: this returns when the leader is gone, or has let this process end. It is no read of `sys.stdin`,
+    # whose lock this thread would hold when Python ends, which then aborts.
+    os.read(sys.stdin.fileno(), 1)
     os._exit(LEADER_GONE)
 
 

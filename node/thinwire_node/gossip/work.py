@@ -90,7 +90,7 @@ class Finished:
 class GossipWork:
     """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
     pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`). take_contract: takes an
-    amended contract, or raises a ThinwireError if this machine cannot go on under it."""
+    amended contract, or raises a ThinwireError if this machine cannot go on under it. The compute thread calls it."""
 
     def __init__(
         self,
@@ -155,12 +155,15 @@ class GossipWork:
     async def amend(self, contract: Contract) -> None:
         """Go on under an amended contract. The coordinator tells it before the node is at the iteration from which it
         holds. Raises a ThinwireError if this machine cannot."""
-        if contract == self.contract:
-            return
+        if contract != self.contract:
+            await self.run(NodeJob.AMEND, self._amend, contract)
+
+    def _amend(self, contract: Contract) -> None:
+        """An amendment is one job, which leaves nothing half amended if it is cancelled before it begins."""
         self._take_contract(contract)
         tell_amendments(self.contract, contract, "iteration")
         self.contract = contract
-        await self.run(NodeJob.AMEND, self.member.ends_after, contract.schedule.steps)
+        self.member.ends_after(contract.schedule.steps)
 
     # events
 

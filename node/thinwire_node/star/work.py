@@ -82,7 +82,8 @@ class Work:
     """The work of one node.
 
     kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock.
-    take_contract: takes an amended contract, or raises a ThinwireError if this machine cannot go on under it."""
+    take_contract: takes an amended contract, or raises a ThinwireError if this machine cannot go on under it. The
+    compute thread calls it."""
 
     def __init__(
         self,
@@ -154,14 +155,15 @@ class Work:
     async def amend(self, contract: Contract) -> None:
         """Go on under the contract that is in force from the next round on. Raises a ThinwireError if this machine
         cannot."""
-        if contract == self.contract:
-            return
+        if contract != self.contract:
+            await self.run(NodeJob.AMEND, self._amend, contract)
+
+    def _amend(self, contract: Contract) -> None:
+        """An amendment is one job, which leaves nothing half amended if it is cancelled before it begins. Nothing
+        changes amid a micro-batch, which the ranks of a node have to divide alike."""
         self._take_contract(contract)
         tell_amendments(self.contract, contract)
         self.contract = contract
-        await self.run(NodeJob.AMEND, self._amend, contract)
-
-    def _amend(self, contract: Contract) -> None:
         self.trainer.amend(contract)
         self._awaited.update_topk = contract.demo.update_topk
 

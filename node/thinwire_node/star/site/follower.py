@@ -61,7 +61,7 @@ class Follower:
             if head["job"] == END:
                 return
             if head["job"] == BEGIN:  # another run, of which the one before became a branch
-                self._rank = None
+                self._rank = self._compute = None
                 continue
             if head["job"] == "adopt":
                 self._adopt(head, tensors)
