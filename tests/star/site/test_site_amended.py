@@ -111,11 +111,10 @@ def changing(ranks: Ranks, *, is_sharded: bool) -> Any:
         shares = Shares(replica.layout, ranks)
         if is_sharded:
             compute: Any = ShardedCompute(task, CPU, shares, at_once)
-            trainer = LeaderTrainer(contract, data, ShardedLeaderReplica(replica, shares, CPU), compute)
+            led: Any = ShardedLeaderReplica(replica, shares, CPU)
         else:
-            trainer = LeaderTrainer(
-                contract, data, LeaderReplica(replica, shares), TorchCompute(task, CPU, micro_batch=at_once)
-            )
+            compute, led = TorchCompute(task, CPU, micro_batch=at_once), LeaderReplica(replica, shares)
+        trainer = LeaderTrainer(contract, data, led, compute, Path())
     at_once.fit(2)
     trainer.amend(amended(contract, Amendment(0, {"schedule.learning_rate": 0.125})))
     return None
