@@ -274,19 +274,23 @@ def stepping(ranks: Ranks, *, kind: str) -> Any:
             strict=True,
         )
     )
-    (_, *of_all), (_, *of_one) = together.extract(8), alone.extract(8)
+    (sent, *of_all), (sent_alone, *of_one) = together.extract(8), alone.extract(8)
+    of_all, of_one = (
+        [*counts, float(one.values.abs().sum())] for counts, one in ((of_all, sent), (of_one, sent_alone))
+    )
     return differ, unmoved, of_all, of_one, bool(torch.stack([one.any() for one in rule.offset.values()]).any())
 
 
 @pytest.mark.parametrize("kind", ["local_adamw", "local_muon"])
 def test_local_steps_of_ranges_are_those_of_one_process(tmp_path: Path, kind: str) -> None:
     found = played(tmp_path, partial(stepping, kind=kind), 3)[0]
-    differ, unmoved, (samples, loss), (expected, of_one), has_offset = found
+    differ, unmoved, (samples, loss, size), (expected, expected_loss, expected_size), has_offset = found
     assert differ[0] < 1e-3
     assert differ[1] < 0.02  # where a gradient is almost 0, its rounding decides the direction of the first step
     assert unmoved
     assert samples == expected == 12
-    assert loss == pytest.approx(of_one, rel=1e-4)
+    assert loss == pytest.approx(expected_loss, rel=1e-4)
+    assert size == pytest.approx(expected_size, rel=0.01)
     assert not has_offset
 
 
