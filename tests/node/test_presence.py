@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from Xlib import Xatom
 from Xlib.display import Display
@@ -149,12 +150,20 @@ def test_a_process_that_is_not_known_here_may_be_the_node(stand_in: Stand) -> No
     assert presence.is_card_used() is False
 
 
-def test_a_node_on_the_card_is_no_other_program(stand_in: Stand) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()", "thinwire-node"], stdin=subprocess.PIPE) as node:
-        until(lambda: presence._is_node(node.pid), "it is seen as a node")
-        stand_in("nvidia-smi", PMON.format(pid=node.pid, sm=" 90"))
-        assert presence.is_card_used() is False
-        node.kill()
+@pytest.mark.parametrize(
+    ("word", "is_node"),
+    [
+        ("/home/me/.local/bin/thinwire-node", True),
+        ("thinwire_node.cli.follower", True),
+        ("/home/me/thinwire/train.py", False),
+    ],
+)
+def test_a_node_on_the_card_is_no_other_program(stand_in: Stand, word: str, is_node: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()", word], stdin=subprocess.PIPE) as process:
+        until(lambda: word in psutil.Process(process.pid).cmdline(), "it has begun")
+        stand_in("nvidia-smi", PMON.format(pid=process.pid, sm=" 90"))
+        assert presence.is_card_used() is not is_node
+        process.kill()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -35,7 +35,8 @@ CARD_PERCENT = 10
 """The share of a card that others use at least. A desktop's own drawing stays below it."""
 CARD_LOOKS = 4
 """A look takes a second. One alone would let a node rest because a window has moved."""
-NODE = "thinwire"
+NODE = ("thinwire-node", "thinwire_node")
+"""The beginnings of the names of its program and of its modules."""
 
 
 def idle_s(devices: Path = Path("/dev")) -> float | None:
@@ -96,7 +97,7 @@ def _is_node(pid: int) -> bool:
     """Whether a process is a node, or not known here. In a container, the driver's numbers are those of the host, and
     the node would rest because of itself."""
     try:
-        return any(NODE in word for word in psutil.Process(pid).cmdline())
+        return any(PurePath(word).name.startswith(NODE) for word in psutil.Process(pid).cmdline())
     except psutil.AccessDenied:  # it belongs to another user
         return False
     except psutil.Error:
