@@ -212,7 +212,7 @@ class Bootstrap:
             return None
         room = room_of(limits, folder, self._machine.device, here)
         if ranks is not None:
-            room = replace(least_room(room, ranks.rooms(limits.memory_max)), may_move=False)
+            room = replace(least_room(room, ranks.rooms(limits.memory_max)), of_several=True)
         room = with_base_here(room, contract, folder, self._settings.bases)
         if self._settings.options.compiles and self._machine.device == "cpu":
             return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)

@@ -62,16 +62,14 @@ class ResourceLimits:
 @dataclass(frozen=True)
 class Room:
     """The memory and disk that a node may use, each with its origin in words. device: of a GPU's memory, or None.
-    processes: of the node on this machine, for each of which there is so much memory. may_move: whether momentum and
-    moments may be in the machine's memory in place of the GPU's; a node of several processes divides them instead."""
+    of_several: whether it is of each process of a node of several, which divide momentum and moments."""
 
     memory_bytes: int
     memory_from: str
     disk_bytes: int
     disk_from: str
     device_bytes: int | None = None
-    processes: int = 1
-    may_move: bool = True
+    of_several: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def room_of(limits: ResourceLimits, folder: Path, device: str, processes: int = 
     else:
         free, own = shutil.disk_usage(folder).free, _size_of(folder)
         disk, disk_from = own + int(SHARE_OF_MACHINE * free), f"{human_bytes(free)} are free in {folder}"
-    return Room(memory, memory_from, disk, disk_from, card_room(device), processes)
+    return Room(memory, memory_from, disk, disk_from, card_room(device))
 
 
 def memory_room(memory_max: int | None, processes: int) -> tuple[int, str]:
@@ -238,12 +236,11 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     """The largest pass that fits into the room, of at most so many samples. shards: see `check_contract`.
 
     Raises LocalError, with the figures and what to do, if not even a single sample with checkpoints does."""
-    passing = needs.trained // 2 if shards > 1 else 0  # while it is put together for a save, or read at the start
-    if needs.disk + passing > room.disk_bytes:
-        data = needs.data_disk + needs.cache_disk
+    together = needs.trained // 2 if room.of_several else 0  # what the processes divide, while it is saved
+    if needs.disk + together > room.disk_bytes:
+        own, data = needs.state_disk + together, needs.data_disk + needs.cache_disk
         raise LocalError(
-            f"this run needs {human_bytes(needs.disk + passing)} of disk space (state "
-            f"{human_bytes(needs.state_disk + passing)}, base "
+            f"this run needs {human_bytes(needs.disk + together)} of disk space (state {human_bytes(own)}, base "
             f"{human_bytes(needs.base_disk)}, data {human_bytes(data)}); the node may use "
             f"{human_bytes(room.disk_bytes)} ({room.disk_from}): free some space, or give a larger --max-disk or "
             "another --state-dir"
@@ -251,11 +248,11 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     model, samples = needs.model, samples_at_once(contract, samples_max)
     room_bytes, room_from = room.memory_bytes, room.memory_from
     frozen = "frozen" if model.bits is None else f"a base of {model.bits} bits"
-    share = _largest_share(contract, shards)
-    state = {"parameters and momentum": int(needs.trained * share)}
+    state = {"parameters and momentum": needs.trained}
     copies = {"copies of parameters and momentum": needs.trained // 2}
     if shards > 1:  # a pass always checkpoints
-        state["a layer of the whole model"] = needs.gathered
+        share = _largest_share(contract, shards)
+        state = {"parameters and momentum": int(needs.trained * share), "a layer of the whole model": needs.gathered}
         model = replace(model, activations=model.activations.always_checkpointed)
         # on the processor: kept for a held-out loss, and the leader's while another's share of the momentum comes
         copies = {"copies of a share of parameters and momentum": int((needs.parameters + needs.trained // 2) * share)}
@@ -269,7 +266,7 @@ def check_needs(contract: Contract, needs: Needs, room: Room, samples_max: int, 
     try:
         return of_card(model, {**state, frozen: model.frozen}, samples=samples)
     except LocalError:
-        if not (needs.moments and room.may_move):
+        if not needs.moments or room.of_several:
             raise
     held["momentum and moments"] = needs.moments
     _largest_pass(ModelMemory(), held, "memory", room_bytes, room_from, samples)

@@ -123,6 +123,15 @@ def test_tiles_of_narrow_matrices_are_counted_whole_and_so_is_what_is_sent(demo:
     assert grown > 10_000_000 + OF_ANY_MODEL
 
 
+def test_processes_that_divide_need_disk_to_put_together_what_they_save() -> None:
+    contract = small_contract()
+    needs = declared_needs(contract)
+    room = Room(8 * GB, "", needs.disk + needs.trained // 2 - 1, "--max-disk")
+    check_needs(contract, needs, room, MICRO_BATCH)
+    with pytest.raises(LocalError, match="of disk space"):
+        check_needs(contract, needs, replace(room, of_several=True), MICRO_BATCH)
+
+
 def test_the_disk_is_checked_with_figures() -> None:
     contract = small_contract()
     with pytest.raises(LocalError, match=r"of disk space .*the node may use 1\.0 MB \(--max-disk\): free some space"):

@@ -48,7 +48,8 @@ class TileRange:
     def cut(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Copy the range's part of whole tensors, of all or of some: flat, in the order of the range."""
         bands = [band.reshape(-1) for band in self.bands(tensors)]
-        return torch.cat(bands) if bands else torch.cat([one.reshape(-1)[:0] for one in [*tensors.values()][:1]])
+        device = next((one.device for one in tensors.values()), None)
+        return torch.cat(bands) if bands else torch.empty(0, device=device)
 
     def bands(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The places of the range's tensors in whole ones, as views."""

@@ -181,8 +181,8 @@ class StarPart(Part):
         if (work := self.work) is None:
             return
         await work.save()
-        if work.replica is not None:
-            step, fingerprint = work.replica.step, f"{work.replica.model_fingerprint():016x}"
+        if (replica := work.replica) is not None:
+            step, fingerprint = replica.step, f"{await work.run(NodeJob.DRAIN, replica.model_fingerprint):016x}"
             text = f"left at step {step}, fingerprint {fingerprint}"
             tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)
 

@@ -261,6 +261,8 @@ class NodeState:
         try:
             path = self.path("momentum.safetensors")
             about, tensors = read_about(path), MappedTensors(path).tensors if is_mapped else read_tensors(path)
+            if is_mapped:  # what outlives the momentum must not hold the file, which is about to be replaced
+                tensors = {name: one if name in shapes else one.clone() for name, one in tensors.items()}
             mark = int(about["trained_through"]) if "trained_through" in about else None
             pending: Pending | None = None
             awaited: list[Pending] = []

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from support.cut_off import cut_off
 from support.gossip_nodes import GossipNodes
 from support.small import small_contract
 from thinwire_common.within import Within
 from thinwire_node.gossip.port import BeatAnswer
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.exact.amendments import amended
 
@@ -86,15 +84,7 @@ async def test_an_amendment_that_is_cut_off_comes_again(tmp_path: Path) -> None:
     nodes = GossipNodes(tmp_path, CONTRACT, 2)
     training = nodes.open(0)
     work, shorter = training.work, amended(CONTRACT, Amendment(4, {"schedule.steps": 6}))
-    computed = threading.Event()
-    computing = work.run(NodeJob.MICRO_BATCH, computed.wait)
-    amending = asyncio.ensure_future(work.amend(shorter))
-    await asyncio.sleep(0)
-    amending.cancel()  # the session ends
-    with suppress(asyncio.CancelledError):
-        await amending
-    computed.set()
-    await computing
+    await cut_off(work, work.amend(shorter), lambda: None)
     await work.amend(shorter)  # the next session begins
     assert (work.contract, work.member._settings.iterations) == (shorter, 6)
     await nodes.close(0, training)

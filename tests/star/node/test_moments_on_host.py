@@ -91,7 +91,7 @@ def test_they_leave_a_card_that_has_no_room_for_them_even_with_checkpoints() -> 
         check_needs(contract, needs, replace(room, device_bytes=small - 1), 2)
     # a node of several processes divides them, and this machine needs room for them
     with pytest.raises(LocalError, match=r"of the GPU's memory \(parameters and momentum "):
-        check_needs(contract, needs, replace(beside, may_move=False), 2)
+        check_needs(contract, needs, replace(beside, of_several=True), 2)
     held = GPU_PROGRAM_BYTES + needs.data + needs.trained // 2 + needs.model.frozen
     with pytest.raises(LocalError, match=r"of memory \(.*momentum and moments "):
         check_needs(contract, needs, replace(beside, memory_bytes=held), 2)

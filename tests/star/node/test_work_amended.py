@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
+from support.cut_off import cut_off
 from support.small import random_replica, small_contract
 from support.small_trainer import small_trainer
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import NodeState
-from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
+from thinwire_node.training.threads import Threads, WorkerThread
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.exact.amendments import amended
@@ -25,18 +23,11 @@ async def test_an_amendment_waits_for_what_is_computed_and_comes_again_if_it_is_
     work = Work(contract, NodeState(tmp_path), trainer, threads, time.monotonic, None, taken.append)
     slower = amended(contract, Amendment(0, {"schedule.learning_rate": 1e-5}))
 
-    computed = threading.Event()
-    computing = work.run(NodeJob.MICRO_BATCH, computed.wait)
-    amending = asyncio.ensure_future(work.amend(slower))
-    await asyncio.sleep(0)
-    assert not taken  # a pass is divided as the contract before allows, to its end
-    assert work.contract == contract
-    amending.cancel()  # the session ends
-    with suppress(asyncio.CancelledError):
-        await amending
-    computed.set()
-    await computing
+    def nothing_is_taken() -> None:
+        assert not taken  # a pass is divided as the contract before allows, to its end
+        assert work.contract == contract
 
+    await cut_off(work, work.amend(slower), nothing_is_taken)
     await work.amend(slower)  # the next session begins
     assert work.contract == trainer._contract == slower
     assert taken == [slower]

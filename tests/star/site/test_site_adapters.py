@@ -151,7 +151,7 @@ def test_followers_tell_their_memory_once(tmp_path: Path) -> None:
 
 
 def test_the_process_with_the_least_memory_decides() -> None:
-    room = Room(100, "here", 50, "there", 70, 3, may_move=False)
+    room = Room(100, "here", 50, "there", 70, of_several=True)
     found = least_room(room, [(200, 90), (80, 60)])
     assert (found.memory_bytes, found.device_bytes) == (80, 60)
     assert found.memory_from == "of process 2, which has the least"

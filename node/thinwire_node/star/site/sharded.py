@@ -102,7 +102,7 @@ class ShardedTrainer(RankTrainer):
         if sums is not None:
             loss = self._compute.add_gradients(samples, sums, weight)
         else:
-            loss, gradients = self._sharded.mean_gradients(samples, weight)
+            loss, gradients = self._sharded.gradients(samples, weight)
         self.rule.learn(self._compute.parameters, gradients, weight, learning_rate(self._contract.schedule, step))
         self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += count

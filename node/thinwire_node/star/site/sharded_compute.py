@@ -87,11 +87,10 @@ class ShardedCompute:
         if offset is not None:  # a rule with an offset changes what it gets
             self._pieces = {name: tensor + offset[name] for name, tensor in self._pieces.items()}
 
-    def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.mean_gradients(batch, self.weight(batch))
-
-    def mean_gradients(self, batch: Batch, weight: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of this rank's batch, and the mean gradients of all ranks'. weight: as in `add_gradients`."""
+    def gradients(self, batch: Batch, weight: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of this rank's batch, and the mean gradients of all ranks'. weight: see `add_gradients`; None: that
+        of the batch."""
+        weight = self.weight(batch) if weight is None else weight
         loss, total = self._pass(batch, weight), torch.tensor([weight])
         self._ranks.add_up(total)
         found, self._found = self._found, {}

@@ -97,7 +97,7 @@ class Shares:
         """A rank's part of a tensor of a whole state, in memory of its own."""
         of_rank = self.ranges[rank]
         if name in self._of_state:
-            return of_rank.cut(self._of_state[name].unflattened(whole)) if len(whole) else whole
+            return of_rank.cut(self._of_state[name].unflattened(whole))
         return (whole[of_rank.components] if name == COEFFICIENTS else whole).clone()
 
 
