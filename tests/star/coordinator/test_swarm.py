@@ -155,8 +155,11 @@ async def test_a_node_that_joins_during_a_round_takes_part_in_it(tmp_path: Path)
     announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
     assert isinstance(announcement, RoundAnnouncement)
     assert announcement.number == bench.current.round.number
-    everybody = (third, first, second)
-    sending = [asyncio.ensure_future(bench.contribute(member, seed)) for seed, member in enumerate(everybody)]
+    sending = [asyncio.ensure_future(bench.contribute(third, 0))]
+    async with Within(PATIENCE_S):
+        while not bench.current.round.accepted:  # the round waits for the two others alone
+            await asyncio.sleep(0.01)
+    sending += [asyncio.ensure_future(bench.contribute(member, seed)) for seed, member in enumerate((first, second), 1)]
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
     assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     assert len(bench.state.ledger.row(0).counted) == 3
