@@ -39,12 +39,14 @@ class Problem:
         self._seed = seed
         self.read(text)
         self._model = build_decoder(spec, device)
+        self._loss = self._model.loss
         self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
 
-    def __getstate__(self) -> dict[str, object]:
-        """Everything but the text, which is on disk already; `read` it after unpickling."""
-        return {name: value for name, value in vars(self).items() if name not in ("text", "_train", "_held_out")}
+    def compile(self) -> None:
+        """Compile the passes of `gradients`, which takes half a minute; the rounding of a gradient changes. Needs a C++
+        compiler."""
+        self._loss = torch.compile(self._model.loss, dynamic=False)
 
     def read(self, text: Text) -> None:
         """Take the samples from this text."""
@@ -59,7 +61,7 @@ class Problem:
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
         """Mean loss in nats a token, and its gradient, for `samples` samples from position `first`."""
-        loss = self._model.loss(self._samples(first, samples))
+        loss = self._loss(self._samples(first, samples))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         return loss.item(), dict(zip(self.parameters, found, strict=True))
 
