@@ -54,7 +54,7 @@ class AdapterProblem(Problem):
         self.read(stdlib())
         model = task.in_bits(bits).model("cpu", blobs)
         self._model: Any = model
-        self._loss = model.loss
+        self._loss: Any = model.loss
         self.parameters = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
         self.put(task.initial_state(0))
 
