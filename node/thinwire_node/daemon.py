@@ -16,19 +16,19 @@ from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready, RunBranched
 from thinwire_node.exchange.port import Entrance, LinkLost, NotGenuine, SessionReplaced, Surroundings
-from thinwire_node.exchange.short_names import short_name
 from thinwire_node.kinds import Machine, name_of
 from thinwire_node.machine import RealMachine
 from thinwire_node.owner import Owner
 from thinwire_node.part import ParametersDiffer, Part, Session, WentBack
+from thinwire_node.report import short_name
 from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.known_coordinators import KnownCoordinators, Route
 from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.thin_line import ThinLine
 from thinwire_node.training.failures import Interrupted
-from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.micro_batch import MicroBatch
+from thinwire_node.training.speed import LentTime
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import (
     ConfigError,

@@ -97,8 +97,8 @@ class Kind(Protocol):
 
 KINDS: Kinds[type[Kind]] = Kinds(
     "exchange.kind",
-    "thinwire_node.star.kind",
-    "thinwire_node.gossip.kind",
+    "thinwire_node.star.part",
+    "thinwire_node.gossip.part",
 )
 FOLLOWERS: Kinds[Callable[[Ranks, torch.device], None]] = Kinds(
     "exchange.kind",

@@ -12,6 +12,15 @@ from typing import Literal
 
 from thinwire_proto.wire.reasons import OUTCOMES
 
+NAME_DIGITS = 8
+"""The coordinator shows as many."""
+
+
+def short_name(node_id: str) -> str:
+    """The first digits of a node's id."""
+    return node_id[:NAME_DIGITS]
+
+
 STATES = (
     "starting",
     "connecting",

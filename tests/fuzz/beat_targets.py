@@ -9,7 +9,7 @@ from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
 from fuzz.target import Target
 from thinwire_coordinator.gossip.judging import address_of
-from thinwire_node.gossip.messages import beat_answer
+from thinwire_node.gossip.exchange import beat_answer
 from thinwire_node.gossip.port import BeatAnswer
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES

@@ -18,10 +18,9 @@ from support.real import RealSwarm, ended, run_text
 from support.small import small_contract
 from thinwire_common.doctor_report import LineReport, RunReport, read_doctor_report
 from thinwire_common.options import read_options
-from thinwire_node.cli.doctor import Diagnosis, diagnose, document_of, examined, in_words
+from thinwire_node.cli.doctor import Diagnosis, Examination, diagnose, document_of, examined, in_words
 from thinwire_node.cli.options import DoctorOptions
 from thinwire_node.cli.parser import parser
-from thinwire_node.examination import Examination
 from thinwire_node.exchange.coordinator.reach import reach
 from thinwire_node.forecast import forecast, share_of
 from thinwire_node.resources import MOMENTS_ON_HOST, Room, measured_needs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_node.observe.energy import SLEPT_OVER_S, EnergyMeter, power_of
+from thinwire_node.observe.reporter import SLEPT_OVER_S, EnergyMeter, power_of
 
 
 def zone(folder: Path, name: str, used_uj: int, range_uj: int = 1_000_000_000) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_node.training.lent_time import LONGER_MAX, LentTime
+from thinwire_node.training.speed import LONGER_MAX, LentTime
 
 
 def test_the_rest_keeps_computing_to_its_share() -> None:

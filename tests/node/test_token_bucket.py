@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from thinwire_node.limits.token_bucket import BURST_S, TokenBucket
+from thinwire_node.limits.throttle import BURST_S, TokenBucket
 
 RATE = 1000.0
 

@@ -21,8 +21,7 @@ from thinwire_node.exchange.port import Surroundings
 from thinwire_node.kinds import Kind, PartSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.star.exchange import Star
-from thinwire_node.star.kind import StarKind
-from thinwire_node.star.part import StarPart
+from thinwire_node.star.part import StarKind, StarPart
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.threads import NodeJob, Threads

@@ -21,9 +21,8 @@ from thinwire_coordinator.hall.rpc.calls import session_of
 from thinwire_coordinator.hall.rpc.guard import Guard
 from thinwire_coordinator.hall.rpc.server import server_options
 from thinwire_node.data_addresses import LOOPBACK
-from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes
+from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, refusal_of
 from thinwire_node.gossip.lines.lines import PeerLines
-from thinwire_node.gossip.lines.opening import refusal_of
 from thinwire_node.gossip.lines.server import PeerServer
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_proto.errors import PayloadError

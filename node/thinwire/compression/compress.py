@@ -15,9 +15,11 @@ cache, in buffers that are reused, so that each number is read from memory once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +30,13 @@ from thinwire_proto.exact.magnitudes import coded
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.transform import float_basis
 from thinwire_proto.largest import largest
+
+
+def zeros(shape: Sequence[int], device: torch.device | str) -> Tensor:
+    """Float32 zeros. torch writes its zeros at once; numpy asks the system for pages that are cleared on first use."""
+    if torch.device(device).type == "cpu":
+        return torch.from_numpy(np.zeros(tuple(shape), np.float32))
+    return torch.zeros(tuple(shape), device=device)
 
 
 @dataclass(frozen=True)

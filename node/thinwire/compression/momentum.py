@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from thinwire.compression.compress import Compressor, Extracted
+from thinwire.compression.compress import Compressor, Extracted, zeros
 from thinwire.compression.fused import make_fused
 from thinwire.compression.precondition import SecondMoment
 from thinwire.compression.sent import Fill, Sent, WholeSent
-from thinwire.compression.zeros import zeros
 from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TensorTiles, TileLayout

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from thinwire.compression.zeros import zeros
+from thinwire.compression.compress import zeros
 from thinwire_proto.exact.tiles import Part, TileLayout
 from thinwire_proto.out_of_memory import retry_out_of_memory
 

@@ -15,11 +15,10 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from thinwire.demo.agreement import EqualPayloads, check_equal, check_equal_rates, differing_rates
 from thinwire.demo.all_gather import AllGather
-from thinwire.demo.checks import SETTINGS_OF_STATE, check_state, rates_of, trained_of
-from thinwire.demo.gradients import all_finite, gradient_of
+from thinwire.demo.checks import SETTINGS_OF_STATE, all_finite, check_state, gradient_of, rates_of, trained_of
 from thinwire.demo.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire.demo.sharded_group import ShardedVoteGroup
-from thinwire.demo.site import SHARD_LATER, Site
+from thinwire.demo.shards import SHARD_LATER, Site
 from thinwire.placement import check_between_sites, mesh_of, named, refuse_replaced
 from thinwire.script import only_asks_for_state
 from thinwire_proto.contract import canonical_json

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from thinwire.demo.param_group import GroupSettings, VoteGroup, contiguous, whole_layout
-from thinwire.demo.shards import Rectangle, Sharing, chunk, overlap
-from thinwire.demo.site import Site
+from thinwire.demo.shards import Rectangle, Sharing, Site, chunk, overlap
 from thinwire.placement import as_dtensor, local
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import ConfigError

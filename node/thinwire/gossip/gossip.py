@@ -14,9 +14,8 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from thinwire.gossip.checks import check_one_way, check_settings, check_unwrapped, described, shard_of, trained
-from thinwire.gossip.compressed import CompressedCodec, codec_of
+from thinwire.gossip.compressed import DENSE, CompressedCodec, codec_of
 from thinwire.gossip.consensus_control import ConsensusControl
-from thinwire.gossip.edge_codec import DENSE
 from thinwire.gossip.exchange import Exchange
 from thinwire.gossip.flat import FlatLayout, overwrite
 from thinwire.gossip.pending import PendingTurns

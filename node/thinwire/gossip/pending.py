@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from thinwire.gossip.edge_codec import EdgeCodec
+from thinwire.gossip.compressed import EdgeCodec
 from thinwire.gossip.flat import Buffers, FlatLayout
 from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Key, Launched, Mixed
 from thinwire_proto.gossip.iteration import Turn

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from thinwire.gossip.compressed import CompressedCodec
-from thinwire.gossip.edge_codec import EdgeCodec
+from thinwire.gossip.compressed import CompressedCodec, EdgeCodec
 from thinwire.gossip.flat import FlatLayout
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.pull import pull

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from thinwire_common.files import replace_synced
 from thinwire_common.units import human_count
-from thinwire_node.exchange.coordinator.certify import ask_certificate
+from thinwire_node.exchange.coordinator.reach import ask_certificate
 from thinwire_node.storage.enrolment import choose, read_destination
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.contribution_certificate import ContributionCertificate, read_certificate

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.short_names import short_name
 from thinwire_node.gossip.errands import Errands
 from thinwire_node.gossip.lines_port import Lines, MakeLines
 from thinwire_node.gossip.port import PeerPlace
 from thinwire_node.gossip.work import GossipWork, Sending
-from thinwire_node.report import Edge
+from thinwire_node.report import Edge, short_name
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.message import Message

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
 
 from thinwire_common.reach.hosts import split_address
 from thinwire_node.exchange.port import MomentumClaim
-from thinwire_node.gossip.journal import GossipJournal
+from thinwire_node.gossip.exchange import Gossip
+from thinwire_node.gossip.journal import GossipJournal, read_x
 from thinwire_node.gossip.lines.direct_lines import open_direct_lines
 from thinwire_node.gossip.lines.lines import PeerLines
 from thinwire_node.gossip.opening import open_training
 from thinwire_node.gossip.port import GossipExchange
 from thinwire_node.gossip.session import GossipSession
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.kinds import PartSettings
+from thinwire_node.kinds import KINDS, PartSettings
 from thinwire_node.part import Part
 from thinwire_node.report import PartView, Peers
 from thinwire_node.session.blob_fetcher import BlobFetcher
@@ -147,3 +152,17 @@ class GossipPart(Part):
         present = len(lines.present)
         absent, direct = len(view.peers) - present, len(lines.direct)
         return Peers(view.topology, present, absent, waited_s, direct, *by_line, edges)
+
+
+@KINDS.register("gossip")
+class GossipKind:
+    open_exchange = Gossip.open
+    make_part = staticmethod(GossipPart)
+
+    @staticmethod
+    def undivided(contract: Contract) -> str:
+        return "this is a gossip run"
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        return layout_of(contract.parameters).unflattened(read_x(folder))

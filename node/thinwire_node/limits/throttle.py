@@ -18,16 +18,54 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from thinwire_common.reach.grpc_target import Options
+from thinwire_common.reach.preflight import Way
 from thinwire_common.tcp import IPV4_BYTES, IPV6_BYTES, TCP_BYTES, TCP_INFO_BYTES, TIMESTAMPS_BYTES, parse_tcp_info
 from thinwire_node.limits.limits import Limits
 from thinwire_node.limits.month import MonthlyBudget
-from thinwire_node.limits.token_bucket import TokenBucket
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.limits import DIAL_S
+
+BURST_S = 0.05
+"""The bucket's capacity, in seconds of its rate."""
+
+
+class TokenBucket:
+    """rate: bytes per second; None: no bound. Bytes are charged after the fact, so the balance may be negative."""
+
+    def __init__(self, rate: float | None, now: float) -> None:
+        self.rate = rate
+        self._balance = 0.0
+        self._at = now
+
+    def set_rate(self, rate: float | None, now: float) -> None:
+        """Pace at another rate from now on."""
+        self._refill(now)
+        self._balance = min(self._balance, 0.0) if rate is not None else 0.0
+        self.rate = rate
+
+    def charge(self, count: float, now: float) -> None:
+        """Take `count` bytes, which have passed."""
+        if self.rate is not None:
+            self._refill(now)
+            self._balance -= count
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until bytes may pass; 0 if they may now."""
+        if self.rate is None:
+            return 0.0
+        self._refill(now)
+        return max(0.0, -self._balance / self.rate)
+
+    def _refill(self, now: float) -> None:
+        if self.rate is not None:
+            self._balance = min(self._balance + (now - self._at) * self.rate, BURST_S * self.rate)
+        self._at = now
+
 
 log = logging.getLogger("thinwire.node")
 
@@ -264,3 +302,22 @@ def _listening(folder: Path, by_port: bool) -> Iterator[socket.socket]:
                 f"({error.strerror}): add SystemCallFilter=listen, or take the limits away"
             ) from None
         yield door
+
+
+async def relayed(
+    throttle: Throttle | None, way: Way, target: str, options: Options
+) -> tuple[AsyncExitStack, str, Options]:
+    """The target and the options of a channel, and what to close after it. They are the given ones without a limit.
+
+    way: the preflight's. Behind a proxy, gRPC believes that the relay is the proxy."""
+    relay = AsyncExitStack()
+    if throttle is None or not throttle.is_needed:
+        return relay, target, options
+    throttle.charge(PREFLIGHT_BYTES, PREFLIGHT_BYTES)
+    if way.proxy is None:
+        return relay, await relay.enter_async_context(throttle.door(*way.peer)), options
+    door = await relay.enter_async_context(throttle.door(*way.peer, by_port=True))
+    scheme, _, rest = way.proxy.url.partition("://")
+    user, at, _ = rest.rpartition("@")
+    url = f"{scheme}://{user}{at}{door}"
+    return relay, target, tuple((name, url if name == "grpc.http_proxy" else value) for name, value in options)

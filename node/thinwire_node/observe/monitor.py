@@ -98,8 +98,7 @@ class Monitor:
     def _open_web(self) -> MetricsServer | None:
         if self._listen is None:
             return None
-        from thinwire_node.observe.metrics import NodeMetrics  # noqa: PLC0415 - see `web`
-        from thinwire_node.observe.web import MetricsServer  # noqa: PLC0415
+        from thinwire_node.observe.web import MetricsServer, NodeMetrics  # noqa: PLC0415 - see `web`
 
         metrics = NodeMetrics(self._reporter, self._node.record, lambda: self.cpu_s)
         costed = partial(self._costed, metrics.text)

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_count, human_seconds
-from thinwire_node.exchange.short_names import short_name
-from thinwire_node.report import Peers, Report, Tally
+from thinwire_node.report import Peers, Report, Tally, short_name
 from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13

@@ -14,9 +14,8 @@ from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.report import Counts
-from thinwire_node.training.lent_time import LentTime
 from thinwire_node.training.micro_batch import MicroBatch
-from thinwire_node.training.speed import Speed, Tail
+from thinwire_node.training.speed import LentTime, Speed, Tail
 
 log = logging.getLogger("thinwire.node")
 

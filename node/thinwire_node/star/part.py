@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Exchange, MomentumClaim
-from thinwire_node.kinds import PartSettings
+from thinwire_node.kinds import KINDS, PartSettings
 from thinwire_node.part import Part
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.star.exchange import Star
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.session import Session
-from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica
+from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica, undivided
 from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import Shares
 from thinwire_node.star.trainer import Trainer
 from thinwire_node.star.work import Computes, Work
-from thinwire_node.storage.state import KeptMomentum
+from thinwire_node.storage.state import REPLICA_FILE, KeptMomentum
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.batch_pool import CPU
 from thinwire_proto.contract import Contract
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
@@ -200,3 +203,17 @@ class StarPart(Part):
         view = session.view(step) if session is not None and session.is_open else PartView("", step=step)
         trainer = self.work.trainer if self.work is not None else None
         return replace(view, ranks=trainer.ranks) if isinstance(trainer, LeaderTrainer) else view
+
+
+@KINDS.register("star")
+class StarKind:
+    open_exchange = Star.open
+    make_part = staticmethod(StarPart)
+
+    @staticmethod
+    def undivided(contract: Contract) -> str:
+        return undivided(contract)
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        return load_replica(contract, folder / REPLICA_FILE).tensors

@@ -19,8 +19,7 @@ from support.relayed import (
     two_keys,
 )
 from thinwire_node.gossip.lines.dialler import DialFailed, dial
-from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes
-from thinwire_node.gossip.lines.opening import refusal_of
+from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, refusal_of
 from thinwire_node.gossip.lines.server import STRANGER
 from thinwire_node.gossip.lines.stream import Wire
 from thinwire_node.gossip.port import PeerPlace

@@ -19,8 +19,8 @@ from support.small import small_contract
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.port import AnnouncedRound
-from thinwire_node.gossip.lines.framing import Framing
-from thinwire_node.gossip.messages import amended, beat_answer
+from thinwire_node.gossip.exchange import amended, beat_answer
+from thinwire_node.gossip.lines.line import Framing
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import AMENDMENTS_MAX

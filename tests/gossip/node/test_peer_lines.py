@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.relayed import CONTRACT, Node, message, relay_service, relayed_pair
-from thinwire_node.gossip.lines.framing import Framing
+from thinwire_node.gossip.lines.line import Framing
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb

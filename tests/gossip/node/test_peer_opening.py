@@ -8,7 +8,7 @@ import pytest
 
 from thinwire_node.bind_host import ALL, bind_host
 from thinwire_node.data_addresses import LOOPBACK, PRIVATE, IpNetwork
-from thinwire_node.gossip.lines.opening import Opening, networks_of, opening, refusal_of
+from thinwire_node.gossip.lines.direct_lines import Opening, networks_of, opening, refusal_of
 from thinwire_node.peer_settings import PeerSettings, read_peers
 
 SMALL, LARGE = "1" * 32, "2" * 32

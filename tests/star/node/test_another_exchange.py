@@ -35,8 +35,7 @@ from thinwire_node.machine import RealMachine
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeOptions, NodeSettings
-from thinwire_node.star.kind import StarKind
-from thinwire_node.star.part import StarPart
+from thinwire_node.star.part import StarKind, StarPart
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_node.star.keeping_up import BAD_WINDOWS, KeepingUp
+from thinwire_node.star.exchange import BAD_WINDOWS, KeepingUp
 from thinwire_node.star.pacing import (
     Drop,
     Extract,

@@ -19,7 +19,7 @@ from support.small import CPU
 from swarm.test_unequal_bases import ROUNDS, run_of
 from thinwire_node.cli import follower
 from thinwire_node.resources import Room, least_room
-from thinwire_node.star.kind import StarKind
+from thinwire_node.star.part import StarKind
 from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer
 from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.shares import Shares

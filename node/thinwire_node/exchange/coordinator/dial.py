@@ -12,8 +12,7 @@ from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.reach.preflight import Way, find_way
 from thinwire_node.exchange.port import LinkLost
-from thinwire_node.limits.relayed import relayed
-from thinwire_node.limits.throttle import Throttle
+from thinwire_node.limits.throttle import Throttle, relayed
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import Invite
 

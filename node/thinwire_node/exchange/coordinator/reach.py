@@ -22,10 +22,12 @@ from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ContractError, PayloadError, RemoteError
 from thinwire_proto.identity import statements
+from thinwire_proto.identity.contribution_certificate import ContributionCertificate, read_certificate
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import EXAMINE_BYTES, EXAMINE_PART_BYTES, MESSAGE_BYTES_MAX
+from thinwire_proto.wire.service_pb2 import StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 HELLOS = 3
@@ -158,3 +160,19 @@ async def _examine(stub: Any, first: pb.ExamineRequest) -> Examined:
     finally:
         call.cancel()
     return Examined(contract, Line(up, down, max(0.0, min(probe.error for probe in probes))))
+
+
+async def ask_certificate(address: str, invite: Invite | None, node: str) -> ContributionCertificate:
+    """The certificate of the node with this id; its signature is not checked. address, invite: see `dial`.
+
+    Raises RemoteError if the coordinator does not answer, or nothing is counted; ConfigError."""
+    try:
+        dialled = await dial(address, invite, ())
+        async with dialled.channel as channel:
+            reply = await SwarmStub(channel).Status(StatusRequest(certify=node), timeout=limits.STATUS_ANSWER_S)
+    except (LinkLost, grpc.RpcError) as error:
+        words = (error.details() if isinstance(error, grpc.RpcError) else str(error)) or "the coordinator fell silent"
+        raise RemoteError(f"{address}: {words}; try again later") from None
+    if not reply.certificate:
+        raise RemoteError(f"{address}: nothing of node {node[:8]} is counted yet, or the ledger is still being read")
+    return read_certificate(reply.certificate)

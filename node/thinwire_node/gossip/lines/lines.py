@@ -22,10 +22,8 @@ from thinwire_common.traffic import Traffic
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.gossip.lines.dialler import DialFailed, dial
-from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes
-from thinwire_node.gossip.lines.framing import Framing
-from thinwire_node.gossip.lines.line import Line, Way
-from thinwire_node.gossip.lines.opening import Opening, opening
+from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, Opening, opening
+from thinwire_node.gossip.lines.line import Framing, Line, Way
 from thinwire_node.gossip.lines.stream import Stream, Wire
 from thinwire_node.gossip.lines_port import Listener, Relay
 from thinwire_node.gossip.port import PeerPlace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from thinwire.compression.compress import zeros
 from thinwire.compression.sent import Sent
-from thinwire.compression.zeros import zeros
 from thinwire_node.rules import RULES
 from thinwire_node.star.rules.rule import Compressed, Device, Tensors
 from thinwire_node.training.gradient_receiver import add_gradient

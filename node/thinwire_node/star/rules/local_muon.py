@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from thinwire.compression.compress import zeros
 from thinwire.compression.sent import Sent
-from thinwire.compression.zeros import zeros
 from thinwire_node.rules import RULES
 from thinwire_node.star.rules.local_steps import LocalSteps
 from thinwire_node.star.rules.rule import Device
