@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from thinwire_coordinator.hall.access.door import Candidate, Denied
-from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
+from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, check_coordinator, prove
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb

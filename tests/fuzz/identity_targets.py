@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from fuzz.messages import damage_of
 from fuzz.mutations import NUMBERS, TEXTS, damage_bytes, damage_json
 from fuzz.target import Target
-from thinwire_node.exchange.coordinator.handshake import check_coordinator
+from thinwire_node.exchange.coordinator.dial import check_coordinator
 from thinwire_node.exchange.port import Refused
 from thinwire_node.storage import enrolment
 from thinwire_proto.errors import ConfigError

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_node.observe.metrics_certificate import metrics_tls
-from thinwire_node.observe.web import MetricsServer
+from thinwire_node.observe.web import MetricsServer, metrics_tls
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "healthy.py"
 

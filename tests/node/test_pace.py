@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from thinwire_node.exchange.coordinator.pace import AT_ONCE, EARNED, MESSAGES_PER_S, Pace
+from thinwire_node.exchange.coordinator.traffic import AT_ONCE, EARNED, MESSAGES_PER_S, Pace
 
 
 async def waits(pace: Pace) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from thinwire_node.machine import RealMachine
-from thinwire_node.torch_build import unseen_card
+from thinwire_node.training.device import unseen_card
 
 NVIDIA = """#!/bin/sh
 if [ "$1" = -L ]; then echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-1)"; else echo "| CUDA Version: {version} |"; fi

@@ -140,9 +140,6 @@ class SyntheticTrainer:
     def refresh(self, out: Sequence[Sent] = ()) -> None:
         pass
 
-    def look_ahead(self, out: Sequence[Sent]) -> None:
-        pass
-
     def interrupt(self) -> None:
         pass
 

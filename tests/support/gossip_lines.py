@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from thinwire_node.gossip.lines_port import Listener, Relay
-from thinwire_node.gossip.port import PeerPlace
+from thinwire_node.gossip.port import Listener, PeerPlace, Relay
 from thinwire_proto.gossip.message import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 
@@ -23,7 +22,7 @@ class Hub:
 
 
 class HubLines:
-    """An implementation of `thinwire_node.gossip.lines_port.Lines`. key: of this node. A peer does not learn that
+    """An implementation of `thinwire_node.gossip.port.Lines`. key: of this node. A peer does not learn that
     this end is closed, as that of a machine that crashed does not."""
 
     def __init__(self, hub: Hub, key: PublicKey, listener: Listener) -> None:

@@ -12,7 +12,7 @@ from support.gossip_lines import KEYS, Hub, HubLines
 from support.small import CPU, random_replica, small_corpus
 from thinwire_node.exchange.port import EvaluationPart
 from thinwire_node.gossip.journal import GossipJournal
-from thinwire_node.gossip.opening import open_training
+from thinwire_node.gossip.part import open_training
 from thinwire_node.gossip.port import BeatAnswer, PeerPlace, Phase
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.runtime import Clocks, SystemClock

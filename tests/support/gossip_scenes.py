@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from support.gossip_problem import Network, distance, equal, loss_of, scaled_step, train, values
 from support.gossip_ranks import RANKS
 from thinwire import Gossip
-from thinwire.gossip.saved_form import STATE_VERSION, with_form
+from thinwire.gossip.checks import STATE_VERSION, with_form
 from thinwire_proto.errors import ConfigError, ThinwireError
 
 CODECS = ("bf16", "int8", "sign")

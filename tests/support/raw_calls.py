@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
+from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, prove
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import SESSION

@@ -15,7 +15,7 @@ from support.real import RealSwarm, run_text
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.rpc.calls import CallRefused
 from thinwire_coordinator.hall.rpc.examining import MESSAGES_MAX, OPEN_MAX, Examinations
-from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_node.exchange.coordinator.dial import prove
 from thinwire_proto import limits
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.identity import statements

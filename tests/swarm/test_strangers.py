@@ -18,7 +18,7 @@ from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.rpc.calls import NO_SESSION, SESSION_REPLACED
-from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_node.exchange.coordinator.dial import prove
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import SecretKey

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from support.real import RealSwarm, run_text, until
-from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_node.exchange.coordinator.dial import prove
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb

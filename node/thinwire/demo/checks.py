@@ -1,9 +1,9 @@
-"""Checks of param groups of torch, and of states that DeMo loads."""
+"""Checks of what a script gives to DeMo, of states that it loads, and of what its ranks must have alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.placement import local
+from thinwire.script import warn_script
 from thinwire_proto.errors import ConfigError
 
 SETTINGS_OF_STATE = ("values", "compression_chunk", "precondition")
@@ -85,3 +86,98 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
     device = held[0].device
     largest = [torch.linalg.vector_norm(gradient, math.inf).to(device) for gradient in held]
     return bool((torch.stack(largest) < GRADIENT_MAX).all())  # false for NaN
+
+
+RATE_TOLERANCE = 1e-6
+"""Relative difference allowed between the learning rates of two ranks, whose cosines may differ."""
+DIFFERENCES_SHOWN = 4
+STEPS_IN_A_ROW = 3
+BYTES_LEAST = 32
+"""A few parameters have so few components that ranks may well choose the same ones."""
+
+
+BROADCAST = "rank 0 before the first step: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+BROADCAST_SHARDS = (
+    "the first site before the first step: for p in model.parameters(): "
+    "torch.distributed.broadcast(p.detach().to_local(), group=process_group, group_src=0)"
+)
+
+
+def check_equal(agreements: Sequence[dict[str, Any]]) -> None:
+    """Raise ConfigError with the differences of the ranks' settings and parameters, as they describe them by name."""
+    first, *others = agreements
+    found = [
+        f"{name}: {ours} on rank 0, {theirs} on rank {rank}"
+        for rank, other in enumerate(others, 1)
+        for name, ours, theirs in _differences(first, other)
+    ]
+    if found and all(line.startswith("parameters: ") for line in found):
+        raise ConfigError(
+            "the ranks do not start from the same parameters; use one seed on all ranks, or broadcast those of "
+            + (BROADCAST_SHARDS if "site" in first else BROADCAST)
+        )
+    if found:
+        more = f"; and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
+        raise ConfigError(f"the ranks' optimizers differ: {'; '.join(found[:DIFFERENCES_SHOWN])}{more}")
+
+
+def check_equal_rates(rates: Sequence[Sequence[Sequence[float]]]) -> None:
+    """Raise ConfigError if rates differ by more than rounding, because the ranks then run different schedules.
+
+    rates: by rank and param group, learning rate and weight decay.
+    """
+    for rank, theirs in enumerate(rates):
+        for number, pairs in enumerate(zip(rates[0], theirs, strict=True)):
+            for name, a, b in zip(("lr", "weight_decay"), *pairs, strict=True):
+                if not math.isclose(a, b, rel_tol=RATE_TOLERANCE):
+                    raise ConfigError(
+                        f"the {name} of param group {number} is {a} on rank 0 and {b} on rank {rank}; it must be equal "
+                        "on all ranks in each step, so a schedule must not depend on anything local to a rank"
+                    )
+
+
+def differing_rates(most: Sequence[float], least: Sequence[float]) -> str:
+    """The difference among the rates of the ranks of a site, in words; empty if there is none.
+
+    most, least: of all ranks; by param group, learning rate and weight decay in turn.
+    """
+    for number, (high, low) in enumerate(zip(most, least, strict=True)):
+        if not math.isclose(high, low, rel_tol=RATE_TOLERANCE):
+            name = ("lr", "weight_decay")[number % 2]
+            return f"the {name} of param group {number // 2} is {low} on one rank of a site, and {high} on another"
+    return ""
+
+
+def _differences(first: dict[str, Any], other: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for name in [*first, *(name for name in other if name not in first)]:
+        ours, theirs = first.get(name, "none"), other.get(name, "none")
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            yield from _differences(ours, theirs, f"{path}{name}, ")
+        elif ours != theirs:
+            yield f"{path}{name}", ours, theirs
+
+
+class EqualPayloads:
+    """Warns once if all ranks send the same several times in a row, which shows that their gradients are not local.
+
+    Ranks with gradients of their own do not choose the same components in each of these steps. They always do if
+    something averages the gradients, as DistributedDataParallel does, or if all ranks draw the same samples. The loss
+    falls all the same, and all ranks stay equal, so nothing else shows it.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._warned = False
+
+    def see(self, payloads: Sequence[dict[int, bytes]]) -> None:
+        """payloads: of one step, by rank; for each the bytes of its param groups."""
+        first, *others = payloads
+        enough = bool(others) and sum(map(len, first.values())) >= BYTES_LEAST
+        self._steps = self._steps + 1 if enough and all(other == first for other in others) else 0
+        if self._steps == STEPS_IN_A_ROW and not self._warned:
+            self._warned = True
+            warn_script(
+                f"all ranks have sent the same components in {STEPS_IN_A_ROW} steps in a row, so they have the same "
+                "gradients: either something averages these, as DistributedDataParallel does without no_sync, or all "
+                "ranks train on the same samples. docs/optimizer.md says how gradients stay local"
+            )

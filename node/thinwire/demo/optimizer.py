@@ -13,9 +13,19 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from thinwire.demo.agreement import EqualPayloads, check_equal, check_equal_rates, differing_rates
 from thinwire.demo.all_gather import AllGather
-from thinwire.demo.checks import SETTINGS_OF_STATE, all_finite, check_state, gradient_of, rates_of, trained_of
+from thinwire.demo.checks import (
+    SETTINGS_OF_STATE,
+    EqualPayloads,
+    all_finite,
+    check_equal,
+    check_equal_rates,
+    check_state,
+    differing_rates,
+    gradient_of,
+    rates_of,
+    trained_of,
+)
 from thinwire.demo.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire.demo.sharded_group import ShardedVoteGroup
 from thinwire.demo.shards import SHARD_LATER, Site

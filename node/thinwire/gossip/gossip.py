@@ -13,7 +13,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire.gossip.checks import check_one_way, check_settings, check_unwrapped, described, shard_of, trained
+from thinwire.gossip.checks import (
+    STATE_VERSION,
+    check_one_way,
+    check_settings,
+    check_unwrapped,
+    checksum,
+    described,
+    shard_of,
+    trained,
+    why_unreadable,
+    with_form,
+)
 from thinwire.gossip.compressed import DENSE, CompressedCodec, codec_of
 from thinwire.gossip.consensus_control import ConsensusControl
 from thinwire.gossip.exchange import Exchange
@@ -22,7 +33,6 @@ from thinwire.gossip.pending import PendingTurns
 from thinwire.gossip.pulled import pulled_of
 from thinwire.gossip.pushed import PushedTurns
 from thinwire.gossip.ranks import Averaged, Ranks, ranks_per_host
-from thinwire.gossip.saved_form import STATE_VERSION, checksum, why_unreadable, with_form
 from thinwire.gossip.turns import Turns
 from thinwire.placement import local
 from thinwire.script import only_asks_for_state, warn_script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,47 +76,25 @@ def _add_owners_commands(commands: Any) -> None:
     resume = commands.add_parser("resume", help="end a pause")
     stop = commands.add_parser("stop", help="stop the node that runs")
     stop.add_argument("--after-round", action="store_true", help="once its contribution at hand is counted")
-    for one, command in ((change, _set), (pause, _pause), (resume, _resume), (stop, _stop)):
+    for order, one in (("set", change), ("pause", pause), ("resume", resume), ("stop", stop)):
         add_options(one, LimitsOptions, *(LimitsOptions.model_fields if one is change else ("state_dir",)))
-        one.set_defaults(command=command)
+        one.set_defaults(command=_order, order=order)
 
 
-def _limits_options(arguments: argparse.Namespace) -> LimitsOptions:
+def _order(arguments: argparse.Namespace) -> None:
     options = read_options(LimitsOptions, arguments)
     _check_home(options, None)
-    return options
 
+    from thinwire_node.cli import owner  # noqa: PLC0415
 
-def _set(arguments: argparse.Namespace) -> None:
-    options = _limits_options(arguments)
-
-    from thinwire_node.cli.owner import set_limits  # noqa: PLC0415
-
-    print(set_limits(options.state_dir, options.limits, arguments.changes))
-
-
-def _pause(arguments: argparse.Namespace) -> None:
-    options = _limits_options(arguments)
-
-    from thinwire_node.cli.owner import pause  # noqa: PLC0415
-
-    print(pause(options.state_dir, arguments.until))
-
-
-def _resume(arguments: argparse.Namespace) -> None:
-    options = _limits_options(arguments)
-
-    from thinwire_node.cli.owner import resume  # noqa: PLC0415
-
-    print(resume(options.state_dir))
-
-
-def _stop(arguments: argparse.Namespace) -> None:
-    options = _limits_options(arguments)
-
-    from thinwire_node.cli.owner import stop  # noqa: PLC0415
-
-    print(stop(options.state_dir, after_round=arguments.after_round))
+    folder = options.state_dir
+    orders: dict[str, Callable[[], str]] = {
+        "set": lambda: owner.set_limits(folder, options.limits, arguments.changes),
+        "pause": lambda: owner.pause(folder, arguments.until),
+        "resume": lambda: owner.resume(folder),
+        "stop": lambda: owner.stop(folder, after_round=arguments.after_round),
+    }
+    print(orders[arguments.order]())
 
 
 def _start(arguments: argparse.Namespace) -> None:

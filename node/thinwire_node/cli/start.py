@@ -13,7 +13,6 @@ import torch
 from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.open_files import check_open_files
 from thinwire_node import runtime
-from thinwire_node.bind_host import check_free
 from thinwire_node.cli.follower import follow
 from thinwire_node.cli.keyboard import Keys
 from thinwire_node.cli.options import StartOptions
@@ -25,7 +24,7 @@ from thinwire_node.limits.limits import Limits, changed, check
 from thinwire_node.limits.machine_load import set_priority
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
-from thinwire_node.peer_settings import PeerSettings
+from thinwire_node.peer_settings import PeerSettings, check_free
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_node.storage.base_files import users_folder

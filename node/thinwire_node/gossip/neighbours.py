@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
-from thinwire_node.gossip.errands import Errands
-from thinwire_node.gossip.lines_port import Lines, MakeLines
-from thinwire_node.gossip.port import PeerPlace
+from thinwire_node.gossip.port import Lines, MakeLines, PeerPlace
 from thinwire_node.gossip.work import GossipWork, Sending
 from thinwire_node.report import Edge, short_name
 from thinwire_proto.errors import PayloadError
@@ -24,6 +23,57 @@ from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
+
+
+class Errands:
+    """What a node does beside its iterations, for its lines: each errand is short, or ends with its line.
+
+    stop_iterations: stops the iterations, for a reason in words. They cannot go on without what an errand has failed
+    to do."""
+
+    def __init__(self, stop_iterations: Callable[[str], None]) -> None:
+        self._stop_iterations = stop_iterations
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._failed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Errands that are under way."""
+        return len(self._under_way)
+
+    def begin(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._under_way.add(task)
+        self.watch(task)
+
+    def watch(self, task: asyncio.Task[None]) -> None:
+        """Take what this task raises as if an errand had."""
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self._failed.set()
+            self._stop_iterations(str(error))
+
+    async def failure(self) -> None:
+        """Raise what an errand or the watched task has raised, once one has."""
+        await self._failed.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what an errand or the watched task has raised, if one has by now."""
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None:
+        """Stop what is under way."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 log = logging.getLogger("thinwire.node")
 

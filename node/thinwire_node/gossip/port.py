@@ -1,8 +1,9 @@
-"""The port to the exchange `gossip`: the coordinator is directory, clock and relay, and merges nothing."""
+"""The ports of a gossip run: to the coordinator, which is directory, clock and relay and merges nothing, and to the
+lines between nodes. `thinwire_node.gossip.lines` implements `Lines`, and `Neighbours` implements `Listener`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from thinwire_node.exchange.port import Entrance, EvaluationPart
 from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.reports import Report
 from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.identity.keys import PublicKey
@@ -84,3 +86,61 @@ class GossipExchange(Entrance, Protocol):
 
     async def deposit(self, iteration: int, head: bytes, x: bytes) -> str:
         """Hand in the parameters: float32, little-endian, flat. Returns why they are refused, or nothing."""
+
+
+Relay = Callable[[AsyncIterator[Any]], AsyncGenerator[Any, None]]
+"""Hands parcels to the relay, and yields those that it hands on to this node; see `GossipExchange.relay`."""
+
+
+class Listener(Protocol):
+    """Learns what happens on the lines, in their order, on the event loop. peer: a member number."""
+
+    def received(self, peer: int, message: Message) -> None:
+        """A message of a peer, whose signature is checked. Raises PayloadError if the peer cannot have sent it, or if
+        it is one too many; the line is then lost."""
+
+    def confirmed(self, peer: int, sequence: int) -> None:
+        """The peer has all messages up to this one on disk. Raises PayloadError if it cannot have them."""
+
+    def present(self, peer: int) -> None:
+        """The line holds, for the first time or again: send again what is not confirmed."""
+
+    def absent(self, peer: int, why: str) -> None:
+        """The line is lost."""
+
+    def received_from(self, peer: int) -> int:
+        """The peer's last message that is on disk."""
+
+
+class Lines(Protocol):
+    """The lines of a node. peer: a member number."""
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Peers that are there."""
+
+    @property
+    def direct(self) -> tuple[int, ...]:
+        """Peers to which there is a direct line."""
+
+    @property
+    def listens_at(self) -> str:
+        """HOST:PORT, or :PORT, at which peers reach this node; empty if it does not listen."""
+
+    def assign(self, peers: Mapping[int, PeerPlace]) -> None:
+        """Have lines to these peers, and to no others."""
+
+    def send(self, peer: int, message: Message) -> None:
+        """Queue a message. Nothing is sent to a peer that is absent."""
+
+    def confirm(self, peer: int) -> None:
+        """Tell a peer what is on disk."""
+
+    async def run(self, relay: Relay) -> None:
+        """Have the lines through a relay until it ends. Raises what it raises."""
+
+    async def close(self) -> None:
+        """End all lines, and listen no more."""
+
+
+MakeLines = Callable[[Listener], Lines]

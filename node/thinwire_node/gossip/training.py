@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
-from thinwire_node.gossip.errands import Errands
-from thinwire_node.gossip.lines_port import MakeLines
-from thinwire_node.gossip.neighbours import Neighbours
-from thinwire_node.gossip.port import BeatAnswer, BeatReport
+from thinwire_node.gossip.neighbours import Errands, Neighbours
+from thinwire_node.gossip.port import BeatAnswer, BeatReport, MakeLines
 from thinwire_node.gossip.work import Finished, GossipWork, Sketched
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation

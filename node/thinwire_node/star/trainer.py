@@ -33,9 +33,8 @@ class Trainer:
     """Trains a local rule on gradients.
 
     If the replica is on the compute's device, the compute uses the replica's own tensors. Otherwise it uses copies,
-    made anew after each update. A rule with an offset uses copies too, because it changes them. `look_ahead` allocates
-    one more set of tensors on the replica's device when it is first called, and reuses it while the replica stays
-    there.
+    made anew after each update. A rule with an offset uses copies too, because it changes them. Looking ahead takes one
+    more set of tensors on the replica's device, which is kept while the replica stays there.
 
     moments_on: the device of the rule's momentum and moments; None: that of the compute. layout: of what the rule
     holds; None: that of the replica.
@@ -81,42 +80,31 @@ class Trainer:
         self._contract = contract
         self.rule.amend(contract)
 
-    def refresh(self, out: Sequence[Sent] = ()) -> None:
-        """Pass the changed replica to the compute.
-
-        Stops looking ahead, whether or not the update held this node's last contribution. With `out`, contributions
-        that are still in flight, looks ahead from the new parameters."""
-        if out:
-            self.look_ahead(out)
-        else:
-            self._stand_on(self.replica.tensors)
-
     @torch.no_grad()
-    def look_ahead(self, out: Sequence[Sent], share: float = 1.0) -> None:
-        """Until the next `refresh`, train on the parameters that updates with `out` alone would produce.
+    def refresh(self, out: Sequence[Sent] = ()) -> None:
+        """Until the next call, train on the replica as it is now; or look ahead from it, on the parameters that updates
+        with `out` alone would produce.
 
-        out: the node's own contributions that are in flight, one or more, the oldest first. No other node sees these
-        parameters, so the arithmetic need not be exact. share: scales the steps but not the decay. The replica is not
-        changed."""
+        out: the node's own contributions that are in flight, the oldest first. No other node sees these parameters, so
+        the arithmetic need not be exact. The replica is not changed."""
         replica = self.replica
+        if not out:
+            self._stand_on(replica.tensors)
+            return
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         base = replica.tensors
         for later, sent in enumerate(out):
-            self._step_ahead(base, self._ahead, sent, replica.step + later, share)
+            self._step_ahead(base, self._ahead, sent, replica.step + later)
             base = self._ahead
         self._stand_on(self._ahead)
 
-    def _step_ahead(
-        self, base: Mapping[str, Tensor], into: Mapping[str, Tensor], sent: Sent, step: int, share: float
-    ) -> None:
+    def _step_ahead(self, base: Mapping[str, Tensor], into: Mapping[str, Tensor], sent: Sent, step: int) -> None:
         """Put the base after an update with `sent` alone into tensors, which may be the base."""
         schedule = self._contract.schedule
         shrink = decay(schedule, step)
 
         def add(batch: Batch, change: Tensor) -> None:
-            if share != 1:
-                change.mul_(share)
             tiles = change.to(self.replica.device)
             for part in batch.parts:
                 name = part.tensor.name

@@ -166,6 +166,12 @@ class Ranks:
         with self._talking():
             dist.all_reduce(tensor)
 
+    def total(self, number: int) -> int:
+        """The sum of all ranks' numbers."""
+        found = torch.tensor([number])
+        self.add_up(found)
+        return int(found)
+
     def share(self, rank: int, tensor: Tensor) -> None:
         """Copy one rank's tensor into all others'."""
         with self._talking():

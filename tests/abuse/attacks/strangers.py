@@ -17,7 +17,7 @@ import grpc
 
 from abuse.target import Target, trusting
 from support.raw_calls import CALL_S, hello, join
-from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_node.exchange.coordinator.dial import prove
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import REASON

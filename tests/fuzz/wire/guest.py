@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from fuzz.right_requests import right_requests
 from support.raw_calls import hello, in_session, join
-from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_node.exchange.coordinator.dial import prove
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.report_wire import report_of

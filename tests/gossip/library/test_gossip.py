@@ -14,7 +14,7 @@ from support.gossip_problem import Network, equal, train, values
 from support.gossip_ranks import RANKS, run_scenes
 from support.gossip_scenes import CODECS
 from thinwire import Gossip
-from thinwire.gossip.saved_form import with_form
+from thinwire.gossip.checks import with_form
 from thinwire_proto.errors import ConfigError
 
 Found = list[dict[str, Any]]

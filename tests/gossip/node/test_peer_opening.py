@@ -6,10 +6,9 @@ import socket
 
 import pytest
 
-from thinwire_node.bind_host import ALL, bind_host
 from thinwire_node.data_addresses import LOOPBACK, PRIVATE, IpNetwork
 from thinwire_node.gossip.lines.direct_lines import Opening, networks_of, opening, refusal_of
-from thinwire_node.peer_settings import PeerSettings, read_peers
+from thinwire_node.peer_settings import ALL, PeerSettings, bind_host, read_peers
 
 SMALL, LARGE = "1" * 32, "2" * 32
 

@@ -18,7 +18,6 @@ from support.relayed import CONTRACT, HERE
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_node.__main__ import main
-from thinwire_node.bind_host import check_free
 from thinwire_node.gossip.lines.dialler import METHOD, DialFailed, dial
 from thinwire_node.gossip.lines.direct_handshake import (
     PARCEL_BYTES_MAX,
@@ -29,6 +28,7 @@ from thinwire_node.gossip.lines.direct_handshake import (
 )
 from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerCertificate, PeerServer
 from thinwire_node.gossip.lines.stream import Wire
+from thinwire_node.peer_settings import check_free
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.authority import PEER
 from thinwire_proto.identity.certificates import RENEW_BEFORE

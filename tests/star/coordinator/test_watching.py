@@ -29,7 +29,7 @@ from thinwire_coordinator.hall.rpc.server import Server
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.star import Star
-from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
+from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, prove
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.negotiation import PROTOCOL

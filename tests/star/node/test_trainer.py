@@ -167,13 +167,12 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
     return trainer, sent
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Trainer, Sent], share: float) -> None:
+def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
-    assert not looks_ahead(trainer, sent, share=share)
-    trainer.look_ahead([sent], share)
-    assert looks_ahead(trainer, sent, share=share)
-    assert not looks_ahead(trainer, sent, share=1.5 - share)
+    assert not looks_ahead(trainer, sent)
+    trainer.refresh([sent])
+    assert looks_ahead(trainer, sent)
+    assert not looks_ahead(trainer, sent, share=0.5)
 
 
 def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> None:
@@ -182,7 +181,7 @@ def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> 
     theirs = random_votes(swarms.layout, 8, seed=1)
     for update in (update_of(swarms, sent.votes(), theirs), update_of(swarms, theirs)):  # counted, and not counted
         trainer.replica = swarms.clone()
-        trainer.look_ahead([sent])
+        trainer.refresh([sent])
         trainer.replica.apply(update, b"")
         trainer.refresh()
         expected = swarms.clone()
@@ -195,7 +194,7 @@ def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parame
     looking: tuple[Trainer, Sent],
 ) -> None:
     trainer, sent = looking
-    trainer.look_ahead([sent])
+    trainer.refresh([sent])
     trainer.replica.apply(update_of(trainer.replica, random_votes(trainer.replica.layout, 8, seed=1)), b"")
     assert not looks_ahead(trainer, sent)
     trainer.refresh([sent])
@@ -205,7 +204,7 @@ def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parame
 def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     bases = [trainer.base_step]
-    trainer.look_ahead([sent])
+    trainer.refresh([sent])
     bases.append(trainer.base_step)
     trainer.micro_batch(range(4, 6))  # looking ahead from step 20 counts as step 20
     trainer.replica.apply(update_of(trainer.replica, sent.votes()), b"")

@@ -17,10 +17,8 @@ import grpc
 from thinwire_common import heartbeat
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.clock import ProbedClock
-from thinwire_node.exchange.coordinator.dial import dial
-from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
-from thinwire_node.exchange.coordinator.pace import Pace
-from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
+from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, check_coordinator, dial, prove
+from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel, Pace
 from thinwire_node.exchange.port import (
     Admission,
     Applicant,

@@ -13,8 +13,7 @@ from typing import Any
 import grpc
 
 from thinwire_node.exchange.coordinator.clock import Probe
-from thinwire_node.exchange.coordinator.dial import dial
-from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
+from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, check_coordinator, dial, prove
 from thinwire_node.exchange.coordinator.messages import NUMBER_MAX, check_number, contract_in, greeting
 from thinwire_node.exchange.port import LinkLost
 from thinwire_proto import limits

@@ -25,8 +25,7 @@ from thinwire_node.gossip.lines.dialler import DialFailed, dial
 from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, Opening, opening
 from thinwire_node.gossip.lines.line import Framing, Line, Way
 from thinwire_node.gossip.lines.stream import Stream, Wire
-from thinwire_node.gossip.lines_port import Listener, Relay
-from thinwire_node.gossip.port import PeerPlace
+from thinwire_node.gossip.port import Listener, PeerPlace, Relay
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.message import Message

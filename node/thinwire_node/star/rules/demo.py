@@ -7,19 +7,17 @@ from torch import Tensor
 from thinwire.compression.compress import zeros
 from thinwire.compression.sent import Sent
 from thinwire_node.rules import RULES
-from thinwire_node.star.rules.rule import Compressed, Device, Tensors
+from thinwire_node.star.rules.rule import Device, Rule, Tensors
 from thinwire_node.training.gradient_receiver import add_gradient
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 
 @RULES.register("demo")
-class DemoRule(Compressed):
-    """Adds the mean gradient of all samples since the last extraction to the momentum.
+class DemoRule(Rule):
+    """Adds the mean gradient of all samples since the last extraction to the momentum."""
 
-    sums: see `Rule.sums`."""
-
-    offset = None
+    sums: dict[str, Tensor]
 
     def __init__(self, contract: Contract, layout: TileLayout, device: Device, moments_on: Device) -> None:
         super().__init__(contract, layout, moments_on)
@@ -40,13 +38,3 @@ class DemoRule(Compressed):
         for total in self.sums.values():
             total.zero_()
         self._samples = 0
-
-    def forget(self) -> None:
-        self.clear()
-        self.momentum.forget()
-
-    def state(self) -> dict[str, Tensor]:
-        return self.momentum.tensors()
-
-    def load(self, state: Tensors) -> None:
-        self.momentum.load(state)

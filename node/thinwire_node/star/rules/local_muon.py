@@ -56,7 +56,7 @@ class LocalMuon(LocalSteps):
 
     @torch.no_grad()
     def extract(self, k: int, rate: float) -> Sent:
-        for name, offset in self._offset.items():
+        for name, offset in self.offset.items():
             with on(offset.device, self._outer[name]) as outer:
                 add_outer(outer, offset, self._rule.outer_momentum)
         return super().extract(k, rate)

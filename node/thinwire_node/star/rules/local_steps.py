@@ -18,23 +18,19 @@ import torch
 from torch import Tensor
 
 from thinwire.compression.sent import Sent
-from thinwire_node.star.rules.rule import Compressed, Device, Tensors
+from thinwire_node.star.rules.rule import Device, Rule, Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 
-class LocalSteps(Compressed):
+class LocalSteps(Rule):
     """Steps on the node's own parameters. A rule says what a step is, and which tensors outlast a round."""
 
-    sums = None
+    offset: dict[str, Tensor]
 
     def __init__(self, contract: Contract, layout: TileLayout, device: Device, moments_on: Device) -> None:
         super().__init__(contract, layout, moments_on)
-        self._offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
-
-    @property
-    def offset(self) -> Tensors:
-        return self._offset
+        self.offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
 
     @abstractmethod
     def _begin(self) -> None:
@@ -44,39 +40,20 @@ class LocalSteps(Compressed):
     def _step(self, name: str, gradient: Tensor) -> Tensor:
         """Learn from the gradient of one tensor. Returns the step at η = 1, as a new tensor."""
 
-    @abstractmethod
-    def _kept(self) -> dict[str, Tensor]:
-        """The tensors that stay from round to round besides the momentum, by name, not copied."""
-
     @torch.no_grad()
     def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
         assert gradients is not None
         self._begin()
-        for name, offset in self._offset.items():
+        for name, offset in self.offset.items():
             step = self._step(name, gradients[name])
             offset.sub_(step, alpha=rate)
             parameters[name].sub_(step, alpha=rate)
 
     def extract(self, k: int, rate: float) -> Sent:
-        sent = self.momentum.accumulate_and_extract(self._offset, -1.0, 1, k)
+        sent = self.momentum.accumulate_and_extract(self.offset, -1.0, 1, k)
         self.clear()
         return sent
 
     def clear(self) -> None:
-        for offset in self._offset.values():
+        for offset in self.offset.values():
             offset.zero_()
-
-    def forget(self) -> None:
-        self.clear()
-        self.momentum.forget()
-        for tensor in self._kept().values():
-            tensor.zero_()
-
-    def state(self) -> dict[str, Tensor]:
-        return self.momentum.tensors() | self._kept()
-
-    def load(self, state: Tensors) -> None:
-        kept = self._kept()
-        for name, tensor in kept.items():
-            tensor.copy_(state[name])
-        self.momentum.load({name: tensor for name, tensor in state.items() if name not in kept})

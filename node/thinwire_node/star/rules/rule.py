@@ -1,12 +1,9 @@
-"""The port to a local rule, which learns from the gradient of each micro-batch and extracts contributions.
-
-All rules share `Momentum`: the buffer and the extraction.
-"""
+"""A local rule: it learns from the gradient of each micro-batch, and extracts contributions from a `Momentum`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,75 +19,75 @@ Tensors = Mapping[str, Tensor]
 """Tensors by parameter name, float32, in the parameter's shape."""
 
 
-class Rule(Protocol):
-    """A local rule. momentum: the buffer that extractions take components from. rate: the learning rate η."""
+class Rule(ABC):
+    """A local rule. moments_on: the device of the momentum and the moments; if it is another than that of the
+    gradients, they take no memory of a small card. rate: the learning rate η."""
 
-    momentum: Momentum
+    sums: Tensors | None = None
+    """Sums of gradients, each weighted by its samples, since the last extraction. A compute adds gradients to them as
+    it has them, and `learn` then gets none. None for a rule that needs the gradient of each micro-batch."""
+    offset: Tensors | None = None
+    """θ_local − θ_base on the compute device; None if gradients are computed on θ_base itself.
 
-    @property
-    def sums(self) -> Tensors | None:
-        """Sums of gradients, each weighted by its samples, since the last extraction. A compute adds gradients to them
-        as it has them, and `learn` then gets none. None for a rule that needs the gradient of each micro-batch."""
+    It survives an update between two micro-batches: θ_local ← θ_new + offset. So the node sends what it learned exactly
+    once and does not undo the contributions of others."""
 
-    @property
-    def offset(self) -> Tensors | None:
-        """θ_local − θ_base on the compute device; None if gradients are computed on θ_base itself.
+    def __init__(self, contract: Contract, layout: TileLayout, moments_on: Device) -> None:
+        self.momentum = Momentum(layout, contract.demo, moments_on)
+        """The buffer that extractions take components from."""
+        self._contract = contract
 
-        It survives an update between two micro-batches: θ_local ← θ_new + offset. So the node sends what it learned
-        exactly once and does not undo the contributions of others."""
-
+    @abstractmethod
     def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
         """Learn from the mean gradient of a micro-batch of `samples` samples. gradients: None if they are in `sums`.
 
         parameters: θ_local. A rule with an `offset` changes them in place; other rules do not."""
 
+    @abstractmethod
     def extract(self, k: int, rate: float) -> Sent:
         """Extract the k largest components of each tile. Sets `offset` to 0."""
 
-    def put_back(self, sent: Sent) -> None:
-        """Put back a contribution that was not counted: see `Momentum.put_back`."""
-
-    def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
-        """Decode the change of the parameters by an update that holds `sent` alone: see `Momentum.decode_changes`."""
-
-    def amend(self, contract: Contract) -> None:
-        """Go on under another contract of the run."""
-
+    @abstractmethod
     def clear(self) -> None:
         """Discard what was learned since the last extraction, except in the moments: they are means over many
         rounds."""
 
-    def forget(self) -> None:
-        """Discard everything that was learned."""
-
-    def state(self) -> dict[str, Tensor]:
-        """The tensors to save, float32, by name, not copied. Excludes what was learned since the last extraction."""
-
-    def load(self, state: Tensors) -> None:
-        """Continue from `state`, whose tensors may be the rule's own from now on."""
-
-
-class Compressed:
-    """The parts that all rules share: the momentum, `put_back` and `decode_changes`.
-
-    moments_on: the device of the momentum and the moments. If it is another than that of the gradients, they take no
-    memory of a small card."""
-
-    def __init__(self, contract: Contract, layout: TileLayout, moments_on: Device) -> None:
-        self.momentum = Momentum(layout, contract.demo, moments_on)
-        self._contract = contract
-
-    def amend(self, contract: Contract) -> None:
-        self._contract = contract
-        self.momentum.amend(contract.demo)
+    def _kept(self) -> dict[str, Tensor]:
+        """The tensors that stay from round to round besides the momentum, by name, not copied."""
+        return {}
 
     def put_back(self, sent: Sent) -> None:
+        """Put back a contribution that was not counted: see `Momentum.put_back`."""
         self.momentum.put_back(sent)
 
     def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
+        """Decode the change of the parameters by an update that holds `sent` alone: see `Momentum.decode_changes`."""
         carries_magnitude = self._contract.demo.magnitude == "tile"
         assert isinstance(self._contract.rule, VotingRuleSpec)
         self.momentum.decode_changes(use, sent, self._contract.rule.update_factor if carries_magnitude else rate)
+
+    def amend(self, contract: Contract) -> None:
+        """Go on under another contract of the run."""
+        self._contract = contract
+        self.momentum.amend(contract.demo)
+
+    def forget(self) -> None:
+        """Discard everything that was learned."""
+        self.clear()
+        self.momentum.forget()
+        for tensor in self._kept().values():
+            tensor.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors to save, float32, by name, not copied. Excludes what was learned since the last extraction."""
+        return self.momentum.tensors() | self._kept()
+
+    def load(self, state: Tensors) -> None:
+        """Continue from `state`, whose tensors may be the rule's own from now on."""
+        kept = self._kept()
+        for name, tensor in kept.items():
+            tensor.copy_(state[name])
+        self.momentum.load({name: tensor for name, tensor in state.items() if name not in kept})
 
 
 def make_rule(contract: Contract, layout: TileLayout, device: Device, moments_on: Device | None = None) -> Rule:

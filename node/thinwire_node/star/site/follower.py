@@ -20,7 +20,7 @@ from thinwire_node.star.site.messages import (
 from thinwire_node.star.site.rank import Rank
 from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
-from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
+from thinwire_node.star.site.shares import SharedReplica, Shares
 from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device
@@ -32,7 +32,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.task import task_of
 
-Job = Callable[[Any, dict[str, Any], list[Tensor]], Message | None]
+Job = Callable[[Any, dict[str, Any], list[Tensor]], Any]
 
 
 @FOLLOWERS.register("star")
@@ -71,7 +71,7 @@ class Follower:
                 continue
             assert self._rank is not None
             answer = JOBS[head["job"]](self._rank, head, tensors)
-            if answer is not None:
+            if head["job"] in ANSWERED:
                 self._ranks.answer(*answer)
 
     def _adopt(self, head: dict[str, Any], tensors: list[Tensor]) -> None:
@@ -131,57 +131,9 @@ def _lacks(contract: Contract, blobs: Blobs) -> str:
     return ""
 
 
-def _apply(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.replica.apply(unpack_update(head["update"], tensors), bytes.fromhex(head["head"]))
-
-
-def _fingerprint(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    assert isinstance(rank.replica, DividedReplica)
-    return {"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])}, []
-
-
-def _refresh(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.refresh(unpack_all_sent(head, tensors))
-
-
-def _loss(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    assert isinstance(rank, ShardedRank)
-    rank.loss(tuple(tensors), is_newest=head["is_newest"])
-
-
-def _keep(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    assert isinstance(rank.replica, ShardReplica)
-    rank.replica.keep()
-
-
-def _hand_over(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    assert isinstance(rank.replica, ShardReplica)
-    rank.shares.hand_over(rank.replica.flat)
-
-
-def _micro_batch(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    return rank.micro_batch(tuple(tensors)), []
-
-
 def _extract(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
     about, found = pack_sent(rank.extract(head["k"]))
     return {"sent": about}, found
-
-
-def _put_back(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.put_back(unpack_sent(head["sent"], tensors))
-
-
-def _clear(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.trainer.clear()
-
-
-def _forget(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
-    rank.trainer.rule.forget()
-
-
-def _state(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    return {}, list(rank.divided.values())
 
 
 def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
@@ -190,17 +142,24 @@ def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 
 JOBS: dict[str, Job] = {
-    "apply": _apply,
-    "clear": _clear,
+    "apply": lambda rank, head, tensors: rank.replica.apply(
+        unpack_update(head["update"], tensors), bytes.fromhex(head["head"])
+    ),
+    "clear": lambda rank, head, tensors: rank.trainer.clear(),
     "extract": _extract,
-    "fingerprint": _fingerprint,
-    "forget": _forget,
-    "hand_over": _hand_over,
-    "keep": _keep,
+    "fingerprint": lambda rank, head, tensors: (
+        {"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])},
+        [],
+    ),
+    "forget": lambda rank, head, tensors: rank.trainer.rule.forget(),
+    "hand_over": lambda rank, head, tensors: rank.shares.hand_over(rank.replica.flat),
+    "keep": lambda rank, head, tensors: rank.replica.keep(),
     "load": _load,
-    "loss": _loss,
-    "micro_batch": _micro_batch,
-    "put_back": _put_back,
-    "refresh": _refresh,
-    "state": _state,
+    "loss": lambda rank, head, tensors: rank.loss(tuple(tensors), is_newest=head["is_newest"]),
+    "micro_batch": lambda rank, head, tensors: (rank.micro_batch(tuple(tensors)), []),
+    "put_back": lambda rank, head, tensors: rank.put_back(unpack_sent(head["sent"], tensors)),
+    "refresh": lambda rank, head, tensors: rank.refresh(unpack_all_sent(head, tensors)),
+    "state": lambda rank, head, tensors: ({}, list(rank.divided.values())),
 }
+"""What a rank does for a job of the leader. What those of ANSWERED return is for the leader."""
+ANSWERED = frozenset({"extract", "fingerprint", "micro_batch", "state"})

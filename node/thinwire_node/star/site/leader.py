@@ -226,9 +226,6 @@ class LeaderTrainer:
         with self._ranks.order({"job": "refresh", **about}, tensors):
             self._rank.refresh(out)
 
-    def look_ahead(self, out: Sequence[Sent]) -> None:
-        self.refresh(out)
-
     def micro_batch(self, positions: Sequence[int]) -> None:
         """Divide a micro-batch by samples, and train each rank on its own. Raises Interrupted."""
         began = time.perf_counter()

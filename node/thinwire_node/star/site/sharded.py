@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire.compression.momentum import Momentum
-from thinwire.compression.sent import Sent
 from thinwire_node.star.site.rank import HandedOut, Rank, RankTrainer
 from thinwire_node.star.site.sharded_compute import ShardedCompute, counting
-from thinwire_node.star.site.shares import DividedReplica, Shares
+from thinwire_node.star.site.shares import DividedReplica, RangeMomentum, Shares
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.gradient_receiver import Tensors
-from thinwire_node.training.ranks import Ranks
 from thinwire_proto.contract import Contract, Parameter
-from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.apply import flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.task import Batch
 
@@ -56,31 +51,7 @@ class ShardReplica(DividedReplica):
         return self.kept
 
     def _change(self, update: Update) -> None:
-        apply_votes(
-            self.tensors,
-            self.shares.own.of_merged(update.merged),
-            self.shares.own.layout,
-            self.contract.demo,
-            learning_rate=update.learning_rate,
-            decay=update.decay,
-            step=update.step,
-        )
-
-
-class ShardMomentum(Momentum):
-    """The momentum of a rank's range, for a rule whose sums are of the samples of all ranks."""
-
-    def __init__(self, ranks: Ranks, layout: TileLayout, contract: Contract, device: torch.device) -> None:
-        super().__init__(layout, contract.demo, device)
-        self._ranks = ranks
-
-    def accumulate_and_extract(
-        self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int
-    ) -> Sent:
-        """samples: of this rank."""
-        total = torch.tensor([samples])
-        self._ranks.add_up(total)
-        return super().accumulate_and_extract(gradients, learning_rate, int(total), k)
+        self._change_range(self.tensors, update)
 
 
 class ShardedTrainer(RankTrainer):
@@ -93,7 +64,7 @@ class ShardedTrainer(RankTrainer):
         super().__init__(of_range, data, replica, compute, shares.own.layout)
         self._sharded = compute
         if self.rule.sums is not None:
-            self.rule.momentum = ShardMomentum(shares.ranks, shares.own.layout, contract, compute.device)
+            self.rule.momentum = RangeMomentum(shares, contract.demo, compute.device)
 
     def _train(self, batch: Batch, sums: Tensors | None) -> None:
         """batch: see `counting`."""

@@ -91,10 +91,9 @@ class ShardedCompute:
         """The loss of this rank's batch, and the mean gradients of all ranks'. weight: see `add_gradients`; None: that
         of the batch."""
         weight = self.weight(batch) if weight is None else weight
-        loss, total = self._pass(batch, weight), torch.tensor([weight])
-        self._ranks.add_up(total)
+        loss, total = self._pass(batch, weight), self._ranks.total(weight)
         found, self._found = self._found, {}
-        return loss, {name: gradient.div_(int(total)) for name, gradient in found.items()}
+        return loss, {name: gradient.div_(total) for name, gradient in found.items()}
 
     def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         """weight: of this rank's batch; 0 if it has no sample, and the batch stands in for one."""

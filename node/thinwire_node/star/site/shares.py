@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -104,27 +104,32 @@ class Shares:
 class RangeMomentum(Momentum):
     """The momentum of a rank's range, in the range's own tile space.
 
-    has_sums: the gradients of the ranks are of different samples and add up. Otherwise all ranks have the same.
-    """
+    cut: the range's part of whole gradients, flat; None: they are of the range alone. adds_up: the ranks have different
+    samples. Otherwise all have the same."""
 
-    def __init__(self, shares: Shares, spec: DemoSpec, device: torch.device | str, *, has_sums: bool) -> None:
+    def __init__(
+        self,
+        shares: Shares,
+        spec: DemoSpec,
+        device: torch.device | str,
+        cut: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
+        *,
+        adds_up: bool = True,
+    ) -> None:
         super().__init__(shares.own.layout, spec, device)
-        self._shares = shares
-        self._has_sums = has_sums
+        self._ranks = shares.ranks
+        self._cut = cut
+        self._adds_up = adds_up
 
     @torch.no_grad()
     def accumulate_and_extract(
         self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int
     ) -> Sent:
-        """gradients: whole ones, of this rank's samples."""
-        own = self._shares.own
-        if self._has_sums:
-            flat, total = self._shares.add_up(gradients), torch.tensor([samples])
-            self._shares.ranks.add_up(total)
-            samples = int(total)
-        else:
-            flat = own.cut(gradients)
-        return super().accumulate_and_extract(own.layout.unflattened(flat), learning_rate, samples, k)
+        """samples: of this rank."""
+        if self._cut is not None:
+            gradients = self._layout.unflattened(self._cut(gradients))
+        samples = self._ranks.total(samples) if self._adds_up else samples
+        return super().accumulate_and_extract(gradients, learning_rate, samples, k)
 
 
 class DividedReplica(Replica, ABC):
@@ -136,6 +141,12 @@ class DividedReplica(Replica, ABC):
     def share_of_fingerprint(self, nonce: int) -> int:
         """The fingerprint of this rank's part. Those of all ranks add up, modulo 2⁶⁴."""
 
+    def _change_range(self, tensors: Mapping[str, Tensor], update: Update) -> None:
+        """Apply the range's part of an update. tensors: of the range."""
+        own, rate, decay = self.shares.own, update.learning_rate, update.decay
+        merged, demo, step = own.of_merged(update.merged), self.contract.demo, update.step
+        apply_votes(tensors, merged, own.layout, demo, learning_rate=rate, decay=decay, step=step)
+
 
 class SharedReplica(DividedReplica):
     """A replica that each rank holds whole."""
@@ -145,21 +156,12 @@ class SharedReplica(DividedReplica):
         self.shares = shares
 
     def _change(self, update: Update) -> None:
-        contract = self.contract
-        if isinstance(contract.rule, MergedMuonSpec):  # its step is of whole matrices
+        if isinstance(self.contract.rule, MergedMuonSpec):  # its step is of whole matrices
             super()._change(update)
             return
         own = self.shares.own
         flat = own.cut(self.tensors)
-        apply_votes(
-            own.layout.unflattened(flat),
-            own.of_merged(update.merged),
-            own.layout,
-            contract.demo,
-            learning_rate=update.learning_rate,
-            decay=update.decay,
-            step=update.step,
-        )
+        self._change_range(own.layout.unflattened(flat), update)
         self.shares.share(flat, self.tensors)
 
     def share_of_fingerprint(self, nonce: int) -> int:

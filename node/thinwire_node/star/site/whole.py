@@ -91,13 +91,14 @@ class WholeTrainer(RankTrainer):
         self._joint = compute
         self._shares = shares
         has_sums = self.rule.sums is not None
-        self.rule.momentum = RangeMomentum(shares, contract.demo, compute.device, has_sums=has_sums)
+        cut = shares.add_up if has_sums else shares.own.cut
+        self.rule.momentum = RangeMomentum(shares, contract.demo, compute.device, cut, adds_up=has_sums)
 
-    def _step_ahead(self, base: Tensors, into: Tensors, sent: Sent, step: int, share: float) -> None:
+    def _step_ahead(self, base: Tensors, into: Tensors, sent: Sent, step: int) -> None:
         own = self._shares.own
         before = own.cut(base)
         after = torch.empty_like(before)
-        super()._step_ahead(own.layout.unflattened(before), own.layout.unflattened(after), sent, step, share)
+        super()._step_ahead(own.layout.unflattened(before), own.layout.unflattened(after), sent, step)
         self._shares.share(after, into)
 
     def _samples_of(self, batch: Batch) -> int:
