@@ -6,22 +6,30 @@ disk.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import MomentumClaim
 from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
+from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
 
+if TYPE_CHECKING:
+    from thinwire_node.kinds import PartSettings
+
 log = logging.getLogger("thinwire.node")
+Result = TypeVar("Result")
 
 
 class ParametersDiffer(ReplicaError):
@@ -53,6 +61,61 @@ class Session(Protocol):
         """The last sample position in what the node keeps."""
 
 
+class PartWork(ABC):
+    """What a part does once it has data and parameters: its lease, and the compute thread that owns all else.
+
+    unit: what a step of the run is called. take_contract: takes an amended contract, or raises a ThinwireError if this
+    machine cannot go on under it. The compute thread calls it."""
+
+    unit = "step"
+
+    def __init__(
+        self, contract: Contract, threads: Threads, lease: Lease, take_contract: Callable[[Contract], None]
+    ) -> None:
+        self.contract = contract
+        """With all amendments that are known, also those of steps that the node has not come to."""
+        self.lease = lease
+        self.jobs = 0
+        """Jobs of the compute thread that wait or run."""
+        self._threads = threads
+        self._take_contract = take_contract
+
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        """Queue a job for the compute thread."""
+        self.jobs += 1
+        done = self._threads.compute.run(job, work, *arguments)
+        done.add_done_callback(self._job_done)
+        return done
+
+    def _job_done(self, done: asyncio.Future[Any]) -> None:
+        self.jobs -= 1
+
+    async def amend(self, contract: Contract) -> None:
+        """Go on under an amended contract, which comes before what it is in force for. Raises a ThinwireError if this
+        machine cannot."""
+        if contract != self.contract:
+            await self.run(NodeJob.AMEND, self._amend, contract)
+
+    def _amend(self, contract: Contract) -> None:
+        """An amendment is one job, which leaves nothing half amended if it is cancelled before it begins. Nothing
+        changes amid a micro-batch, which the ranks of a node have to divide alike."""
+        self._take_contract(contract)
+        for amendment in contract.amendments:
+            if amendment not in self.contract.amendments:
+                words = clean_text(amendment.in_words)
+                text = f"the organizer has amended the run from {self.unit} {amendment.step} on: {words}"
+                tell(log, logging.INFO, "node.amended", text, step=amendment.step, reason=words)
+        self.contract = contract
+        self._amended(contract)
+
+    @abstractmethod
+    def _amended(self, contract: Contract) -> None:
+        """Take the contract that is in force now, in the compute thread."""
+
+    def close(self) -> None:
+        self._threads.close()
+
+
 class Part(ABC):
     """On construction, a part reads what an earlier process has left on disk."""
 
@@ -60,27 +123,22 @@ class Part(ABC):
     """Whether a newer snapshot may take the place of the replica."""
     replica: Replica | None = None
     """The newest replica in memory."""
+    work: PartWork | None = None
+    """None until there are data and parameters."""
 
-    @property
-    @abstractmethod
-    def is_taken_up(self) -> bool:
-        """Whether the part has data and parameters."""
-
-    @property
-    @abstractmethod
-    def lease(self) -> Lease: ...
-
-    @property
-    @abstractmethod
-    def jobs(self) -> int:
-        """Jobs of the compute thread that wait or run."""
+    def __init__(self, settings: PartSettings) -> None:
+        self._settings = settings
 
     @abstractmethod
     def claim(self) -> MomentumClaim | None:
         """The claim about what this node keeps, for the coordinator to check."""
 
-    async def amend(self, contract: Contract) -> None:  # noqa: B027 - a kind may have no amendments
+    async def amend(self, contract: Contract) -> None:
         """Take the contract that is in force now. Raises a ThinwireError if this machine cannot go on under it."""
+        if self.work is not None:
+            await self.work.amend(contract)
+        else:
+            self._settings = replace(self._settings, contract=contract)
 
     async def drop_momentum(self, why: str) -> None:  # noqa: B027 - a part may have none
         """Drop the momentum, because the coordinator says so."""
@@ -109,9 +167,10 @@ class Part(ABC):
     async def stop(self) -> None:
         """Save what shall last, and stop."""
 
-    @abstractmethod
     def close(self) -> None:
         """End the threads."""
+        if self.work is not None:
+            self.work.close()
 
     @abstractmethod
     def done_in_words(self) -> str:
@@ -119,12 +178,3 @@ class Part(ABC):
 
     @abstractmethod
     def view(self) -> PartView: ...
-
-
-def tell_amendments(before: Contract, after: Contract, unit: str = "step") -> None:
-    """Log what the organizer has amended since. unit: what a step of the run is called."""
-    for amendment in after.amendments:
-        if amendment not in before.amendments:
-            words = clean_text(amendment.in_words)
-            text = f"the organizer has amended the run from {unit} {amendment.step} on: {words}"
-            tell(log, logging.INFO, "node.amended", text, step=amendment.step, reason=words)

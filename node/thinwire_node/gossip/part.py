@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,7 +29,6 @@ from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
 from thinwire_node.training.compute import Compute
-from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
@@ -84,12 +82,13 @@ def _flat(layout: TileLayout, replica: Replica) -> Tensor:
 
 
 class GossipPart(Part):
+    work: GossipWork | None = None
     takes_snapshots = False  # the one that a node begins with is the first state
 
     def __init__(self, settings: PartSettings) -> None:
         if settings.ranks is not None:
             raise ConfigError("this is a gossip run, in which a node is one process; give one --device")
-        self._settings = settings
+        super().__init__(settings)
         self._journal = GossipJournal(settings.state, settings.contract.hash)
         self._entry = self._journal.read()  # not taken up yet
         self.training: GossipTraining | None = None
@@ -101,32 +100,10 @@ class GossipPart(Part):
         """The parameters that all nodes begin with."""
         return self.training.replica if self.training is not None else None
 
-    @property
-    def is_taken_up(self) -> bool:
-        return self.training is not None
-
-    @property
-    def lease(self) -> Lease:
-        return self.training.work.lease if self.training is not None else Lease()
-
-    @property
-    def jobs(self) -> int:
-        return self.training.work.jobs if self.training is not None else 0
-
     def claim(self) -> MomentumClaim | None:
         if self.training is not None:
             return MomentumClaim(self.training.work.saved.trained_through)
         return MomentumClaim(self._entry.trained_through) if self._entry is not None else None
-
-    @property
-    def contract(self) -> Contract:
-        return self.training.work.contract if self.training is not None else self._settings.contract
-
-    async def amend(self, contract: Contract) -> None:
-        if self.training is not None:
-            await self.training.work.amend(contract)
-        else:
-            self._settings = replace(self._settings, contract=contract)
 
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         if self.training is not None:
@@ -155,7 +132,7 @@ class GossipPart(Part):
             machine.clocks,
             settings.take_contract,
         )
-        self._entry = None
+        self._entry, self.work = None, self.training.work
 
     def session(
         self, exchange: GossipExchange, head_step: int, data: DataSource, fetcher: BlobFetcher
@@ -175,10 +152,6 @@ class GossipPart(Part):
     async def stop(self) -> None:
         if self.training is not None:
             await self.training.stop()
-
-    def close(self) -> None:
-        if self.training is not None:
-            self.training.work.close()
 
     def done_in_words(self) -> str:
         return f"{self._settings.record.counted} iterations"

@@ -16,7 +16,7 @@ from torch import Tensor
 from thinwire_node.gossip.gradient import Gradient, GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry
 from thinwire_node.gossip.rules import OwnSteps
-from thinwire_node.part import tell_amendments
+from thinwire_node.part import PartWork
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
@@ -87,10 +87,11 @@ class Finished:
     sketched: Sketched | None = None
 
 
-class GossipWork:
+class GossipWork(PartWork):
     """member, optimizer and gradient are of the compute thread. kept: the journal's entry that they continue from.
-    pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`). take_contract: takes an
-    amended contract, or raises a ThinwireError if this machine cannot go on under it. The compute thread calls it."""
+    pulled: where gradients are computed, if that is not x (see `exchange.gradient_pull`)."""
+
+    unit = "iteration"
 
     def __init__(
         self,
@@ -105,19 +106,12 @@ class GossipWork:
         pulled: Tensor | None = None,
         take_contract: TakeContract = lambda contract: None,
     ) -> None:
-        self.contract = contract
-        """With all amendments that are known: also those of iterations that the node has not come to."""
-        self._take_contract = take_contract
-        self.layout = layout
-        self.lease = Lease(kept.trained_through if kept else None)
-        self.jobs = 0
-        """Jobs of the compute thread that wait or run."""
+        super().__init__(contract, threads, Lease(kept.trained_through if kept else None), take_contract)
         self.member = member
         """Belongs to the compute thread: see `event`."""
         self._optimizer = optimizer
         self._gradient = gradient
         self._journal = journal
-        self._threads = threads
         self._pulled = pulled
         self.finished = kept.finished if kept else 0
         """Iterations that are finished."""
@@ -142,27 +136,7 @@ class GossipWork:
         """Whether all iterations are finished."""
         return self.finished >= self.iterations
 
-    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        """Queue a job for the compute thread."""
-        self.jobs += 1
-        done = self._threads.compute.run(job, work, *arguments)
-        done.add_done_callback(self._job_done)
-        return done
-
-    def _job_done(self, done: asyncio.Future[Any]) -> None:
-        self.jobs -= 1
-
-    async def amend(self, contract: Contract) -> None:
-        """Go on under an amended contract. The coordinator tells it before the node is at the iteration from which it
-        holds. Raises a ThinwireError if this machine cannot."""
-        if contract != self.contract:
-            await self.run(NodeJob.AMEND, self._amend, contract)
-
-    def _amend(self, contract: Contract) -> None:
-        """An amendment is one job, which leaves nothing half amended if it is cancelled before it begins."""
-        self._take_contract(contract)
-        tell_amendments(self.contract, contract, "iteration")
-        self.contract = contract
+    def _amended(self, contract: Contract) -> None:
         self.member.ends_after(contract.schedule.steps)
 
     # events
@@ -297,9 +271,6 @@ class GossipWork:
     async def drain(self) -> None:
         """Wait for the jobs that have started."""
         await self.run(NodeJob.DRAIN, lambda: None)
-
-    def close(self) -> None:
-        self._threads.close()
 
 
 def _bytes_of(x: Tensor) -> bytes:

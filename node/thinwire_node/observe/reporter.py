@@ -93,6 +93,7 @@ class Reporter:
         """A report of the node's state now."""
         node, record = self._node, self._node.record
         contract, part, traffic = node.contract, node.part, node.record.traffic
+        work = part.work if part is not None else None
         found = part.view() if part is not None else PartView("")
         state, words = _state(node, found)
         samples_s, sent_s, received_s = self._rates(record)
@@ -120,11 +121,11 @@ class Reporter:
             device=Device(
                 f"{device} and {ranks.size - 1} more" if ranks is not None else device,
                 *(memory_bytes(device) if device else (None, None)),
-                part.jobs if part is not None else 0,
+                work.jobs if work is not None else 0,
             ),
             steps=contract.schedule.steps if contract is not None else None,
             round_length_s=contract.round.length_s if contract is not None else None,
-            lease_samples=part.lease.left if part is not None and part.is_taken_up else None,
+            lease_samples=work.lease.left if work is not None else None,
             data_wait_s=record.phases["data"].sum_s,
             tokens_s=samples_s * contract.model.context if contract is not None else 0.0,
             loss_unit=node.loss_unit,

@@ -31,7 +31,6 @@ from thinwire_node.star.trainer import Trainer
 from thinwire_node.star.work import Computes, Work
 from thinwire_node.storage.state import REPLICA_FILE, KeptMomentum
 from thinwire_node.training.compute import Compute
-from thinwire_node.training.lease import Lease
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.batch_pool import CPU
 from thinwire_proto.contract import Contract
@@ -45,10 +44,10 @@ NOTHING_TRAINED = MomentumClaim(None)
 
 
 class StarPart(Part):
+    work: Work | None = None
+
     def __init__(self, settings: PartSettings) -> None:
-        self._settings = settings
-        self.work: Work | None = None
-        """None until there are data and parameters."""
+        super().__init__(settings)
         self._session: Session | None = None
         self._kept = self._momentum_on_disk()  # not adopted yet
 
@@ -65,18 +64,6 @@ class StarPart(Part):
     @property
     def replica(self) -> Replica | None:  # type: ignore[override]
         return self.work.replica if self.work is not None else None
-
-    @property
-    def is_taken_up(self) -> bool:
-        return self.work is not None
-
-    @property
-    def lease(self) -> Lease:
-        return self.work.lease if self.work is not None else Lease()
-
-    @property
-    def jobs(self) -> int:
-        return self.work.jobs if self.work is not None else 0
 
     def claim(self) -> MomentumClaim | None:
         if self.work is not None:
@@ -95,16 +82,6 @@ class StarPart(Part):
             await self.work.forget()
         else:
             self._settings.state.drop_momentum()
-
-    @property
-    def contract(self) -> Contract:
-        return self.work.contract if self.work is not None else self._settings.contract
-
-    async def amend(self, contract: Contract) -> None:
-        if self.work is not None:
-            await self.work.amend(contract)
-        else:
-            self._settings = replace(self._settings, contract=contract)
 
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         if self.work is None:
@@ -188,10 +165,6 @@ class StarPart(Part):
             step, fingerprint = replica.step, f"{await work.run(NodeJob.DRAIN, replica.model_fingerprint):016x}"
             text = f"left at step {step}, fingerprint {fingerprint}"
             tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)
-
-    def close(self) -> None:
-        if self.work is not None:
-            self.work.close()
 
     def done_in_words(self) -> str:
         record = self._settings.record

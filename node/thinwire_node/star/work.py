@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from thinwire.compression.residual import Awaited, Pending
 from thinwire.compression.sent import Sent
 from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
-from thinwire_node.part import ParametersDiffer, WentBack, tell_amendments
+from thinwire_node.part import ParametersDiffer, PartWork, WentBack
 from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.failures import Interrupted
@@ -77,12 +77,8 @@ class Extraction:
     components: int
 
 
-class Work:
-    """The work of one node.
-
-    kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock.
-    take_contract: takes an amended contract, or raises a ThinwireError if this machine cannot go on under it. The
-    compute thread calls it."""
+class Work(PartWork):
+    """kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock."""
 
     def __init__(
         self,
@@ -94,19 +90,15 @@ class Work:
         kept: KeptMomentum | None,
         take_contract: Callable[[Contract], None] = lambda contract: None,
     ) -> None:
-        self.contract = contract
-        """The one in force."""
-        self._take_contract = take_contract
+        super().__init__(contract, threads, Lease(), take_contract)
         self.trainer = trainer
         self.replica: Replica | None = trainer.replica
         """The node's parameters. None from a resync until they are fetched again."""
         self.pending: Pending | None = None
         """The contribution without an outcome."""
-        self.lease = Lease()
         self._on_the_way: list[Pending] = []  # contributions that no update has held yet, and that are not put back
         self._awaited = Awaited(contract.demo.update_topk, kept.awaited if kept else ())
         self._state = state
-        self._threads = threads
         self._now = now
         self._moved = asyncio.Condition()
         self._trained_through_at_extraction: int | None = None
@@ -116,8 +108,6 @@ class Work:
         """Seconds that the newest update took on the compute thread."""
         self.saved_s = 0.0
         """Seconds for which saves have held up a catch-up."""
-        self.jobs = 0
-        """Jobs of the compute thread that wait or run."""
         self._keep_step: int | None = None
         self._kept: tuple[int, Mapping[str, Tensor]] | None = None  # parameters of a step that the replica has left
         self._saver = Saver(state, threads, now, contract.round.length_s)
@@ -126,19 +116,6 @@ class Work:
             self.pending = kept.pending
             self._on_the_way = [kept.pending] if kept.pending else []
             self.lease.trained_through = self._trained_through_at_extraction = kept.trained_through
-
-    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        """Queue a job for the compute thread."""
-        self.jobs += 1
-        done = self._threads.compute.run(job, work, *arguments)
-        done.add_done_callback(self._job_done)
-        return done
-
-    def _job_done(self, done: asyncio.Future[Any]) -> None:
-        self.jobs -= 1
-
-    def close(self) -> None:
-        self._threads.close()
 
     async def adopt(self, replica: Replica) -> None:
         """Train on this replica from now on. Keeps the momentum and drops the gradient on the previous replica."""
@@ -151,18 +128,7 @@ class Work:
         self._kept = None  # the replica before may have differed from the swarm's
         self._fingerprinted = (-1, 0, 0)
 
-    async def amend(self, contract: Contract) -> None:
-        """Go on under the contract that is in force from the next round on. Raises a ThinwireError if this machine
-        cannot."""
-        if contract != self.contract:
-            await self.run(NodeJob.AMEND, self._amend, contract)
-
-    def _amend(self, contract: Contract) -> None:
-        """An amendment is one job, which leaves nothing half amended if it is cancelled before it begins. Nothing
-        changes amid a micro-batch, which the ranks of a node have to divide alike."""
-        self._take_contract(contract)
-        tell_amendments(self.contract, contract)
-        self.contract = contract
+    def _amended(self, contract: Contract) -> None:
         self.trainer.amend(contract)
         self._awaited.update_topk = contract.demo.update_topk
 
