@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import MomentumClaim
@@ -24,9 +24,6 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource
-
-if TYPE_CHECKING:
-    from thinwire_node.kinds import PartSettings
 
 log = logging.getLogger("thinwire.node")
 Result = TypeVar("Result")
@@ -126,7 +123,8 @@ class Part(ABC):
     work: PartWork | None = None
     """None until there are data and parameters."""
 
-    def __init__(self, settings: PartSettings) -> None:
+    def __init__(self, settings: Any) -> None:
+        """settings: `kinds.PartSettings`."""
         self._settings = settings
 
     @abstractmethod

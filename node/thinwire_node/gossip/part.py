@@ -82,6 +82,7 @@ def _flat(layout: TileLayout, replica: Replica) -> Tensor:
 
 
 class GossipPart(Part):
+    _settings: PartSettings
     work: GossipWork | None = None
     takes_snapshots = False  # the one that a node begins with is the first state
 

@@ -44,6 +44,7 @@ NOTHING_TRAINED = MomentumClaim(None)
 
 
 class StarPart(Part):
+    _settings: PartSettings
     work: Work | None = None
 
     def __init__(self, settings: PartSettings) -> None:
