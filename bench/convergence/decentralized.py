@@ -14,7 +14,7 @@ from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
 from thinwire import Muon
-from thinwire.steps.param_groups import grouped
+from thinwire.steps.muon import grouped
 from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate

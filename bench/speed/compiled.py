@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from bench.markdown import table
-from thinwire_node.training.compiled import set_up_compiler
-from thinwire_node.training.compute import TorchCompute
+from thinwire_node.training.compute import TorchCompute, set_up_compiler
 from thinwire_proto.activations import sample_of
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import Batch, task_of

@@ -20,7 +20,7 @@ import psutil
 from bench.speed.neighbours import PROGRAM
 from bench.wide_area.programs import Programs, module
 from deploy.local_swarm.processes import JSON_LOG
-from thinwire_node.limits.orders import ORDERS_FILE
+from thinwire_node.limits.resting import ORDERS_FILE
 
 RUN = """
 [model]

@@ -41,8 +41,8 @@ from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
 from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Extraction, Work
+from thinwire_node.training.device import compute_dtype
 from thinwire_node.training.micro_batch import MicroBatch
-from thinwire_node.training.precision import compute_dtype
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, ModelSpec, RunSpec

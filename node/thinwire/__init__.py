@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from thinwire.gossip.data_parallel import DecentralizedDataParallel
     from thinwire.gossip.gossip import Gossip
     from thinwire.steps.accum_adam import AccumAdam, AccumAdamW
-    from thinwire.steps.muon import Muon
+    from thinwire.steps.muon import Muon, muon_groups
     from thinwire.steps.noise_corrected import NoiseCorrectedAdamW
-    from thinwire.steps.param_groups import muon_groups
 
 __all__ = [
     "AccumAdam",
@@ -36,7 +35,7 @@ _MODULES = {
     "Gossip": "gossip.gossip",
     "Muon": "steps.muon",
     "NoiseCorrectedAdamW": "steps.noise_corrected",
-    "muon_groups": "steps.param_groups",
+    "muon_groups": "steps.muon",
 }
 
 

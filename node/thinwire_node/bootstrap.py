@@ -34,7 +34,7 @@ from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.base_files import BaseFilesHere
 from thinwire_node.storage.state import DATA_FILE, DATA_PART, REPLICA_FILE, NodeState
-from thinwire_node.training.compiled import COMPILER_BYTES
+from thinwire_node.training.compute import COMPILER_BYTES
 from thinwire_node.training.micro_batch import SAMPLES_MAX
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError

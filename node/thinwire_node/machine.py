@@ -18,8 +18,7 @@ from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.cards import card_locks
-from thinwire_node.training.compiled import set_up_compiler
-from thinwire_node.training.compute import Compute, TorchCompute
+from thinwire_node.training.compute import Compute, TorchCompute, set_up_compiler
 from thinwire_node.training.device import choose_apply_device, choose_device, unseen_card
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 from thinwire_proto.activations import sample_of

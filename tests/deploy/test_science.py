@@ -41,7 +41,7 @@ from bench.convergence.sparseloco import CHUNK, TOP_K, compressed
 from bench.convergence.text import Text, stdlib
 from bench.studies import append, carry_out
 from thinwire import Muon
-from thinwire.steps.param_groups import grouped
+from thinwire.steps.muon import grouped
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate

@@ -8,8 +8,8 @@ from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
 from fuzz.mutations import damage_msgpack
 from fuzz.target import Target
-from thinwire_node.gossip.lines.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
 from thinwire_node.gossip.lines.line import Framing
+from thinwire_node.gossip.lines.stream import PROOF_BYTES_MAX, parse, proof_parcel, proved
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.message import SNAPSHOT, Message

@@ -13,7 +13,7 @@ from torch import nn
 from support.gossip_problem import Network
 from support.small import small_contract
 from thinwire import Gossip, Muon, muon_groups
-from thinwire.steps.param_groups import grouped
+from thinwire.steps.muon import grouped
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.errors import ConfigError

@@ -14,8 +14,7 @@ from support.small import random_replica, small_contract
 from thinwire_node.training import device as device_module
 from thinwire_node.training.cards import Card, CardLocks, choose_card
 from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.device import choose_apply_device, choose_device
-from thinwire_node.training.precision import LossScale, choose_dtype, compute_dtype
+from thinwire_node.training.device import LossScale, choose_apply_device, choose_device, choose_dtype, compute_dtype
 from thinwire_proto.contract import DemoSpec, RuleSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import SelfTest

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from support.small import small_contract
-from thinwire_node.training.compiled import set_up_compiler
-from thinwire_node.training.compute import TorchCompute
+from thinwire_node.training.compute import TorchCompute, set_up_compiler
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.activations import sample_of
@@ -23,7 +22,7 @@ import sys
 from pathlib import Path
 import torch
 from support.small import small_contract
-from thinwire_node.training.compiled import set_up_compiler
+from thinwire_node.training.compute import set_up_compiler
 from thinwire_node.training.compute import TorchCompute
 from thinwire_proto.activations import sample_of
 from thinwire_proto.task import task_of

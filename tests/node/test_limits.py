@@ -12,12 +12,10 @@ import pytest
 
 from thinwire_node.cli import owner
 from thinwire_node.limits import limits
-from thinwire_node.limits.hours import read_hours
 from thinwire_node.limits.keeper import LimitsKeeper, LimitsSource
 from thinwire_node.limits.limits import Limits, LimitsFile, check
-from thinwire_node.limits.orders import Orders, OrdersFile
-from thinwire_node.limits.quantities import read_until
-from thinwire_node.limits.resting import Surroundings, rest
+from thinwire_node.limits.quantities import read_hours, read_until
+from thinwire_node.limits.resting import Orders, OrdersFile, Surroundings, rest
 from thinwire_proto.errors import ConfigError, UsageError
 
 

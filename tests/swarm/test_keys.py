@@ -17,7 +17,7 @@ from deploy.local_swarm.processes import BIN
 from support.real import LONG_MS, RealSwarm, run_text, until
 from support.screen import PATIENCE_S, Screen
 from thinwire_node.cli.keyboard import LEGEND
-from thinwire_node.limits.orders import Orders, OrdersFile
+from thinwire_node.limits.resting import Orders, OrdersFile
 
 SHELL = '"$@" < "$input"; echo "ended with $?"; exec sleep 1000'
 """This program stands for a shell: it has the terminal before and after the node."""

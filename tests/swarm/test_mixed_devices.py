@@ -6,7 +6,7 @@ import pytest
 
 from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_node.resources import MOMENTS_ON_HOST, measured_needs
-from thinwire_node.training.compiled import FOLDER
+from thinwire_node.training.compute import FOLDER
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.needs import PROGRAM_BYTES
 

@@ -19,8 +19,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from thinwire.gossip.flat import Buffers
-from thinwire.gossip.lines import Head, Kind, Line, LineGroups
-from thinwire.gossip.send_order import Outgoing, SendOrder
+from thinwire.gossip.lines import Head, Kind, Line, LineGroups, Outgoing, SendOrder
 from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Edges, HostCopies, Key, Launched, Traffic
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.gossip.cut import Cut

@@ -18,8 +18,7 @@ from thinwire_node.forecast import Forecast, forecast, samples_a_second
 from thinwire_node.resources import MOMENTS_ON_HOST, ResourceLimits, Room, room_of, with_base_here
 from thinwire_node.storage.base_files import users_folder
 from thinwire_node.storage.enrolment import FILE, choose, read_destination
-from thinwire_node.training.device import choose_apply_device, choose_device, unseen_card
-from thinwire_node.training.precision import compute_dtype
+from thinwire_node.training.device import choose_apply_device, choose_device, compute_dtype, unseen_card
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key

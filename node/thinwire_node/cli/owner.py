@@ -9,8 +9,8 @@ from pathlib import Path
 from thinwire_node.limits import limits
 from thinwire_node.limits.keeper import LimitsSource
 from thinwire_node.limits.limits import AT_START, key_of
-from thinwire_node.limits.orders import ORDERS_FILE, Orders, OrdersFile
 from thinwire_node.limits.quantities import in_words, read_until
+from thinwire_node.limits.resting import ORDERS_FILE, Orders, OrdersFile
 from thinwire_node.observe import status
 from thinwire_proto.errors import ConfigError, UsageError
 

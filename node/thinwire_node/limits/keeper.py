@@ -13,8 +13,7 @@ from thinwire_node.limits import limits
 from thinwire_node.limits.limits import LIMITS_FILE, Limits, LimitsFile, version_of
 from thinwire_node.limits.machine_load import MachineLoad, set_priority
 from thinwire_node.limits.month import MONTH_FILE, MonthlyBudget
-from thinwire_node.limits.orders import ORDERS_FILE, OrdersFile
-from thinwire_node.limits.resting import Rest, rest
+from thinwire_node.limits.resting import ORDERS_FILE, OrdersFile, Rest, rest
 from thinwire_proto.errors import ConfigError
 
 log = logging.getLogger("thinwire.node")

@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, ValidationError
 from thinwire_common.files import replace_synced
 from thinwire_common.options import IN_WORDS, Options, option, threads_option
 from thinwire_common.units import read_bytes_size
-from thinwire_node.limits.hours import Hours, read_hours
-from thinwire_node.limits.quantities import read_rate
+from thinwire_node.limits.quantities import Hours, read_hours, read_rate
 from thinwire_proto.errors import ConfigError, UsageError
 
 if sys.version_info >= (3, 11):

@@ -1,9 +1,15 @@
-"""Reads the quantities of limits, and writes points in time for people."""
+"""Reads the quantities of limits, and the hours of the week in which a node may work, and writes points in
+time for people.
+
+Hours are local. A window belongs to the day on which it begins, so `fri 22-07` ends on Saturday.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from thinwire_common.units import parse_seconds
 
@@ -50,3 +56,80 @@ def in_words(then_s: float, now_s: float) -> str:
     if then_s - now_s <= 6 * 86400:
         return f"{then:%A %H:%M}"
     return f"{then.day} {then:%B}"
+
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAY_MINUTES = 24 * 60
+WEEK_MINUTES = 7 * DAY_MINUTES
+WINDOWS_MAX = 14
+WINDOW = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))? +)?(\d{1,2})(?::(\d\d))?-(\d{1,2})(?::(\d\d))?")
+EXAMPLES = "22-07, 22:30-06:15, or mon-fri 22-07, sat-sun 0-24"
+
+
+@dataclass(frozen=True)
+class Hours:
+    """windows: first and last minute of the week, the last one excluded and perhaps in the next week. text: as the
+    volunteer wrote it."""
+
+    windows: tuple[tuple[int, int], ...]
+    text: str
+
+    def contain(self, at_s: float) -> bool:
+        """Whether a time is within the hours. at_s: seconds since the epoch."""
+        return self._has(_minute_of_week(at_s))
+
+    def begin_after(self, at_s: float) -> float:
+        """The time at which the hours begin next, in seconds since the epoch; `at_s` itself within them."""
+        return _begin(self, int(at_s // 60)) if not self.contain(at_s) else at_s
+
+    def _has(self, minute: int) -> bool:
+        return any(begin <= at < end for begin, end in self.windows for at in (minute, minute + WEEK_MINUTES))
+
+
+def read_hours(text: str) -> Hours:
+    """Raises ValueError."""
+    entries = [entry.strip().lower() for entry in text.split(",")]
+    if len(entries) > WINDOWS_MAX:
+        raise ValueError(f"at most {WINDOWS_MAX} windows, and not {len(entries)}")
+    return Hours(tuple(window for entry in entries for window in _windows(entry)), text.strip())
+
+
+def _windows(entry: str) -> list[tuple[int, int]]:
+    found = WINDOW.fullmatch(entry)
+    if found is None:
+        raise ValueError(f"{entry!r} is not hours such as {EXAMPLES}")
+    first, last, *clock = found.groups()
+    begin, end = _minutes(clock[0], clock[1]), _minutes(clock[2], clock[3])
+    if begin == end:
+        raise ValueError(f"{entry!r} begins when it ends; for the whole day, write 0-24")
+    length = end - begin if end > begin else end - begin + DAY_MINUTES
+    return [(day * DAY_MINUTES + begin, day * DAY_MINUTES + begin + length) for day in _days(first, last)]
+
+
+def _minutes(hour: str, minute: str | None) -> int:
+    found = int(hour) * 60 + int(minute or 0)
+    if int(minute or 0) > 59 or found > DAY_MINUTES:
+        raise ValueError(f"{hour}:{minute or '00'} is no time of day")
+    return found
+
+
+def _days(first: str | None, last: str | None) -> list[int]:
+    if first is None:
+        return list(range(7))
+    for day in (first, last):
+        if day is not None and day not in DAYS:
+            raise ValueError(f"{day!r} is no day: write {', '.join(DAYS)}")
+    begin, end = DAYS.index(first), DAYS.index(last or first)
+    return [(begin + more) % 7 for more in range((end - begin) % 7 + 1)]
+
+
+def _minute_of_week(at_s: float) -> int:
+    local = datetime.fromtimestamp(at_s)
+    return local.weekday() * DAY_MINUTES + local.hour * 60 + local.minute
+
+
+@lru_cache(maxsize=4)
+def _begin(hours: Hours, minute: int) -> float:
+    """Looks at each minute, because the local clock may change in between. It may leave out the only window of a week,
+    so two weeks and a day are looked at."""
+    return next(60.0 * at for at in range(minute, minute + 2 * WEEK_MINUTES + DAY_MINUTES) if hours.contain(60.0 * at))

@@ -1,13 +1,73 @@
-"""Decides whether a node works or rests. A pure function of its limits, its owner's orders and the time."""
+"""Decides whether a node works or rests: by its limits, the time, the machine, and the orders of its owner."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
 
+import pydantic.dataclasses
+from pydantic import Field, TypeAdapter, ValidationError
+
+from thinwire_common.files import replace_synced
 from thinwire_node.limits.limits import Limits
-from thinwire_node.limits.orders import Orders
 from thinwire_node.limits.quantities import in_words
+from thinwire_proto.errors import ConfigError
+
+ORDERS_FILE = "orders.json"
+UNTIL_S_MAX = 1 << 36
+"""Seconds since the epoch, in the year 4147. Later ones may have no date."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Orders:
+    """The owner's orders, in a file, so that a pause outlives a restart. paused: whether the node is to rest, up to
+    `until`, in seconds since the epoch; None: until the order is taken back. stop: at once, or when the contribution at
+    hand has its receipt; for the running process alone."""
+
+    paused: bool = False
+    until: Annotated[float, Field(ge=0, le=UNTIL_S_MAX)] | None = None
+    stop: Literal["", "now", "after-round"] = ""
+
+    def is_paused(self, at_s: float) -> bool:
+        """Whether the pause holds. at_s: the time of day, in seconds since the epoch."""
+        return self.paused and (self.until is None or at_s < self.until)
+
+
+ORDERS = TypeAdapter(Orders)
+
+
+class OrdersFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Orders:
+        """The orders; none without a file. Raises ConfigError."""
+        try:
+            return ORDERS.validate_json(self.path.read_bytes())
+        except FileNotFoundError:
+            return Orders()
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {error.strerror}") from None
+        except ValidationError:
+            raise ConfigError(f"{self.path}: it is damaged; `thinwire-node resume` replaces it") from None
+
+    def write(self, orders: Orders) -> None:
+        """Raises ConfigError."""
+        try:
+            if orders == Orders():
+                self.path.unlink(missing_ok=True)
+            else:
+                replace_synced(self.path, ORDERS.dump_json(orders))
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {error.strerror}") from None
+
+    def forget_stop(self) -> None:
+        """An order to stop was for an earlier process. Raises ConfigError."""
+        if (orders := self.read()).stop:
+            self.write(replace(orders, stop=""))
+
 
 BUSY_SHARE = 0.25
 """The share of the processor that others use. Above it the machine is busy, and below half of it free again."""

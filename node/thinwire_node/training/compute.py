@@ -7,18 +7,20 @@ several cards.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from thinwire_node.training.checkpoints import checkpoint_stage
-from thinwire_node.training.compiled import SAMPLES, CompiledStages
+from thinwire_node.training.device import LossScale, compute_dtype, full_float32
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
 from thinwire_node.training.gradient_receiver import (
     ROUNDING_MAX,
@@ -28,10 +30,49 @@ from thinwire_node.training.gradient_receiver import (
     check_finite,
 )
 from thinwire_node.training.micro_batch import MicroBatch
-from thinwire_node.training.precision import LossScale, compute_dtype, full_float32
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.out_of_memory import is_out_of_memory, reason_of
 from thinwire_proto.task import NO_BLOBS, Batch, Model, Stateless, Task
+
+FOLDER = "compiled"
+"""Code of the compiler, in the state directory: it leaves nothing elsewhere, and the next start compiles less."""
+COMPILER_BYTES = 300 << 20
+"""Memory that torch's compiler takes, as measured, and keeps."""
+SAMPLES = (2, 1)
+"""The compiler makes code for one sample, and code for any number above it."""
+
+
+def set_up_compiler(state_dir: Path) -> None:
+    """Call it before the first stage of a process is compiled: torch reads these variables with its compiler."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(state_dir / FOLDER)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more would be processes that stay
+
+
+class CompiledStages:
+    """Stages that `torch.compile` compiles when they are first called. is_on: whether a call uses the compiled code.
+
+    A stage is compiled by itself, without the hooks between stages: there a node that has to leave ends its pass, which
+    is not to wait for a whole model. A pass without gradients is left as it is. A compiler takes 10 seconds to a few
+    minutes, so it runs before the node trains, for one sample and for several: a batch of another size then needs no
+    new code. It changes the rounding of a gradient and no bit of a replica."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+
+    def add(self, stage: nn.Module) -> None:
+        """Compile this stage at its first call."""
+        plain = stage.forward
+        compiled: Callable[..., Any] = torch.compile(plain)
+
+        def forward(*arguments: Any, **named: Any) -> Any:
+            if not (self.is_on and torch.is_grad_enabled()):
+                return plain(*arguments, **named)
+            if arguments and isinstance(arguments[0], Tensor) and len(arguments[0]) > 1:
+                torch._dynamo.maybe_mark_dynamic(arguments[0], 0)
+            return compiled(*arguments, **named)
+
+        stage.forward = forward
+
 
 log = logging.getLogger("thinwire.node")
 Result = TypeVar("Result")

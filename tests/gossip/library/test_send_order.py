@@ -6,8 +6,7 @@ import math
 
 import torch
 
-from thinwire.gossip.lines import Head, Kind
-from thinwire.gossip.send_order import Outgoing, SendOrder
+from thinwire.gossip.lines import Head, Kind, Outgoing, SendOrder
 
 HELD_S = 10.0
 

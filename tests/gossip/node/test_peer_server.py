@@ -19,15 +19,15 @@ from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_node.__main__ import main
 from thinwire_node.gossip.lines.dialler import METHOD, DialFailed, dial
-from thinwire_node.gossip.lines.direct_handshake import (
+from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerCertificate, PeerServer
+from thinwire_node.gossip.lines.stream import (
     PARCEL_BYTES_MAX,
     PROOF_BYTES_MAX,
+    Wire,
     challenge_parcel,
     parse,
     proof_parcel,
 )
-from thinwire_node.gossip.lines.server import STRANGER, STRANGERS_MAX, PeerCertificate, PeerServer
-from thinwire_node.gossip.lines.stream import Wire
 from thinwire_node.peer_settings import check_free
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity.authority import PEER

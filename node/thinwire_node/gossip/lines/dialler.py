@@ -15,8 +15,7 @@ from thinwire_common.reach.happy_eyeballs import Refusal
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
 from thinwire_common.within import Within
-from thinwire_node.gossip.lines.direct_handshake import PARCEL_BYTES_MAX, PROOF_BYTES_MAX, parse, proof_parcel
-from thinwire_node.gossip.lines.stream import Wire, reason_in
+from thinwire_node.gossip.lines.stream import PARCEL_BYTES_MAX, PROOF_BYTES_MAX, Wire, parse, proof_parcel, reason_in
 from thinwire_node.limits.throttle import Throttle, relayed
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, PayloadError

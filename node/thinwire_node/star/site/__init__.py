@@ -6,6 +6,6 @@ the others.
 
 Each rank takes its share of a micro-batch's samples. The momentum and its second moment are divided by ranges of tiles
 (`thinwire.compression.tile_range`): a rank extracts, puts back and applies in its own range. If the model fits into
-each rank (`whole`), all hold it, and a rank sends the parameters of its range to the others. Otherwise (`sharded`) a
-rank holds those of its range alone, and `sharded_compute` brings a layer together while it runs.
+each rank (`WholeRank`), all hold it, and a rank sends the parameters of its range to the others. Otherwise
+(`ShardedRank`) a rank holds those of its range alone, and `sharded_compute` brings a layer together while it runs.
 """

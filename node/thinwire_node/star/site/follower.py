@@ -17,11 +17,9 @@ from thinwire_node.star.site.messages import (
     unpack_sent,
     unpack_update,
 )
-from thinwire_node.star.site.rank import Rank
-from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
+from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import SharedReplica, Shares
-from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device
 from thinwire_node.training.micro_batch import MicroBatch

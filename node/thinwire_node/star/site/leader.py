@@ -24,11 +24,9 @@ from thinwire_node.star.site.messages import (
     pack_update,
     unpack_sent,
 )
-from thinwire_node.star.site.rank import Rank
-from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
+from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
-from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import BEGIN

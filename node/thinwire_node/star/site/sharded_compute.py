@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from thinwire_node.star.site.shares import Shares
 from thinwire_node.training.checkpoints import PlainStage, StageCall
 from thinwire_node.training.compute import evaluating
+from thinwire_node.training.device import compute_dtype, full_float32
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
 from thinwire_node.training.micro_batch import MicroBatch
-from thinwire_node.training.precision import compute_dtype, full_float32
 from thinwire_proto.exact.tiles import Part
 from thinwire_proto.out_of_memory import TooLittleMemory, is_out_of_memory, reason_of
 from thinwire_proto.task import Batch, Model, Stateless, Task
