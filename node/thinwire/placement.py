@@ -31,8 +31,7 @@ ZERO_MARK = "ds_id"
 def refuse_partial(what: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Raise ConfigError for the first tensor that is not whole on this rank.
 
-    what: the class that refuses it, for the message. tensors: with the names that the message gives them.
-    """
+    what: the class that refuses it, for the message. tensors: with the names that the message gives them."""
     for name, tensor in tensors:
         refuse_unready(what, name, tensor)
         if sharding := sharding_of(tensor):
@@ -57,8 +56,7 @@ def refuse_replaced(what: str, parameters: Sequence[Tensor], remedy: str = "") -
     more, so they have no gradient, while shards of the same shapes have some.
 
     For parameters that have no gradient. Looks at all objects of the process, which takes a fraction of a second.
-    remedy: what to do, for the message.
-    """
+    remedy: what to do, for the message."""
     sharded: set[torch.Size] = set()
     for found in gc.get_objects():
         # `type` and not `isinstance`, which would ask proxies, and some of them import what they stand for
@@ -111,8 +109,7 @@ def local(tensor: Tensor) -> Tensor:
 def mesh_of(what: str, tensors: Iterable[tuple[str, Tensor]]) -> DeviceMesh | None:
     """The mesh over whose ranks all parameters are sharded; None if all are whole.
 
-    what, tensors: as in `refuse_partial`. Raises ConfigError if they are neither.
-    """
+    what, tensors: as in `refuse_partial`. Raises ConfigError if they are neither."""
     first: tuple[str, DeviceMesh | None] | None = None
     for name, tensor in tensors:
         refuse_unready(what, name, tensor)

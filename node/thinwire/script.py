@@ -18,8 +18,7 @@ ASKS_FOR_STATE = "torch.distributed.checkpoint.state_dict"
 def check_alone(what: str) -> None:
     """Raise ConfigError if a launcher has started several processes, though torch.distributed has no process group.
 
-    Each of them would train by itself, and nothing would say so. what: a class of this package, for the message.
-    """
+    Each of them would train by itself, and nothing would say so. what: a class of this package, for the message."""
     started = os.environ.get("WORLD_SIZE", "")
     if started.isdecimal() and int(started) > 1:
         raise ConfigError(
@@ -42,8 +41,7 @@ def only_asks_for_state(optimizer: Optimizer) -> bool:
     `get_optimizer_state_dict` and `set_optimizer_state_dict` call `step` if an optimizer has no state yet, with
     gradients and learning rates of 0. It is no step of the training: ranks may look at their states at different
     times, and a run that was resumed must not be a step ahead. Learning rate and gradients do not tell, for a warm-up
-    begins at 0 too, and a rank may have gradients of 0. So this looks for torch's module among the callers.
-    """
+    begins at 0 too, and a rank may have gradients of 0. So this looks for torch's module among the callers."""
     if optimizer.state or any(float(group["lr"]) for group in optimizer.param_groups if "lr" in group):
         return False
     frame: FrameType | None = sys._getframe(1)

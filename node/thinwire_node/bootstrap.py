@@ -68,8 +68,7 @@ class Bootstrap:
     """The bootstrap of one node. It keeps what it took up, so a later session fetches only what is missing.
 
     tell_doing: is told in words what the node does. throttle: paces its connections, if the owner limits the traffic.
-    Raises a ThinwireError if a contract on disk asks too much of this machine, or if the state directory is damaged.
-    """
+    Raises a ThinwireError if a contract on disk asks too much of this machine, or if the state directory is damaged."""
 
     def __init__(
         self,

@@ -30,14 +30,7 @@ from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.speed import LentTime
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import (
-    ConfigError,
-    LocalError,
-    PayloadError,
-    ReplicaError,
-    ThinwireError,
-    UsageError,
-)
+from thinwire_proto.errors import ConfigError, LocalError, PayloadError, ReplicaError, ThinwireError, UsageError
 from thinwire_proto.limits import LOOK_WHILE_PAUSED_S, RECEIPT_WAIT_S
 from thinwire_proto.out_of_memory import is_out_of_memory, reason_of, too_little
 

@@ -96,7 +96,9 @@ class DataAddresses:
 
     @property
     def _allows_loopback(self) -> bool:
-        return any(network.overlaps(own) for network in self.networks for own in LOOPBACK if _same(network, own))
+        return any(
+            network.overlaps(own) for network in self.networks for own in LOOPBACK if network.version == own.version
+        )
 
 
 PUBLIC = DataAddresses()
@@ -143,7 +145,3 @@ def _led_to(address: IpAddress) -> IpAddress:
 
 def _is_in(address: IpAddress, networks: Iterable[IpNetwork]) -> bool:
     return any(address in network for network in networks)
-
-
-def _same(network: IpNetwork, other: IpNetwork) -> bool:
-    return network.version == other.version

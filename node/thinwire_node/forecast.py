@@ -37,8 +37,7 @@ class Forecast:
     a round in which it computes or transfers, 0 to 1. binding: what more of would help: room (memory or disk), line,
     compute, or nothing. helps: None: it is not known. verdict: in a sentence. base_bits: of a parameter of the frozen
     base, if the node has a choice. cards: which cards can train the run, in words; empty if that is not known.
-    moments_on_host: see `Pass`.
-    """
+    moments_on_host: see `Pass`."""
 
     samples_full: int
     round_s: float

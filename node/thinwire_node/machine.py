@@ -37,14 +37,7 @@ class RealMachine:
     device: as the volunteer named it. cache_bytes: see `NodeState`. compiles: whether models are compiled. Raises
     ConfigError if the device cannot be used."""
 
-    def __init__(
-        self,
-        state_dir: Path,
-        device: str,
-        cache_bytes: int = CACHE_BYTES,
-        *,
-        compiles: bool = False,
-    ) -> None:
+    def __init__(self, state_dir: Path, device: str, cache_bytes: int = CACHE_BYTES, *, compiles: bool = False) -> None:
         self._compiles = compiles
         self._state_dir = state_dir
         self._cache_bytes = cache_bytes
@@ -75,7 +68,7 @@ class RealMachine:
         log.info("%s", why)
 
     async def make_compute(self, contract: Contract, state: NodeState, threads: Threads, record: Record) -> Compute:
-        self._tell_training()
+        log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
         task, device = task_of(contract.model), self._compute_device
         if record.base_bits is not None:
             task = task.in_bits(record.base_bits)
@@ -97,9 +90,6 @@ class RealMachine:
             log.warning(
                 "%s", f"this machine cannot compile the model, and trains without ({reason}); {COMPILER_NEEDED}"
             )
-
-    def _tell_training(self) -> None:
-        log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
 
     def place(self, replica: Replica) -> Replica:
         return replica if replica.device == self.apply_device else replica.clone(self.apply_device)

@@ -44,8 +44,7 @@ class Extracted:
     """The components extracted from a batch of n tiles.
 
     components: int64 [m], flat within the batch, ascending. values: float32 [m], the value of each vote, never 0.
-    codes: uint8, with magnitudes one for each tile that has votes, else empty.
-    """
+    codes: uint8, with magnitudes one for each tile that has votes, else empty."""
 
     components: Tensor
     values: Tensor
@@ -57,8 +56,7 @@ class Compressor:
 
     Tensors of tiles are contiguous float32, [n, 64, 64] of matrices or [n, 64] of vectors, with at most
     `batch_components` numbers. Each thread passes its own slot (see `batch_pool`), whose buffers
-    are two float32 batches and one bool batch, allocated once.
-    """
+    are two float32 batches and one bool batch, allocated once."""
 
     def __init__(self, spec: DemoSpec, device: torch.device | str) -> None:
         self._spec = spec
@@ -90,8 +88,7 @@ class Compressor:
     def accumulate(self, coefficients: Tensor, gradient: Tensor, rate: float, slot: int = 0) -> None:
         """C ← β·C + rate·T(gradient), in place.
 
-        gradient: tiles in the shape of the coefficients; may be the first of `buffers`.
-        """
+        gradient: tiles in the shape of the coefficients; may be the first of `buffers`."""
         b, beta = float_basis(self._device), self._spec.beta
         if coefficients.dim() == 2:
             coefficients.addmm_(gradient, b.T, beta=beta, alpha=rate)
@@ -117,8 +114,7 @@ class Compressor:
         """Extract all coefficients of each of n tiles, and subtract them in place.
 
         Written are: signs, int8 in the shape of the coefficients, 1 or −1, where 0 counts as +; the value and the code
-        of each tile, [n]. A tile whose mean magnitude is too small for any code has signs and value 0.
-        """
+        of each tile, [n]. A tile whose mean magnitude is too small for any code has signs and value 0."""
         magnitudes, _ = self.buffers(coefficients.shape, slot)
         found, values = coded(torch.abs(coefficients, out=magnitudes).flatten(1).mean(1))
         codes.copy_(found)
@@ -133,8 +129,7 @@ class Compressor:
 
         A level is `vote_step` standard deviations of the tile; they end at `vote_levels`. Written are: levels, int8 in
         the shape of the coefficients; the value of one and its code of each tile, [n]. A tile whose coefficients are
-        too small for any code has levels and value 0.
-        """
+        too small for any code has levels and value 0."""
         rounded, _ = self.buffers(coefficients.shape, slot)
         deviation = torch.square(coefficients, out=rounded).flatten(1).mean(1).sqrt_()
         found, values = coded(deviation.mul_(self._spec.vote_step))
@@ -154,8 +149,7 @@ class Compressor:
     def _vote_values(self, values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
         """The value of each vote, and the codes of the tiles.
 
-        A value is the sign times the tile's mean magnitude, or times the value of its code. values, tile: [m].
-        """
+        A value is the sign times the tile's mean magnitude, or times the value of its code. values, tile: [m]."""
         count = torch.bincount(tile, minlength=tiles)
         mean = torch.zeros(tiles, device=values.device).index_add_(0, tile, values.abs()).div_(count.clamp(min=1))
         if self._spec.magnitude != "tile":
@@ -178,8 +172,7 @@ class Compressor:
         """The change of the parameters by an update with these votes alone, precise enough to look ahead.
 
         expanded: the result of `expand`, which is overwritten. rate: the learning rate, or with magnitudes the outer
-        rate.
-        """
+        rate."""
         other = self.buffers(expanded.shape, slot)[1]
         if self._spec.magnitude == "tile":
             return expanded.mul_(-rate)

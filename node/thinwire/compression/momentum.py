@@ -61,8 +61,7 @@ class Momentum:
     """The momentum of one node.
 
     `buffer` holds its coefficients C, float32, flat in tile space. The contract says whether gradients are
-    preconditioned.
-    """
+    preconditioned."""
 
     def __init__(self, layout: TileLayout, spec: DemoSpec, device: torch.device | str) -> None:
         self._layout = layout
@@ -83,8 +82,7 @@ class Momentum:
         """m ← β·m + η·P(g), where g is the mean gradient.
 
         gradients: sums over `samples`, by tensor name, contiguous, in the tensors' shapes. On another device than the
-        momentum, they come over batch by batch.
-        """
+        momentum, they come over batch by batch."""
         self._begin()
         added = Added(gradients, learning_rate, samples)
 
@@ -218,8 +216,7 @@ class Momentum:
         """Pass the change of the parameters by an update with these votes alone to `use`, one batch of tiles at a time.
 
         Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused afterwards. On a CPU, several threads call
-        `use` for different batches, in any order. rate: see `Compressor.step`.
-        """
+        `use` for different batches, in any order. rate: see `Compressor.step`."""
         batches, device = self._batches(), self.buffer.device
         firsts, places = [tiles.first for tiles in batches], [self._tiles_of(tiles.batch) for tiles in batches]
 

@@ -33,8 +33,7 @@ class PublishedMomentum:
     """The momentum ("delta") of one node.
 
     shapes: of the parameters, by name. A parameter with more than two dimensions counts as a matrix (first, the rest);
-    the published code knows only one and two dimensions. chunk: the desired edge.
-    """
+    the published code knows only one and two dimensions. chunk: the desired edge."""
 
     def __init__(
         self,

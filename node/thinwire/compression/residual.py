@@ -66,8 +66,7 @@ class Awaited:
         """Yield the dropped parts of our contributions, after the update of `step` was applied, which counts `counted`.
 
         If a snapshot skipped the update of a contribution, its dropped part is unknown, and the contribution counts as
-        sent.
-        """
+        sent."""
         votes = merged if isinstance(merged, Merged) else None  # with update_topk an update contains votes
         for one in list(self._by_hash.values()):
             if one.step <= step:

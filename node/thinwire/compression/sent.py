@@ -24,8 +24,7 @@ class Sent:
 
     components: int64 [n], flat in tile space, ascending. values: float32 [n], the value of each vote. extraction: its
     number. codes: uint8, with magnitudes one for each tile that has votes; not saved to disk, since only `values` are
-    needed to put it back.
-    """
+    needed to put it back."""
 
     components: Tensor
     values: Tensor
@@ -67,8 +66,7 @@ class WholeSent(Sent):
     """All components of some tiles, in a byte each in place of twelve. The other form is made when it is asked for.
 
     signs: int8 [components], 1 or −1, and 0 in the other tiles; with levels, integers within ±levels. sizes: float32
-    [tiles], the size of each tile's votes, or of one level.
-    """
+    [tiles], the size of each tile's votes, or of one level."""
 
     signs: Tensor
     sizes: Tensor

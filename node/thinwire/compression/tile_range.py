@@ -24,8 +24,7 @@ from thinwire_proto.exact.votes import Levels, Merged
 class TileRange:
     """tiles: of `whole`, whose matrix tiles come first.
 
-    layout: of the range's own tensors, in its own tile space. components: its part of the whole tile space.
-    """
+    layout: of the range's own tensors, in its own tile space. components: its part of the whole tile space."""
 
     def __init__(self, whole: TileLayout, tiles: range) -> None:
         self.tiles = tiles

@@ -101,8 +101,7 @@ def hard_tiles() -> Tensor:
 def reference_topk(coefficients: Tensor, k: int) -> Tensor:
     """Mask of the k largest of each tile, bool, in the shape [n, 64, 64], by sorting on the CPU.
 
-    Ties go to the lowest positions; zeros are never selected.
-    """
+    Ties go to the lowest positions; zeros are never selected."""
     flat = coefficients.flatten(1).abs()
     positions = flat.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return (torch.zeros_like(flat, dtype=torch.bool).scatter_(1, positions, True) & (flat > 0)).view(coefficients.shape)

@@ -33,8 +33,7 @@ class AllGather:
     is_alone: this process is the only rank, whatever the ranks of torch.distributed.
 
     bytes_sent, bytes_received: totals of all exchanges, including padding. A rank sends its bytes once for every other
-    rank, as the rings of gloo and NCCL do.
-    """
+    rank, as the rings of gloo and NCCL do."""
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, is_alone: bool = False) -> None:
         self._group = group

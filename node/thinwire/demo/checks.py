@@ -124,8 +124,7 @@ def check_equal(agreements: Sequence[dict[str, Any]]) -> None:
 def check_equal_rates(rates: Sequence[Sequence[Sequence[float]]]) -> None:
     """Raise ConfigError if rates differ by more than rounding, because the ranks then run different schedules.
 
-    rates: by rank and param group, learning rate and weight decay.
-    """
+    rates: by rank and param group, learning rate and weight decay."""
     for rank, theirs in enumerate(rates):
         for number, pairs in enumerate(zip(rates[0], theirs, strict=True)):
             for name, a, b in zip(("lr", "weight_decay"), *pairs, strict=True):
@@ -139,8 +138,7 @@ def check_equal_rates(rates: Sequence[Sequence[Sequence[float]]]) -> None:
 def differing_rates(most: Sequence[float], least: Sequence[float]) -> str:
     """The difference among the rates of the ranks of a site, in words; empty if there is none.
 
-    most, least: of all ranks; by param group, learning rate and weight decay in turn.
-    """
+    most, least: of all ranks; by param group, learning rate and weight decay in turn."""
     for number, (high, low) in enumerate(zip(most, least, strict=True)):
         if not math.isclose(high, low, rel_tol=RATE_TOLERANCE):
             name = ("lr", "weight_decay")[number % 2]
@@ -162,8 +160,7 @@ class EqualPayloads:
 
     Ranks with gradients of their own do not choose the same components in each of these steps. They always do if
     something averages the gradients, as DistributedDataParallel does, or if all ranks draw the same samples. The loss
-    falls all the same, and all ranks stay equal, so nothing else shows it.
-    """
+    falls all the same, and all ranks stay equal, so nothing else shows it."""
 
     def __init__(self) -> None:
         self._steps = 0

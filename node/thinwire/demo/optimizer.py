@@ -74,8 +74,7 @@ class DeMo(Optimizer):
     unchanged, and increments `dropped`. The first step of a param group fixes which of its parameters are trained
     (`requires_grad`). docs/optimizer.md has more.
 
-    Raises ConfigError for invalid settings, and on all ranks if the settings of the ranks differ.
-    """
+    Raises ConfigError for invalid settings, and on all ranks if the settings of the ranks differ."""
 
     _step_supports_amp_scaling = True
     """torch's GradScaler then calls `step` even if gradients overflow. It would skip the step otherwise, and the other
@@ -367,8 +366,7 @@ class DeMo(Optimizer):
         """As in torch; the settings are restored with the state.
 
         Raises ConfigError, without changing anything, if the state does not fit these parameters or was made with other
-        SETTINGS_OF_STATE.
-        """
+        SETTINGS_OF_STATE."""
         for number, (saved, options) in enumerate(zip(state_dict["param_groups"], self.param_groups, strict=False)):
             check_state(number, saved, options, state_dict["state"])
         super().load_state_dict(state_dict)

@@ -52,11 +52,7 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for invalid settings."""
-        named = {
-            "values": ("vote", "float"),
-            "magnitude": ("sign", "clipped"),
-            "precondition": ("none", "adam"),
-        }
+        named = {"values": ("vote", "float"), "magnitude": ("sign", "clipped"), "precondition": ("none", "adam")}
         for name, known in named.items():
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; it is {getattr(self, name)!r}")
@@ -114,8 +110,7 @@ class ParamGroup(Protocol):
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
         """Accumulate the gradients, and extract the payload that this rank sends.
 
-        gradients: of this rank alone, in the order of the parameters, float32 in their shapes.
-        """
+        gradients: of this rank alone, in the order of the parameters, float32 in their shapes."""
 
     def put_back(self) -> None:
         """Return what was extracted to the momentum."""

@@ -154,8 +154,7 @@ class ShardedVoteGroup(VoteGroup):
     def saved(self) -> list[dict[str, Tensor]]:
         """Copies of the learned tensors, as DTensors in the shapes that those of whole parameters have.
 
-        All ranks of the site must call it, because tiles and rows move to the ranks where a DTensor has them.
-        """
+        All ranks of the site must call it, because tiles and rows move to the ranks where a DTensor has them."""
         from torch.distributed.tensor import Shard, empty  # noqa: PLC0415 - takes a second, and few scripts need it
 
         learned = self.state()

@@ -70,8 +70,7 @@ def chunk(size: int, ranks: int, rank: int) -> range:
 class Sharing:
     """One parameter, as the ranks of a site share it.
 
-    shape: of the whole parameter, one or more dimensions. Its first one is sharded.
-    """
+    shape: of the whole parameter, one or more dimensions. Its first one is sharded."""
 
     def __init__(self, shape: Sequence[int], ranks: int) -> None:
         self.shape = matrix_shape(shape)
@@ -154,8 +153,7 @@ class Site:
         """Copy tensors to other ranks, in one all-to-all. All ranks must call it.
 
         outgoing: for each rank, what it gets, float32, in any shapes. incoming: for each rank, where to write what it
-        sends: as many tensors of the same sizes, in the same order.
-        """
+        sends: as many tensors of the same sizes, in the same order."""
         for there, here in zip(outgoing[self.rank], incoming[self.rank], strict=True):
             here.copy_(there.reshape(here.shape))
         sent, received = self._others(outgoing), self._others(incoming)

@@ -52,10 +52,7 @@ CHECKS: dict[str, Check] = {
     "gradient_pull": (_number(0, 1, or_least=True), "0 to 1"),
     "every": (_whole(1), "a whole number, 1 or more"),
     "slack": (_whole(0, SLACK_MAX), f"a whole number, 0 to {SLACK_MAX}"),
-    "patience_s": (
-        _number(0, PATIENCE_MAX),
-        f"above 0, and at most {PATIENCE_MAX:.0f}",
-    ),
+    "patience_s": (_number(0, PATIENCE_MAX), f"above 0, and at most {PATIENCE_MAX:.0f}"),
     "per_host": (lambda value: value is None or _whole(1)(value), "a whole number, 1 or more"),
     "seed": (lambda value: isinstance(value, int), "a whole number"),
     "consensus_target": (lambda value: value is None or _number(0)(value), "above 0 steps"),
@@ -73,8 +70,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
 def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tensor] = ()) -> None:
     """Raises ConfigError for what a framework has wrapped, sharded or not yet filled with values.
 
-    mixed: parameters that must still be the model's.
-    """
+    mixed: parameters that must still be the model's."""
     refuse_partial("Gossip", model.named_buffers())
     mesh_of("Gossip", model.named_parameters())
     mesh_of("Gossip", (one for group in optimizer.param_groups for one in named(group)))

@@ -85,8 +85,7 @@ class CompressedCodec:
 
     layout: of float32 parameters, which all ranks must have alike when the codec is made: the copies begin there.
     names: alike on all ranks. Each message says which of them it has; `used` is that of the next ones.
-    Raises ConfigError for other dtypes, and for a codec that does not exist.
-    """
+    Raises ConfigError for other dtypes, and for a codec that does not exist."""
 
     def __init__(self, layout: FlatLayout, *names: str) -> None:
         self._layout = layout

@@ -43,8 +43,7 @@ class ConsensusControl:
     """store: torch's, by which the ranks met; None for a rank alone, which measures nothing. name: of the run, in the
     store.
 
-    Raises ConfigError if codec and every are no level.
-    """
+    Raises ConfigError if codec and every are no level."""
 
     def __init__(self, target: float, codec: str, every: int, store: Any, name: str, rank: int, ranks: int) -> None:
         self._target = target
@@ -78,8 +77,7 @@ class ConsensusControl:
     def begin(self, iteration: int, x: Tensor, step: float | None) -> None:
         """An iteration begins with these parameters, float32, flat. step: the norm of this rank's step, if it is known.
 
-        Changes `level` in the first iteration of a period. If the store is gone, the level stays.
-        """
+        Changes `level` in the first iteration of a period. If the store is gone, the level stays."""
         period = iteration // MEASURE_EVERY
         if self._store is None:
             return

@@ -36,8 +36,7 @@ class DecentralizedDataParallel(nn.Module):
     topology: decent-dp's names, or this project's. grad_clip_norm: the largest norm of all gradients together; 0: any.
     sync_buffer_in_global_avg: `global_avg` averages buffers of floats too. param_as_bucket_view and bucket_size_in_mb
     are accepted, and mean nothing here. _local_world_size: ranks on each host; by default those of torchrun. settings:
-    of `Gossip`, such as codec and slack.
-    """
+    of `Gossip`, such as codec and slack."""
 
     def __init__(
         self,
@@ -108,8 +107,7 @@ class DecentralizedDataParallel(nn.Module):
         """Replace the model by the mean of all ranks. All ranks call it. return_d2c: return the distance from it.
 
         will_revert: until `revert_global_avg`. Otherwise training goes on from the mean, and what is pending is dropped
-        by all ranks.
-        """
+        by all ranks."""
         if self._average is not None:
             raise ConfigError("the model is averaged already; call revert_global_avg before")
         before = [tensor.detach().clone() for tensor in self._trained]

@@ -65,8 +65,7 @@ class Exchange:
         """Let what is pending add nothing. The parameters were replaced by the mean of all ranks.
 
         iteration: the newest that one of them has begun. This rank is there too then, so that no message from before is
-        mixed later.
-        """
+        mixed later."""
         if iteration > self.peers.iteration:
             self.peers.tell_passed(iteration)
             self._begin(iteration, Launched({}))
@@ -86,8 +85,7 @@ class Exchange:
         """Return all that is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have
         called this too.
 
-        Raises RemoteError if one does not within the patience, or is left out: no state that fits then exists.
-        """
+        Raises RemoteError if one does not within the patience, or is left out: no state that fits then exists."""
         number = self.peers.begin_save()
         try:
             saved = self.peers.saved(number)

@@ -57,8 +57,7 @@ def held_of(parameters: Sequence[Tensor]) -> list[Tensor]:
 class FlatLayout:
     """Where each parameter stands in a buffer, uint8 [bytes].
 
-    Raises ConfigError if a parameter is not a float, or if the parameters are on different devices.
-    """
+    Raises ConfigError if a parameter is not a float, or if the parameters are on different devices."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.device = parameters[0].device if parameters else torch.device("cpu")

@@ -84,8 +84,7 @@ class Gossip:
     If a `GradScaler` skips a step, this rank is one iteration behind its peers, and they wait for it within the slack.
 
     Raises ConfigError on all ranks if their settings or parameters differ, and for settings that cannot be; RemoteError
-    if the others do not come.
-    """
+    if the others do not come."""
 
     def __init__(
         self,
@@ -206,8 +205,7 @@ class Gossip:
 
         iteration: exchanges begun, less one. mixed: messages mixed; late: those of an earlier iteration. pending:
         messages that are awaited. waited_s: time that steps have waited. left_out: peers, and why. codec, every: those
-        in use. With a consensus_target also what `ConsensusControl.stats` says.
-        """
+        in use. With a consensus_target also what `ConsensusControl.stats` says."""
         traffic = self._exchange.traffic
         return {
             "rank": self._ranks.rank,
@@ -231,8 +229,7 @@ class Gossip:
 
         All ranks call it equally often; it waits until this rank's peers have called it too. The states of one call fit
         together whatever the ranks do afterwards. Raises RemoteError if a rank is left out or does not call it within
-        the patience. Then there is no such state; training may go on. Raises ConfigError after `finish`.
-        """
+        the patience. Then there is no such state; training may go on. Raises ConfigError after `finish`."""
         self._leave_averaged("state_dict")
         if not self._hooks:
             raise ConfigError(
@@ -287,8 +284,7 @@ class Gossip:
     def finish(self) -> None:
         """Mix what is pending, wait until all peers have finished or are left out, and let the optimizer alone.
 
-        Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean.
-        """
+        Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean."""
         self._leave_averaged("finish")
         self._pulled.end()
         self._exchange.finish(self.factor)

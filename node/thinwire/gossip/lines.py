@@ -97,8 +97,7 @@ class LineGroups(NamedTuple):
 class Line:
     """Both directions between this rank and a peer.
 
-    peer: its rank in the groups. buffers: for messages that come; the listener gives them back.
-    """
+    peer: its rank in the groups. buffers: for messages that come; the listener gives them back."""
 
     def __init__(self, groups: LineGroups, peer: int, buffers: Buffers, listener: Listener) -> None:
         self._groups = groups
@@ -142,7 +141,7 @@ class Line:
                 if not 0 <= head.size <= len(buffer):
                     raise LineLost(f"a message has {head.size} bytes; there may be {len(buffer)}")
                 self._listener.on_message(self._peer, head.iteration, buffer, head.size)
-                self.send(Head(Kind.RECEIVED, head.iteration), None, _nothing)
+                self.send(Head(Kind.RECEIVED, head.iteration), None, lambda: None)
             else:
                 self._listener.on_head(self._peer, head)
             if head.kind == Kind.FINISHED:
@@ -187,10 +186,6 @@ class Line:
 
     def _deliver(self, tensor: Tensor, group: dist.ProcessGroup, tag: int) -> None:
         _wait(_posted(lambda: group.send([tensor], self._peer, tag)))
-
-
-def _nothing() -> None:
-    pass
 
 
 def _posted(post: Callable[[], T]) -> T:

@@ -35,8 +35,7 @@ class PushedTurns:
     """Turns of one-way edges, as `turns.Turns` describes them.
 
     layout: of float32 parameters, alike on all ranks, with equal values now. codec: alike on all ranks, one of
-    `push_sum.CODECS`. Raises ConfigError for parameters that are not float32.
-    """
+    `push_sum.CODECS`. Raises ConfigError for parameters that are not float32."""
 
     def __init__(self, topology: Topology, rank: int, codec: str, layout: FlatLayout) -> None:
         targets = {peer for mixing in topology.mixings for peer in mixing.targets(rank)}

@@ -67,8 +67,7 @@ class Attendance:
     def agree(self, lost: Callable[[], Iterable[int]], group: int, ranks: Iterable[int]) -> Decision:
         """The decision of this call; of a later one if the others went on without this rank.
 
-        lost: the ranks that this one knows to be gone. group, ranks: what this rank has.
-        """
+        lost: the ranks that this one knows to be gone. group, ranks: what this rank has."""
         self.calls += 1
         with store_answers():
             before = self._store.get(DECISION).decode()
@@ -96,12 +95,9 @@ class Attendance:
                         gone.update(note.lost)
             gone.update(lost())
             is_complete = len(notes.keys() | gone) == self._count
-            if is_complete or time.monotonic() >= deadline or self._is_decided():
+            if is_complete or time.monotonic() >= deadline or _decision(self._store.get(DECISION)).call >= self.calls:
                 return notes
             time.sleep(LOOK_EVERY_S)
-
-    def _is_decided(self) -> bool:
-        return _decision(self._store.get(DECISION)).call >= self.calls
 
 
 def _text(value: Decision | Note) -> str:
@@ -140,8 +136,7 @@ class Ranks:
     """The ranks of `group`, by default all that torch.distributed has; without it, this process alone.
 
     rank, count: in that group. Raises ConfigError if this process is not in the group, or has been started as one of
-    several that have no group, and RemoteError if the others do not come within the patience.
-    """
+    several that have no group, and RemoteError if the others do not come within the patience."""
 
     def __init__(self, group: dist.ProcessGroup | None, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -196,18 +191,13 @@ class Ranks:
                 overwrite(tensor, sent)
 
     def average(
-        self,
-        tensors: Sequence[Tensor],
-        lost: Callable[[], Iterable[int]],
-        weight: float | None = None,
-        number: int = 0,
+        self, tensors: Sequence[Tensor], lost: Callable[[], Iterable[int]], weight: float | None = None, number: int = 0
     ) -> Averaged:
         """Replace these tensors, of floats, by their mean over all ranks that take part.
 
         lost: the ranks that this one knows to be gone. weight: that of this rank's tensors; None, on all ranks, if all
         count alike. number: of which the largest of all ranks is returned. Raises RemoteError if the others went on
-        without this rank, or if one of them dies meanwhile; the tensors may then have changed.
-        """
+        without this rank, or if one of them dies meanwhile; the tensors may then have changed."""
         if self.count == 1:
             return Averaged([0], number)
         decision = self._attendance.agree(lost, self._averaging.made, self._averaging.ranks)

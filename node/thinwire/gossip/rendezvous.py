@@ -26,8 +26,7 @@ LOOK_EVERY_S = 0.02
 def new_group(store: Store, name: str, ranks: Sequence[int], rank: int, patience_s: float) -> dist.ProcessGroup:
     """The group of `ranks`, of which this is `rank`. All of them call this with one name, which no other group has.
 
-    Raises RemoteError if they do not all come within the patience.
-    """
+    Raises RemoteError if they do not all come within the patience."""
     place = PrefixStore(f"{name}/", store)
     with store_answers():
         place.set(str(rank), "")

@@ -53,8 +53,7 @@ class Launched:
     """An iteration that this rank has begun.
 
     weights: of the edges whose turn is open, by peer. messages: what each target is sent. own: what an edge with both
-    ends knows of this rank; it may be the snapshot, a buffer of the parameters.
-    """
+    ends knows of this rank; it may be the snapshot, a buffer of the parameters."""
 
     weights: dict[int, float]
     snapshot: Tensor | None = None
@@ -102,8 +101,7 @@ class HostCopies:
 class Turns(Protocol):
     """All methods are called by the thread that trains.
 
-    message_bytes_max: bound on a message. arriving: the buffers of messages that come; they are given back here.
-    """
+    message_bytes_max: bound on a message. arriving: the buffers of messages that come; they are given back here."""
 
     message_bytes_max: int
     arriving: Buffers

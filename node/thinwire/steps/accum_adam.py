@@ -33,8 +33,7 @@ class AccumAdam(WholeParameterOptimizer):
     """Adam with windows; see the module. Weight decay adds to the gradient, as in Adam.
 
     accum_iter: s, iterations of a window. A parameter without a gradient is left out of an iteration. Raises
-    ConfigError for settings that cannot be.
-    """
+    ConfigError for settings that cannot be."""
 
     _decoupled = False
 

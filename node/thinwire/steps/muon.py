@@ -28,8 +28,7 @@ def muon_groups(model: nn.Module, adamw_for: Iterable[str] = ()) -> list[ParamGr
     is the head. The head of a model without embeddings cannot be told from other matrices.
 
     adamw_for: names of modules or parameters that take steps of AdamW too, as `named_parameters` and `named_modules`
-    spell them. Raises ConfigError if the model has none of such a name.
-    """
+    spell them. Raises ConfigError if the model has none of such a name."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"muon_groups takes a model, because it looks for embeddings; this is {type(model).__name__}")
     if isinstance(adamw_for, str):
@@ -71,8 +70,7 @@ class Muon(WholeParameterOptimizer):
 
     is_matrices: whether a group takes steps of Muon. lr: of the matrices; steps of others have `adamw_rate` times that.
     weight_decay: times lr, of all. Raises ConfigError for settings out of range, and for tensors that are not matrices
-    in a group of them.
-    """
+    in a group of them."""
 
     def __init__(
         self,

@@ -36,8 +36,7 @@ class NoiseCorrectedAdamW(WholeParameterOptimizer):
 
     The gradients of both halves add up in `.grad`, as in gradient accumulation; they may be clipped before `step` by a
     factor that is the same for all parameters, if `keep_half` is called after the second half too. A closure may call
-    `keep_half` itself. Without it, `step` raises LocalError. Raises ConfigError for settings out of range.
-    """
+    `keep_half` itself. Without it, `step` raises LocalError. Raises ConfigError for settings out of range."""
 
     def __init__(
         self,

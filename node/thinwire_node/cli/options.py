@@ -8,13 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from thinwire_common.options import (
-    LogFormat,
-    Options,
-    host_and_port,
-    log_format_option,
-    option,
-)
+from thinwire_common.options import LogFormat, Options, host_and_port, log_format_option, option
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, IpNetwork, read_networks
 from thinwire_node.limits.limits import Limits
 from thinwire_node.peer_settings import PeerSettings, read_peers
@@ -222,12 +216,7 @@ class StartOptions(LimitsOptions, Limits):
         shown="listen on no port, and connect to nodes that do",
     )
     give_up_after: float | None = option(
-        "exit after this long without a coordinator",
-        None,
-        metavar="SECONDS",
-        shown="never",
-        ge=0,
-        allow_inf_nan=False,
+        "exit after this long without a coordinator", None, metavar="SECONDS", shown="never", ge=0, allow_inf_nan=False
     )
     metrics: Annotated[tuple[str, int], BeforeValidator(_metrics)] | None = option(
         f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default, and beyond this machine "

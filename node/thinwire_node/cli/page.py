@@ -69,7 +69,13 @@ class OwnerPage:
             Route("/api/node", self._answering(self._node)),
             Route("/api/order", self._answering(self._order), methods=["POST"]),
             Route("/api/sample", self._answering(self._sample), methods=["POST"]),
-            Route("/api/limits", self._answering(self._set), methods=["POST"]),
+            Route(
+                "/api/limits",
+                self._answering(
+                    lambda body: {"said": owner.set_limits(state_dir, limits, list(map(str, body["entries"])))}
+                ),
+                methods=["POST"],
+            ),
         ]
         self._server = HttpServer(bind("127.0.0.1", port, ADVICE), routes, CONNECTIONS_MAX)
         self.address = f"http://127.0.0.1:{self._server.port}/#{self._key}"
@@ -166,9 +172,6 @@ class OwnerPage:
         if done.returncode:
             raise ConfigError(clean_text(done.stderr.strip().rpartition("\n")[2]) or "the model wrote nothing")
         return {"said": shown_as_written(done.stdout.rstrip("\n"))}
-
-    def _set(self, body: dict[str, Any]) -> dict[str, str]:
-        return {"said": owner.set_limits(self._state_dir, self._limits, [str(entry) for entry in body["entries"]])}
 
 
 def serve(state_dir: Path, limits: Path | None, port: int) -> None:

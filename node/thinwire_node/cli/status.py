@@ -16,7 +16,8 @@ from thinwire_proto.errors import ConfigError
 def print_slots(shared: Path, *, as_json: bool) -> None:
     """Print the newest report of each state slot of a folder. Raises ConfigError if no node has run there."""
     slots = sorted(
-        (file.parent for file in shared.glob(f"*/{status.FILE}") if file.parent.name.isdecimal()), key=_number
+        (file.parent for file in shared.glob(f"*/{status.FILE}") if file.parent.name.isdecimal()),
+        key=lambda slot: int(slot.name),
     )
     if not slots:
         raise ConfigError(f"{shared}: no node has run here; give the nodes' --state-slots")
@@ -38,10 +39,6 @@ def _as_json(slot: Path) -> object:
         return status.REPORT.dump_python(status.read(slot), mode="json")
     except ConfigError:
         return None
-
-
-def _number(slot: Path) -> int:
-    return int(slot.name)
 
 
 def print_status(folder: Path, *, as_json: bool) -> None:

@@ -34,7 +34,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.peer_wire import body_bytes_max
@@ -64,7 +64,8 @@ def open_training(
     if kept is not None:
         member = Member.restore(layout, settings, kept.member)
     else:
-        member = Member(layout, settings, _flat(layout, first))
+        x = torch.cat([first.tensors[tensor.name].reshape(-1).cpu() for tensor in layout.tensors])
+        member = Member(layout, settings, x)
     optimizer = make_own_steps(contract, layout)
     if kept is not None:
         try:
@@ -75,10 +76,6 @@ def open_training(
     gradient = GradientSum(layout, data, compute, member.x, pulled)
     work = GossipWork(contract, layout, member, optimizer, gradient, journal, threads, kept, pulled, take_contract)
     return GossipTraining(work, first, make_lines, record, options, clocks)
-
-
-def _flat(layout: TileLayout, replica: Replica) -> Tensor:
-    return torch.cat([replica.tensors[tensor.name].reshape(-1).cpu() for tensor in layout.tensors])
 
 
 class GossipPart(Part):

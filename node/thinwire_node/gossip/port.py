@@ -137,7 +137,8 @@ class Lines(Protocol):
         """Tell a peer what is on disk."""
 
     async def run(self, relay: Relay) -> None:
-        """Have the lines through a relay until it ends. Raises what it raises."""
+        """Have the lines through a relay until it ends. Raises what it raises. Peers without a direct line are absent
+        then."""
 
     async def close(self) -> None:
         """End all lines, and listen no more."""

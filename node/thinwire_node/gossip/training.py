@@ -256,8 +256,7 @@ class GossipTraining:
         """Take the gradient of an iteration. False if the node leaves before it has it.
 
         An iteration that has passed over samples ends with those that the lease has. The coordinator learns of them
-        with the next report alone, which names the samples of whole iterations, and would grant no others before.
-        """
+        with the next report alone, which names the samples of whole iterations, and would grant no others before."""
         work, rule, skipped = self.work, self._rule, self._record.samples_skipped
         if work.view.iteration >= self._through:
             self.report_now.set()

@@ -260,7 +260,7 @@ class GossipWork(PartWork):
 
     async def parameters(self) -> bytes:
         """The parameters: float32, little-endian, flat."""
-        return await self.run(NodeJob.COPY, _bytes_of, self.member.x)
+        return await self.run(NodeJob.COPY, lambda: self.member.x.numpy().astype("<f4", copy=False).tobytes())
 
     # the end
 
@@ -271,7 +271,3 @@ class GossipWork(PartWork):
     async def drain(self) -> None:
         """Wait for the jobs that have started."""
         await self.run(NodeJob.DRAIN, lambda: None)
-
-
-def _bytes_of(x: Tensor) -> bytes:
-    return x.numpy().astype("<f4", copy=False).tobytes()

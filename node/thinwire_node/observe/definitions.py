@@ -147,9 +147,7 @@ SAMPLES[WIRE_BYTES] = lambda report: {("sent",): report.bytes.wire_sent, ("recei
 _gauge("upload_bytes_per_second", "Upload rate of the last contributions.", lambda report: report.bytes.upload_s)
 # the machine
 DEVICE_MEMORY_BYTES = METRICS.gauge(
-    "device_memory_bytes",
-    "Memory of the training device. of: used (for a CPU, by the process), total.",
-    "of",
+    "device_memory_bytes", "Memory of the training device. of: used (for a CPU, by the process), total.", "of"
 )
 SAMPLES[DEVICE_MEMORY_BYTES] = lambda report: {
     ("used",): report.device.memory_bytes,

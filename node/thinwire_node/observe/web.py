@@ -32,7 +32,7 @@ from thinwire_common.tls import ServerTls
 from thinwire_node.observe.definitions import METRICS, PHASE_SECONDS, SAMPLES, WATCHING_CPU_SECONDS
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.report import TAKES_PART, Report
-from thinwire_node.session.record import BOUNDS_S, Durations, Record
+from thinwire_node.session.record import BOUNDS_S, Record
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.private_files import publish_new
 
@@ -135,7 +135,8 @@ class NodeMetrics(Collector):
             if isinstance(metric, HistogramMetricFamily):
                 assert of is PHASE_SECONDS, "the values of another histogram are not known here"
                 for phase, durations in self._record.phases.items():
-                    metric.add_metric([phase], *_histogram(durations))
+                    buckets = zip(BOUNDS, map(float, accumulate(durations.counts)), strict=True)
+                    metric.add_metric([phase], list(buckets), durations.sum_s)
             elif of is WATCHING_CPU_SECONDS:
                 metric.add_metric([], self._watching_s())
             else:
@@ -143,11 +144,6 @@ class NodeMetrics(Collector):
                     if value is not None:
                         metric.add_metric(labels, value)
             yield metric
-
-
-def _histogram(durations: Durations) -> tuple[list[tuple[str, float]], float]:
-    """Cumulative buckets and the sum."""
-    return list(zip(BOUNDS, map(float, accumulate(durations.counts)), strict=True)), durations.sum_s
 
 
 CONNECTIONS_MAX = 16
@@ -171,11 +167,7 @@ class MetricsServer:
     ) -> None:
         self._metrics = metrics
         self._report = report
-        routes = [
-            Route("/metrics", self._metrics_page),
-            Route("/livez", self._livez),
-            Route("/readyz", self._readyz),
-        ]
+        routes = [Route("/metrics", self._metrics_page), Route("/livez", self._livez), Route("/readyz", self._readyz)]
         if tls_folder is None and not is_loopback(host):
             raise UsageError(
                 f"--metrics {host}:{port} would be open to others without encryption: use 127.0.0.1:{port}, or give "

@@ -21,14 +21,7 @@ from thinwire_node.backoff import Backoff
 from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
 from thinwire_node.limits.throttle import Throttle
-from thinwire_node.session.download import (
-    BYTES_LEAST,
-    DiskFailed,
-    SourceFailed,
-    SourceRefused,
-    SourceSilent,
-    download,
-)
+from thinwire_node.session.download import BYTES_LEAST, DiskFailed, SourceFailed, SourceRefused, SourceSilent, download
 from thinwire_node.session.record import Record
 from thinwire_node.storage.base_files import BaseFilesHere
 from thinwire_node.storage.blob_cache import PART, BlobCache

@@ -168,17 +168,13 @@ def _copy(response: HTTPResponse, sink: _Sink) -> None:
         raise SourceFailed(f"the file there has {total:,} bytes, and must have {sink.size:,}")
     while data := response.read1(CHUNK_BYTES):
         sink.write(data)
-    _check_whole(sink)
+    if sink.offset < sink.size:
+        raise SourceFailed(f"the file broke off after {sink.offset:,} of {sink.size:,} bytes")
 
 
 def _continues(response: HTTPResponse, offset: int) -> bool:
     begins = response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
     return response.status == PARTIAL_CONTENT and begins
-
-
-def _check_whole(sink: _Sink) -> None:
-    if sink.offset < sink.size:
-        raise SourceFailed(f"the file broke off after {sink.offset:,} of {sink.size:,} bytes")
 
 
 def _read_object(address: str, sink: _Sink, throttle: Throttle | None) -> None:

@@ -86,7 +86,8 @@ class StarPart(Part):
 
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         if self.work is None:
-            self._tell_unused_options()
+            if self._settings.options.peers != PeerSettings():
+                log.warning("--peers has no effect in this run: it is a star run, and nodes send each other nothing")
             self.work = await self._make_work(data, replica, self._kept)
             if self._kept is not None:
                 tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
@@ -132,10 +133,6 @@ class StarPart(Part):
         if ranks.is_sharded:
             return ShardedLeaderReplica(replica, shares, machine.apply_device)
         return LeaderReplica(machine.place(replica), shares)
-
-    def _tell_unused_options(self) -> None:
-        if self._settings.options.peers != PeerSettings():
-            log.warning("--peers has no effect in this run: it is a star run, and nodes send each other nothing")
 
     def session(self, exchange: Exchange, head_step: int, data: DataSource, fetcher: BlobFetcher) -> Session:
         assert self.work is not None

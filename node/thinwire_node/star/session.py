@@ -108,15 +108,7 @@ class Session:
         fetch = self._prefetch.fetch_held_out
         self._evaluation = Evaluation(exchange, work, data, fetch, self._situation.changed.set)
         self._training = TrainingLoop(
-            exchange,
-            work,
-            record,
-            options,
-            clocks,
-            self._situation,
-            self._delivery,
-            self._prefetch,
-            self._evaluation,
+            exchange, work, record, options, clocks, self._situation, self._delivery, self._prefetch, self._evaluation
         )
 
     async def run(self) -> None:

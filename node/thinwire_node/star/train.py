@@ -321,10 +321,7 @@ class TrainingLoop:
             await set_or_after(self._situation.changed, LOOK_AGAIN_S)
             return
         self._record.encoded(
-            contribution.claim.loss,
-            contribution.components,
-            len(contribution.payload),
-            self._clocks.now() - began,
+            contribution.claim.loss, contribution.components, len(contribution.payload), self._clocks.now() - began
         )
         self._situation.contributed = (round_.term, round_.number)
         log.debug("round %d: extracted because %s", round_.number, why)

@@ -37,8 +37,7 @@ class Trainer:
     more set of tensors on the replica's device, which is kept while the replica stays there.
 
     moments_on: the device of the rule's momentum and moments; None: that of the compute. layout: of what the rule
-    holds; None: that of the replica.
-    """
+    holds; None: that of the replica."""
 
     def __init__(
         self,

@@ -22,13 +22,7 @@ from torch import Tensor, nn
 from thinwire_node.training.checkpoints import checkpoint_stage
 from thinwire_node.training.device import LossScale, compute_dtype, full_float32
 from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
-from thinwire_node.training.gradient_receiver import (
-    ROUNDING_MAX,
-    GradientReceiver,
-    Tensors,
-    add_gradient,
-    check_finite,
-)
+from thinwire_node.training.gradient_receiver import ROUNDING_MAX, GradientReceiver, Tensors, add_gradient, check_finite
 from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.out_of_memory import is_out_of_memory, reason_of

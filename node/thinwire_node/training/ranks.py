@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -113,10 +112,7 @@ class Ranks:
     def answer_of(self, rank: int) -> Message:
         """The answer of one follower, for the leader that does not want all of them in memory."""
         with self._talking():
-            return _unpacked(partial(self._receive, rank))
-
-    def _receive(self, rank: int, into: Tensor) -> None:
-        dist.recv(into, rank, group=self._heads)
+            return _unpacked(lambda part: dist.recv(part, rank, group=self._heads))
 
     @contextmanager
     def order(self, head: dict[str, Any], tensors: Sequence[Tensor] = ()) -> Iterator[None]:

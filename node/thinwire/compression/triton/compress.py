@@ -29,8 +29,7 @@ class Launch:
     """Launch settings of the kernel.
 
     warps: of a program. registers: limit for each thread; None for no limit (AMD cards accept none). precision: of the
-    products, by Triton's name.
-    """
+    products, by Triton's name."""
 
     warps: int
     registers: int | None
@@ -64,8 +63,7 @@ class GradientInput:
 
     tensors: all matrices of the model, in order. gradients: one for each, float32 and contiguous, in the parameter's
     shape. seconds: the second moments in the same form, with preconditioning; updated in place. second_weight: v̂ is v
-    / second_weight.
-    """
+    / second_weight."""
 
     tensors: Sequence[TensorTiles]
     gradients: Sequence[Tensor]
@@ -93,8 +91,7 @@ class FusedCompressor:
         """Accumulate the gradients, if given, and extract the k largest components of each tile.
 
         coefficients: float32 [n, 64, 64], changed in place; with `inputs`, all tiles of its tensors. Raises
-        ValueError if the kernel cannot read the gradients.
-        """
+        ValueError if the kernel cannot read the gradients."""
         n, k, device = len(coefficients), min(k, MATRIX_COMPONENTS), coefficients.device
         coded = self._spec.magnitude == "tile"
 

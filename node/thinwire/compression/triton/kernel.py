@@ -46,8 +46,7 @@ MASK_COMPONENTS = 16
 def threshold(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
     """(strict, low, left): of `bits`, int32 [64, 64], select all ≥ strict, and the first `left` that equal `low`.
 
-    These are the k largest, without zeros.
-    """
+    These are the k largest, without zeros."""
     low = 0
     found = 4096
     high = tl.max(bits) + 1
@@ -73,8 +72,7 @@ def threshold(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
 def first_ties(bits: tl.tensor, strict: tl.tensor, low: tl.tensor, left: tl.tensor) -> tl.tensor:
     """Mask of the first `left` of `bits` that equal `low` and are below `strict`.
 
-    The order is that of the transposed tile, row by row: down the columns here.
-    """
+    The order is that of the transposed tile, row by row: down the columns here."""
     tied = (bits == low) & (bits < strict)
     ones = tied.to(tl.int32)
     columns = tl.sum(ones, 0)
@@ -160,8 +158,7 @@ def compress(
 
     Output. masks: int32 [tiles, 256], one for 16 components: bit b of number n says whether component 16·n + b is
     selected, and bit 16 + b whether its sign is negative. counts: int32 [tiles], of selected components; 0 where their
-    value is 0. magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles], if CODED.
-    """
+    value is 0. magnitudes: float32 [tiles], the value of a vote. codes: uint8 [tiles], if CODED."""
     tile = tl.program_id(0)
     line = tl.arange(0, 64)
     transposed = line[None, :] * 64 + line[:, None]  # the offset in C of each number in Cᵀ
@@ -206,8 +203,7 @@ def list_components(
 
     masks, counts, magnitudes: see `compress`. ends: int64 [tiles], where the tile's components end in the output.
 
-    Output. components: int64 [total], flat over all tiles. values: float32 [total], the value of each vote.
-    """
+    Output. components: int64 [total], flat over all tiles. values: float32 [total], the value of each vote."""
     tile = tl.program_id(0).to(tl.int64)
     count = tl.load(counts + tile)
     if count > 0:

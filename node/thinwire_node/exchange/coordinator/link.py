@@ -57,6 +57,8 @@ from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 Reply = TypeVar("Reply")
+Header = TypeVar("Header")
+Part = TypeVar("Part")
 Opened = TypeVar("Opened", bound="Link")
 Metadata = tuple[tuple[str, str], ...]
 
@@ -178,24 +180,13 @@ class Link:
             yield announcement
             await self._pace.wait()
 
-    async def contribute(
-        self, header: pb.ContributionHeader, payload: bytes, sent: Callable[[], None] | None = None
-    ) -> pb.Receipt:
-        """Send a contribution and wait for its receipt, which comes when the round is over. Calls `sent` once all parts
-        are sent."""
+    async def contribute(self, header: pb.ContributionHeader, payload: bytes) -> pb.Receipt:
+        """Send a contribution and wait for its receipt, which comes when the round is over."""
         header.payload_bytes = len(payload)
         if header.samples:
             self._pace.earn()
-
-        async def parts() -> AsyncIterator[pb.ContributionPart]:
-            first: pb.ContributionHeader | None = header
-            for data in split_for_upload(payload):
-                yield pb.ContributionPart(header=first, data=data)
-                first = None
-            if sent is not None:
-                sent()
-
-        return await _told(self._stub.Contribute(parts(), metadata=self._metadata))
+        parts = _split(pb.ContributionPart, header, payload)
+        return await _told(self._stub.Contribute(parts, metadata=self._metadata))
 
     async def probe(self) -> pb.ProbeReply:
         return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
@@ -234,14 +225,8 @@ class Link:
 
     async def send_deposit(self, header: pb.DepositHeader, body: bytes) -> str:
         """Send parameters in parts. Returns why they are refused, or nothing."""
-
-        async def parts() -> AsyncIterator[pb.DepositPart]:
-            first: pb.DepositHeader | None = header
-            for data in split_for_upload(body):
-                yield pb.DepositPart(header=first, data=data)
-                first = None
-
-        reply: pb.DepositReply = await _told(self._stub.Deposit(parts(), metadata=self._metadata))
+        parts = _split(pb.DepositPart, header, body)
+        reply: pb.DepositReply = await _told(self._stub.Deposit(parts, metadata=self._metadata))
         return clean_text(reply.refused)
 
     async def sealed_updates(self, replica: Replica, contract: Contract) -> AsyncGenerator[SealedUpdate, None]:
@@ -273,8 +258,6 @@ class Link:
                 row = assembly = None
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
-        """Fetch the newest snapshot into `folder`, in a file named after its step. If `begun` is still the newest,
-        fetch only the missing bytes."""
         step, offset = (begun.step, begun.size) if begun else (0, 0)
         size_max = 4 * contract.state_elements + SNAPSHOT_HEAD_BYTES_MAX
         size_max += MOMENT_HEAD_BYTES_MAX * len(contract.moments)
@@ -297,8 +280,6 @@ class Link:
         return path
 
     async def corpus(self, contract: Contract, path: Path) -> None:
-        """Fetch the run's data file into a file, or the rest of it if the file has its beginning. The data kind checks
-        its contents."""
         offset = await asyncio.to_thread(_size_of, path)
         call = self._stub.Corpus(pb.CorpusRequest(offset=offset), metadata=self._metadata)
         size_max = data_kind_of(contract.data).file_bytes_max(contract.data)
@@ -309,7 +290,6 @@ class Link:
                 await asyncio.to_thread(file.write, part)
 
     async def blob(self, blob: Blob, path: Path) -> None:
-        """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash."""
         offset = await asyncio.to_thread(_size_of, path)
         request = pb.BlobRequest(hash=bytes.fromhex(blob.hash), offset=offset)
         with path.open("ab") as file:
@@ -343,6 +323,14 @@ class Link:
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
+
+
+async def _split(part: Callable[..., Part], header: Header, data: bytes) -> AsyncIterator[Part]:
+    """The parts of a message. The first has the header."""
+    first: Header | None = header
+    for one in split_for_upload(data):
+        yield part(header=first, data=one)
+        first = None
 
 
 def _with_row(contract: Contract, row: Row) -> Contract:

@@ -55,7 +55,9 @@ async def open_direct_lines(
     """Listen if the volunteer wants that. coordinator: its host. Raises ConfigError."""
     peers, refusal = options.peers, None
     if peers.dials:
-        refusal = refusal_of(options.addresses.networks + networks_of(coordinator), _own)
+        refusal = refusal_of(
+            options.addresses.networks + networks_of(coordinator), lambda address: own_address(*address)
+        )
     if peers.port is None:
         return DirectLines(refusal=refusal, throttle=throttle)
     if throttle is not None and throttle.is_needed:
@@ -67,10 +69,6 @@ async def open_direct_lines(
     text = f"listening for peers on port {server.port}; they are told {peers.host or 'the address of this connection'}"
     tell(log, logging.INFO, "node.listening", text, port=server.port)
     return DirectLines(server, listens_at, refusal, throttle)
-
-
-def _own(address: Address) -> IpAddress | None:
-    return own_address(*address)
 
 
 SCHEME = "https"

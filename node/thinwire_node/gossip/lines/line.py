@@ -148,11 +148,8 @@ class Line:
         if not self.is_present or way is not self.way:
             return None
         if not self._parcels and self._waiting:
-            self._parcels.extend(self._cut(self._waiting.popleft()))
+            self._parcels.extend(self.framings[way].parcels(self._waiting.popleft()))
         return self._parcels.popleft() if self._parcels else None
-
-    def _cut(self, message: Message) -> Iterator[pb.Parcel]:
-        return self.framings[self.way].parcels(message)
 
     # its states
 

@@ -37,7 +37,7 @@ log = logging.getLogger("thinwire.node")
 
 
 class PeerLines:
-    """The lines to the peers that `assign` names.
+    """The implementation of `thinwire_node.gossip.port.Lines`.
 
     key: this node's. bytes_max: of a body, see `peer_wire.body_bytes_max`. direct: None: all lines use the relay."""
 
@@ -68,21 +68,17 @@ class PeerLines:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Peers that are there."""
         return tuple(sorted(peer for peer, line in self._lines.items() if line.is_present))
 
     @property
     def direct(self) -> tuple[int, ...]:
-        """Peers to which there is a direct line."""
         return tuple(sorted(peer for peer, line in self._lines.items() if line.stream is not None))
 
     @property
     def listens_at(self) -> str:
-        """The address at which peers reach this node; empty if it does not listen."""
         return self._direct.listens_at
 
     def assign(self, peers: Mapping[int, PeerPlace]) -> None:
-        """Have lines to these peers, and to no others."""
         for peer in [peer for peer, line in self._lines.items() if peer not in peers or peers[peer].key != line.key]:
             self._lines.pop(peer).end()
         self._by_node = {bytes.fromhex(place.key.node_id): peer for peer, place in peers.items()}
@@ -99,19 +95,16 @@ class PeerLines:
         self._changed.set()
 
     def send(self, peer: int, message: Message) -> None:
-        """Queue a message. While the peer is absent nothing is sent; `present` asks for it again."""
         if (line := self._lines.get(peer)) is not None:
             line.put(message)
             self._wake(line)
 
     def confirm(self, peer: int) -> None:
-        """Tell a peer what is saved."""
         if (line := self._lines.get(peer)) is not None:
             line.say_on(line.way)
             self._wake(line)
 
     async def run(self, relay: Relay) -> None:
-        """Have a relay until it ends. Raises what it raises. Peers without a direct line are absent then."""
         self._relay_holds, over = True, asyncio.Event()
         for line in self._lines.values():
             if line.on_relay and line.stream is None:
@@ -128,7 +121,6 @@ class PeerLines:
                     self._lose(peer, line, "the relay is away")
 
     async def close(self) -> None:
-        """End all lines, and listen no more."""
         dialling = [line.dialling for line in self._lines.values() if line.dialling is not None]
         self.assign({})
         await asyncio.gather(*dialling, return_exceptions=True)

@@ -23,14 +23,7 @@ from thinwire_common.serving.credentials import following
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.tcp import shut_down_connection
 from thinwire_common.within import Within
-from thinwire_node.gossip.lines.stream import (
-    PARCEL_BYTES_MAX,
-    PROOF_BYTES_MAX,
-    Wire,
-    challenge_parcel,
-    parse,
-    proved,
-)
+from thinwire_node.gossip.lines.stream import PARCEL_BYTES_MAX, PROOF_BYTES_MAX, Wire, challenge_parcel, parse, proved
 from thinwire_node.peer_settings import bind_host, cannot_listen
 from thinwire_proto import limits
 from thinwire_proto.errors import PayloadError

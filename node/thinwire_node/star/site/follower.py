@@ -145,10 +145,7 @@ JOBS: dict[str, Job] = {
     ),
     "clear": lambda rank, head, tensors: rank.trainer.clear(),
     "extract": _extract,
-    "fingerprint": lambda rank, head, tensors: (
-        {"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])},
-        [],
-    ),
+    "fingerprint": lambda rank, head, tensors: ({"fingerprint": rank.replica.share_of_fingerprint(head["nonce"])}, []),
     "forget": lambda rank, head, tensors: rank.trainer.rule.forget(),
     "hand_over": lambda rank, head, tensors: rank.shares.hand_over(rank.replica.flat),
     "keep": lambda rank, head, tensors: rank.replica.keep(),
