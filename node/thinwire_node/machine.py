@@ -13,7 +13,7 @@ import torch
 
 from thinwire_common.units import human_seconds
 from thinwire_node.kinds import KINDS, Kind
-from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 from thinwire_node.storage.state import NodeState
@@ -48,8 +48,7 @@ class RealMachine:
             why = f"{why}; {card}" if why else str(card)
         if why:
             log.warning("%s", why)
-        clock = SystemClock()
-        self.clocks = Clocks(clock.now, clock.asleep_s)
+        self.clocks = Clocks()
         self.device = str(self._compute_device)
 
     def open_state(self) -> NodeState:

@@ -15,7 +15,7 @@ from thinwire_node.limits.keeper import LOOK_EVERY_S, LimitsKeeper, LimitsSource
 from thinwire_node.limits.limits import Limits
 from thinwire_node.limits.throttle import Throttle
 from thinwire_node.part import Part, Session
-from thinwire_node.runtime import Clocks
+from thinwire_node.runtime import Clocks, together
 from thinwire_node.session.record import Record
 from thinwire_proto.limits import REST_AFTER_S
 
@@ -94,16 +94,8 @@ class Owner:
         rests = self._keeper.rests if self._keeper is not None else None
         events = [event for event in (self._breaks, rests, stop) if event is not None]
         while not any(event.is_set() for event in events):
-            await self._first_of(events)
-
-    @staticmethod
-    async def _first_of(events: list[asyncio.Event]) -> None:
-        waiting = [asyncio.ensure_future(event.wait()) for event in events]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
+            async with together(*(event.wait() for event in events)) as waiting:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     async def interrupt(self, running: asyncio.Future[None], part: Part | None) -> None:
         """End a running session in order. Raises what has ended it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -36,30 +37,33 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         uvloop.run(with_signals())
 
 
+@asynccontextmanager
+async def together(*coroutines: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Run these as tasks during the block, in a fixed order, and cancel them at its end."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def asleep_s() -> float:
+    """Grows by the time that the machine spends asleep. Only differences are meaningful.
+
+    Some systems have no clock that runs during sleep. The time of day then serves, whose changes look like a sleep,
+    which does no harm."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    since_boot_s = time.time() if boot_time is None else time.clock_gettime(boot_time)
+    return since_boot_s - time.monotonic()
+
+
 @dataclass(frozen=True)
 class Clocks:
-    """A node's clocks.
-
-    now: seconds on a monotonic clock. asleep_s: grows by the time that the machine spends asleep. time_of_day: seconds
+    """A node's clocks; by default those of this machine. now: seconds on a clock that never jumps. time_of_day: seconds
     since the epoch."""
 
-    now: Callable[[], float]
-    asleep_s: Callable[[], float]
+    now: Callable[[], float] = time.monotonic
+    asleep_s: Callable[[], float] = asleep_s
     time_of_day: Callable[[], float] = time.time
-
-
-class SystemClock:
-    """The clocks of this machine."""
-
-    def now(self) -> float:
-        """Seconds on a clock that never jumps."""
-        return time.monotonic()
-
-    def asleep_s(self) -> float:
-        """Grows by the time that the machine spends asleep. Only differences are meaningful.
-
-        Some systems have no clock that runs during sleep. This method then uses the time of day. A change of the time
-        of day looks like a sleep, which does no harm."""
-        boot_time = getattr(time, "CLOCK_BOOTTIME", None)
-        since_boot_s = time.time() if boot_time is None else time.clock_gettime(boot_time)
-        return since_boot_s - time.monotonic()

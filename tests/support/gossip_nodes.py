@@ -15,7 +15,7 @@ from thinwire_node.gossip.journal import GossipJournal
 from thinwire_node.gossip.part import open_training
 from thinwire_node.gossip.port import BeatAnswer, PeerPlace, Phase
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.runtime import Clocks
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
@@ -59,7 +59,7 @@ class GossipNodes:
         state = self.states[member] = NodeState(self._folder / str(member))
         kept = GossipJournal(state, contract.hash).read()
         threads = self.threads[member] = Threads(WorkerThread("c"), WorkerThread("s"), WorkerThread("j"))
-        clock, record = SystemClock(), Record()
+        clocks, record = Clocks(), Record()
         data = CorpusText(small_corpus(), contract)
         training = open_training(
             contract,
@@ -72,13 +72,13 @@ class GossipNodes:
             lambda listener: HubLines(self._hub, KEYS[member].public, listener),
             record,
             NodeOptions("", 2, iterations),
-            Clocks(clock.now, clock.asleep_s),
+            clocks,
         )
         fetcher = BlobFetcher(state.blobs, (), _nowhere, random.Random(0), record)
         coordinator: Any = self
         evaluation = Evaluation(coordinator, training.work, data, fetcher.fetch, training.wake, own=True)
         self._evaluations[member] = evaluation
-        training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
+        training.use(Prefetch(data, fetcher, record, clocks.now, training.wake), evaluation)
         return training
 
     async def start(self, member: int, training: GossipTraining) -> asyncio.Task[None]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
 from thinwire_node.exchange.port import LinkLost
 from thinwire_node.gossip.port import BeatAnswer, GossipExchange, Phase
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.runtime import Clocks
+from thinwire_node.runtime import Clocks, together
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
@@ -61,36 +60,35 @@ class GossipSession:
         training = self._training
         training.use(self._prefetch, self._evaluation)
         iterations = training.start()
-        beats = asyncio.ensure_future(self._beats())
-        prefetch = asyncio.ensure_future(self._prefetch.run())
-        lines = asyncio.ensure_future(training.neighbours.lines.run(self._exchange.relay))
-        prepare = asyncio.ensure_future(self._evaluation.prepare())
-        measured = asyncio.ensure_future(self._evaluation.report())
-        failure = asyncio.ensure_future(training.errands.failure())
-        rests = asyncio.ensure_future(self._rests.wait())
-        own = (beats, prefetch, lines, prepare, measured, failure, rests)
-        try:
-            waiting: set[asyncio.Future[Any]] = {beats, prefetch, lines, iterations, prepare, measured, failure, rests}
-            while True:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                training.errands.check()
-                if rests.done():
-                    return
-                if iterations.cancelled():
-                    raise LinkLost("the iterations were stopped")
-                for ended in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
-                    if ended.done():
-                        ended.result()
-                if lines.done():
-                    raise LinkLost("the coordinator ended the relay")
-                if beats.done() or not training.work.is_done:
-                    return
-                waiting.discard(iterations)
-        finally:
-            self.is_open = False
-            for task in own:
-                task.cancel()
-            await asyncio.gather(*own, return_exceptions=True)
+        async with together(
+            self._beats(),
+            self._prefetch.run(),
+            training.neighbours.lines.run(self._exchange.relay),
+            self._evaluation.prepare(),
+            self._evaluation.report(),
+            training.errands.failure(),
+            self._rests.wait(),
+        ) as own:
+            beats, prefetch, lines, prepare, measured, _, rests = own
+            waiting = {iterations, *own}
+            try:
+                while True:
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    training.errands.check()
+                    if rests.done():
+                        return
+                    if iterations.cancelled():
+                        raise LinkLost("the iterations were stopped")
+                    for ended in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
+                        if ended.done():
+                            ended.result()
+                    if lines.done():
+                        raise LinkLost("the coordinator ended the relay")
+                    if beats.done() or not training.work.is_done:
+                        return
+                    waiting.discard(iterations)
+            finally:
+                self.is_open = False
 
     async def _beats(self) -> None:
         """Report once a beat, until the run is complete."""

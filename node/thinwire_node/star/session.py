@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import aclosing
 
 from thinwire_node.exchange.port import Amended, AnnouncedRound, Exchange, LinkLost, Paused, Waiting
 from thinwire_node.report import PartView
-from thinwire_node.runtime import Clocks
+from thinwire_node.runtime import Clocks, together
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
@@ -29,56 +28,6 @@ from thinwire_proto.task import DataSource
 log = logging.getLogger("thinwire.node")
 
 CATCH_UP_REPORT_STEPS = 100
-
-
-async def follow_updates(exchange: Exchange, work: Work, record: Record, situation: Situation) -> None:
-    """Apply updates until the exchange ends. Raises ReplicaError if the parameters differ from the swarm's."""
-    assert work.replica is not None
-    async with aclosing(exchange.updates(work.replica, lambda: work.saved_s)) as updates:
-        async for sealed in updates:
-            await work.apply(sealed)
-            record.phases["apply"].add(work.apply_s)
-            situation.changed.set()
-            step = sealed.row.step + 1
-            if step >= situation.head_step:
-                continue
-            if step % CATCH_UP_REPORT_STEPS == 0:
-                text = f"catching up: step {step} of {sealed.head_step}"
-                log.info("%s", text)
-                await work.save_if_due()
-            if situation.newest is None:
-                situation.head_step = sealed.head_step  # the swarm advances during the catch-up
-
-
-async def follow_rounds(
-    exchange: Exchange,
-    work: Work,
-    record: Record,
-    situation: Situation,
-    prefetch: Prefetch,
-    evaluation: Evaluation,
-    now: Callable[[], float],
-) -> None:
-    """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node that
-    listens."""
-    while work.replica is None or work.replica.step < situation.head_step:
-        await work.reached(situation.head_step)
-    async with aclosing(exchange.rounds()) as announcements:
-        async for announcement in announcements:
-            if isinstance(announcement, Amended):
-                await work.amend(announcement.contract)
-                continue
-            if isinstance(announcement, Paused):
-                record.paused(announcement.text, announcement.resumes_in_s, now())
-            else:
-                record.goes_on()
-            if announcement == situation.newest:
-                continue  # it changes nothing
-            if isinstance(announcement, AnnouncedRound):
-                work.lease.renew(announcement.lease)
-                prefetch.renew(work.lease, announcement.upcoming)
-            evaluation.announced(announcement)
-            situation.announced(announcement)
 
 
 class Session:
@@ -116,33 +65,71 @@ class Session:
 
         Raises LinkLost, Refused, LocalError if this machine cannot keep up, or ReplicaError if the parameters differ
         from the swarm's."""
-        exchange, work, situation = self._exchange, self._work, self._situation
+        exchange, work = self._exchange, self._work
         work.trainer.resume()
         await exchange.clock.begin(self._probed)
-        train = asyncio.ensure_future(self._training.run())
-        others = (
-            follow_updates(exchange, work, self._record, situation),
-            follow_rounds(exchange, work, self._record, situation, self._prefetch, self._evaluation, self._clocks.now),
-            exchange.clock.keep(self._probed),
-            self._delivery.run(),
-            self._prefetch.run(),
-            self._evaluation.prepare(),
-            self._evaluation.report(),
-        )
-        tasks = [train, *(asyncio.ensure_future(task) for task in others)]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:  # a fixed order, so that the reported error does not depend on timing
-                if task.done():
-                    task.result()
-            if not train.done():
-                raise LinkLost("the coordinator ended the session")
+            async with together(
+                self._training.run(),
+                self._follow_updates(),
+                self._follow_rounds(),
+                exchange.clock.keep(self._probed),
+                self._delivery.run(),
+                self._prefetch.run(),
+                self._evaluation.prepare(),
+                self._evaluation.report(),
+            ) as tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:  # a fixed order, so that the reported error does not depend on timing
+                    if task.done():
+                        task.result()
+                if not tasks[0].done():
+                    raise LinkLost("the coordinator ended the session")
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self.is_open = False
             await work.finish_jobs()
+
+    async def _follow_updates(self) -> None:
+        """Apply updates until the exchange ends. Raises ReplicaError if the parameters differ from the swarm's."""
+        work, situation = self._work, self._situation
+        assert work.replica is not None
+        async with aclosing(self._exchange.updates(work.replica, lambda: work.saved_s)) as updates:
+            async for sealed in updates:
+                await work.apply(sealed)
+                self._record.phases["apply"].add(work.apply_s)
+                situation.changed.set()
+                step = sealed.row.step + 1
+                if step >= situation.head_step:
+                    continue
+                if step % CATCH_UP_REPORT_STEPS == 0:
+                    text = f"catching up: step {step} of {sealed.head_step}"
+                    log.info("%s", text)
+                    await work.save_if_due()
+                if situation.newest is None:
+                    situation.head_step = sealed.head_step  # the swarm advances during the catch-up
+
+    async def _follow_rounds(self) -> None:
+        """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node
+        that listens."""
+        work, situation = self._work, self._situation
+        while work.replica is None or work.replica.step < situation.head_step:
+            await work.reached(situation.head_step)
+        async with aclosing(self._exchange.rounds()) as announcements:
+            async for announcement in announcements:
+                if isinstance(announcement, Amended):
+                    await work.amend(announcement.contract)
+                    continue
+                if isinstance(announcement, Paused):
+                    self._record.paused(announcement.text, announcement.resumes_in_s, self._clocks.now())
+                else:
+                    self._record.goes_on()
+                if announcement == situation.newest:
+                    continue  # it changes nothing
+                if isinstance(announcement, AnnouncedRound):
+                    work.lease.renew(announcement.lease)
+                    self._prefetch.renew(work.lease, announcement.upcoming)
+                self._evaluation.announced(announcement)
+                situation.announced(announcement)
 
     def leave(self) -> None:
         """Stop training. `run` returns once the pending outcome has arrived."""

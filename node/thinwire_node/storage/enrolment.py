@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from thinwire_common.files import rename_synced
+from thinwire_common.files import replace_synced
 from thinwire_common.invite_file import FILE_MARK, parse_given_invite
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError, UsageError
@@ -86,11 +85,8 @@ def keep(folder: Path, invite: Invite, name: str = "") -> None:
     """Keep an invite and a name that the coordinator has accepted. Only the file's owner can read them."""
     if _read(folder) == Enrolment(invite, name):
         return
-    temporary = folder / f"{FILE}.part"
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"address": invite.address, "invite": str(invite), "name": name}, file)
-    rename_synced(temporary, folder / FILE)
+    kept = {"address": invite.address, "invite": str(invite), "name": name}
+    replace_synced(folder / FILE, json.dumps(kept).encode(), private=True)
 
 
 def _read(folder: Path) -> Enrolment | None:

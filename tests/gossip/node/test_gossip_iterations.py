@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
 from thinwire_node.gossip.training import GossipTraining
-from thinwire_node.runtime import SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.training.lease import Lease
@@ -55,7 +55,7 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
     one, other = nodes.open(0), nodes.open(1)
     fetcher = BlobFetcher(nodes.states[0].blobs, (), _nowhere, random.Random(0), one._record)
     data = CorpusText(small_corpus(), CONTRACT)
-    one.use(ReadableTo(data, fetcher, one._record, SystemClock().now, one.wake), one._evaluation)  # type: ignore[arg-type]
+    one.use(ReadableTo(data, fetcher, one._record, time.monotonic, one.wake), one._evaluation)  # type: ignore[arg-type]
     whole = nodes.answer(0).lease[0]
     for number, training in enumerate((one, other)):
         await nodes.start(number, training)

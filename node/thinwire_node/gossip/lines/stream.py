@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from grpc.aio import AioRpcError
 
 from thinwire_common.traffic import Traffic
 from thinwire_common.within import Within
+from thinwire_node.runtime import together
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity import statements
@@ -113,15 +114,9 @@ class Stream:
 
     async def run(self) -> str:
         """Exchange parcels until the line ends. Returns why it has."""
-        reading, writing = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())
-        waiting: tuple[asyncio.Future[Any], ...] = (self._closed, reading, writing)
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return next(reason_of(one) for one in waiting if one.done())
-        finally:
-            for one in waiting:
-                one.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        async with together(self._read(), self._write()) as tasks:
+            await asyncio.wait((self._closed, *tasks), return_when=asyncio.FIRST_COMPLETED)
+            return next(reason_of(one) for one in (self._closed, *tasks) if one.done())
 
     async def _read(self) -> str:
         while (data := await self._wire.read()) is not None:
