@@ -12,23 +12,11 @@ from typing import TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_common.units import human_bytes
+from thinwire_node import resources
 from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Entrance, LinkLost, Refused
 from thinwire_node.kinds import Machine, PartSettings, name_of
 from thinwire_node.limits.throttle import Throttle
 from thinwire_node.part import Part
-from thinwire_node.resources import (
-    MOMENTS_ON_HOST,
-    Needs,
-    Room,
-    cache_bound,
-    cards_that_train,
-    check_contract,
-    check_needs,
-    declared_needs,
-    least_room,
-    room_of,
-    with_base_here,
-)
 from thinwire_node.session.blob_fetcher import BaseSources, BlobFetcher, BlobUnavailable, NoRoom
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
@@ -96,8 +84,8 @@ class Bootstrap:
         self._replica: Replica | None = None  # loaded or fetched, not taken up yet
         if self.contract is not None:
             if (room := self._room(self.contract)) is not None:
-                needs, samples = declared_needs(self.contract), self._samples_max
-                self._as_it_fits(self.contract, partial(check_needs, self.contract, needs, room, samples))
+                needs, samples = resources.declared_needs(self.contract), self._samples_max
+                self._as_it_fits(self.contract, partial(resources.check_needs, self.contract, needs, room, samples))
             self._replica = state.replica(self.contract, is_mapped=self._is_divided)
             self.part = self._make_part(self.contract)
 
@@ -204,15 +192,15 @@ class Bootstrap:
         """The newest replica in memory."""
         return (self.part.replica if self.part is not None else None) or self._replica
 
-    def _room(self, contract: Contract) -> Room | None:
+    def _room(self, contract: Contract) -> resources.Room | None:
         limits, folder, ranks = self._settings.limits, self._settings.state_dir, self._settings.ranks
         here = 1 if ranks is None else ranks.here
         if limits is None:
             return None
-        room = room_of(limits, folder, self._machine.device, here)
+        room = resources.room_of(limits, folder, self._machine.device, here)
         if ranks is not None:
-            room = replace(least_room(room, ranks.rooms(limits.memory_max)), of_several=True)
-        room = with_base_here(room, contract, folder, self._settings.bases)
+            room = replace(resources.least_room(room, ranks.rooms(limits.memory_max)), of_several=True)
+        room = resources.with_base_here(room, contract, folder, self._settings.bases)
         if self._settings.options.compiles and self._machine.device == "cpu":
             return replace(room, memory_bytes=room.memory_bytes - COMPILER_BYTES)
         return room
@@ -234,7 +222,7 @@ class Bootstrap:
             self._record.base_bits = options.base_bits if task_of(contract.model).base_bits else None
         else:
             bits = self._record.base_bits or options.base_bits  # those that the model is loaded in stay
-            check = partial(check_contract, contract, room, self._samples_max, base_bits=bits)
+            check = partial(resources.check_contract, contract, room, self._samples_max, base_bits=bits)
             needs, fits = self._as_it_fits(contract, check)
             self._tell_base(contract, needs)
             self._record.at_once.fit(fits.samples or self._samples_max, checkpoints=fits.checkpoints)
@@ -243,20 +231,20 @@ class Bootstrap:
             log.info("%d samples at once fit into %s%s", self._record.at_once.samples, whose, how)
             self._record.moments_on_host = fits.moments_on_host
             if fits.moments_on_host:
-                log.info("%s", f"{MOMENTS_ON_HOST} ({human_bytes(needs.moments)})")
+                log.info("%s", f"{resources.MOMENTS_ON_HOST} ({human_bytes(needs.moments)})")
             left = room.disk_bytes - needs.state_disk - needs.data_disk
-            bound = cache_bound(options.cache_bytes, needs.base_disk, left)
+            bound = resources.cache_bound(options.cache_bytes, needs.base_disk, left)
             self._state.blobs.bound(bound, file_bytes_max=left)
         self._checked = contract
 
-    def _tell_base(self, contract: Contract, needs: Needs) -> None:
+    def _tell_base(self, contract: Contract, needs: resources.Needs) -> None:
         """Keep the bits of the base, and say them."""
         model = needs.model
         if model.bits is None or self._record.base_bits is not None:
             return
         self._record.base_bits = model.bits
         log.info("the frozen base takes %s of memory, in %d bits a parameter", human_bytes(model.frozen), model.bits)
-        if words := cards_that_train(contract):
+        if words := resources.cards_that_train(contract):
             log.info("cards that can train this run: %s", words)
 
     def _as_it_fits(self, contract: Contract, check: Callable[[int], Result]) -> Result:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from thinwire_node import __main__, bootstrap
+from thinwire_node import __main__, resources
 from thinwire_node.resources import ResourceLimits, Room, room_of
 
 if __name__ == "__main__":
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     def room_beside_a_card(limits: ResourceLimits, folder: Path, device: str, processes: int = 1) -> Room:
         return replace(room_of(limits, folder, device, processes), device_bytes=CARD_BYTES)
 
-    bootstrap.room_of = room_beside_a_card  # type: ignore[attr-defined]
+    resources.room_of = room_beside_a_card
     sys.argv = ["thinwire-node", *sys.argv[2:]]
     __main__.main()

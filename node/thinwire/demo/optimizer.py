@@ -13,19 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
+from thinwire.demo import checks
 from thinwire.demo.all_gather import AllGather
-from thinwire.demo.checks import (
-    SETTINGS_OF_STATE,
-    EqualPayloads,
-    all_finite,
-    check_equal,
-    check_equal_rates,
-    check_state,
-    differing_rates,
-    gradient_of,
-    rates_of,
-    trained_of,
-)
 from thinwire.demo.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire.demo.sharded_group import ShardedVoteGroup
 from thinwire.demo.shards import SHARD_LATER, Site
@@ -132,7 +121,7 @@ class DeMo(Optimizer):
         self._site: Site | None = None  # with sharded parameters
         self._in_site = self._all_gather  # the same between the ranks of the site
         self._problem = ""  # of the site in this step; the other sites hear of it too
-        self._equal_payloads = EqualPayloads()
+        self._equal_payloads = checks.EqualPayloads()
         self._has_stepped = False
         self._ranks_most = 1  # that a step has had
         self._agreement_hash = b""  # of `_agreement` when it last changed; empty: not known
@@ -147,8 +136,8 @@ class DeMo(Optimizer):
             # saved with the state, because the tiled momentum does not show the shapes
             self.param_groups[-1]["shapes"] = [list(tensor.shape) for tensor in self.param_groups[-1]["params"]]
             settings_of(self.param_groups[-1])
-            check_rates(*rates_of(self.param_groups[-1]))
-            trained_of(self.param_groups[-1])
+            check_rates(*checks.rates_of(self.param_groups[-1]))
+            checks.trained_of(self.param_groups[-1])
         except ConfigError:
             self.param_groups.pop()
             raise
@@ -180,7 +169,7 @@ class DeMo(Optimizer):
     def fingerprint(self) -> int:
         """A number, 0 … 2⁶⁴ − 1, that depends on all bits of the trained parameters. Equal parameters give equal
         fingerprints, whole or sharded. With shards, all ranks of a site must ask for it."""
-        parameters = [tensor for group in self.param_groups for tensor in trained_of(group)]
+        parameters = [tensor for group in self.param_groups for tensor in checks.trained_of(group)]
         if self._site is None:
             return fingerprint(parameters, 0)
         part = self._site.fingerprint(parameters)
@@ -214,16 +203,17 @@ class DeMo(Optimizer):
             if all(tensor.grad is None for tensor in stepped):
                 refuse_replaced("DeMo", stepped, SHARD_LATER)
             self._has_stepped = True
-        rates = [rates_of(group) for group in self.param_groups]
+        rates = [checks.rates_of(group) for group in self.param_groups]
         for rate in rates:
             check_rates(*rate)
         scale = getattr(self, "grad_scale", None)  # of a GradScaler; None: there is none, or it has unscaled
         unscale = 1.0 if scale is None else 1 / float(scale)
         gradients = {
-            number: [gradient_of(tensor, unscale) for tensor in group.parameters] for number, group in groups.items()
+            number: [checks.gradient_of(tensor, unscale) for tensor in group.parameters]
+            for number, group in groups.items()
         }
         payloads: dict[int, bytes] = {}
-        finite = not bool(getattr(self, "found_inf", False)) and all_finite([*chain(*gradients.values())])
+        finite = not bool(getattr(self, "found_inf", False)) and checks.all_finite([*chain(*gradients.values())])
         if self._site is not None:
             finite = self._agree_in_site(finite, rates)
         if finite:
@@ -246,7 +236,7 @@ class DeMo(Optimizer):
     def _begin(self) -> dict[int, ParamGroup]:
         """Create the groups that have trained parameters, with new or loaded state."""
         for number, options in enumerate(self.param_groups):
-            settings, trained = settings_of(options), trained_of(options)
+            settings, trained = settings_of(options), checks.trained_of(options)
             known = [parameter for parameter in options["params"] if self.state.get(parameter)]
             changed = {id(parameter) for parameter in known} ^ {id(parameter) for parameter in trained}
             if known and changed:
@@ -260,7 +250,7 @@ class DeMo(Optimizer):
                 self._check_placement()
             if not trained or (begun and begun.settings == settings):
                 continue
-            for name in SETTINGS_OF_STATE:
+            for name in checks.SETTINGS_OF_STATE:
                 if begun and getattr(begun.settings, name) != getattr(settings, name):
                     raise ConfigError(
                         f"{name} of param group {number} cannot change after the first step; create a new optimizer"
@@ -286,7 +276,7 @@ class DeMo(Optimizer):
         overflowed, changed, *found = self._site.largest(asked, self._device)
         if changed:
             self._agreement_hash = b""
-        self._problem = differing_rates(found[: len(own)], [-number for number in found[len(own) :]])
+        self._problem = checks.differing_rates(found[: len(own)], [-number for number in found[len(own) :]])
         return not overflowed
 
     def _gather(
@@ -314,7 +304,7 @@ class DeMo(Optimizer):
         if any(agreement != gathered[0][0] for agreement, _, _ in gathered):
             self._check_equal()
         self._raise_problem()
-        check_equal_rates([theirs for _, theirs, _ in gathered])
+        checks.check_equal_rates([theirs for _, theirs, _ in gathered])
         return [(rate, decay) for rate, decay in gathered[0][1]], [sent for _, _, sent in gathered]
 
     @property
@@ -344,7 +334,7 @@ class DeMo(Optimizer):
         hashes differ. These may be of different steps, so all describe themselves anew, now and in the next step."""
         self._agreement_hash = b""
         agreements = self._all_gather.gather(msgpack.packb(self._agreement()), self._device)
-        check_equal([msgpack.unpackb(data) for data in agreements])
+        checks.check_equal([msgpack.unpackb(data) for data in agreements])
 
     @torch.no_grad()
     def state_dict(self) -> StateDict:
@@ -368,7 +358,7 @@ class DeMo(Optimizer):
         Raises ConfigError, without changing anything, if the state does not fit these parameters or was made with other
         SETTINGS_OF_STATE."""
         for number, (saved, options) in enumerate(zip(state_dict["param_groups"], self.param_groups, strict=False)):
-            check_state(number, saved, options, state_dict["state"])
+            checks.check_state(number, saved, options, state_dict["state"])
         super().load_state_dict(state_dict)
         self._groups.clear()
         self._agreement_hash = b""

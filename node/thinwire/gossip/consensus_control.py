@@ -19,19 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_proto.gossip.consensus import (
-    BUCKETS,
-    ERROR,
-    LEVELS,
-    MEASURE_EVERY,
-    Decision,
-    Level,
-    Sketch,
-    decide,
-    disagreement,
-    level_of,
-    sketch_of,
-)
+from thinwire_proto.gossip import consensus
 
 HEAD = struct.Struct("<qd")
 """Before a sketch: the period, and the norm of the rank's step."""
@@ -50,14 +38,14 @@ class ConsensusControl:
         self._store = store
         self._name = f"{name}.consensus"
         self._rank, self._ranks = rank, ranks
-        self._decision = Decision(level_of(codec, every), 0, "nothing is measured yet")
+        self._decision = consensus.Decision(consensus.level_of(codec, every), 0, "nothing is measured yet")
         self._period = 0
         self._published = b""
         self._measured: dict[str, float] = {}
 
     @property
-    def level(self) -> Level:
-        return LEVELS[self._decision.level]
+    def level(self) -> consensus.Level:
+        return consensus.LEVELS[self._decision.level]
 
     @property
     def reason(self) -> str:
@@ -72,25 +60,25 @@ class ConsensusControl:
     @staticmethod
     def measures(iteration: int) -> bool:
         """Whether `begin` needs the step of this iteration."""
-        return iteration % MEASURE_EVERY == 0
+        return iteration % consensus.MEASURE_EVERY == 0
 
     def begin(self, iteration: int, x: Tensor, step: float | None) -> None:
         """An iteration begins with these parameters, float32, flat. step: the norm of this rank's step, if it is known.
 
         Changes `level` in the first iteration of a period. If the store is gone, the level stays."""
-        period = iteration // MEASURE_EVERY
+        period = iteration // consensus.MEASURE_EVERY
         if self._store is None:
             return
         try:
             if period > self._period:
                 self._take(period)
             if step is not None and self.measures(iteration):
-                self._published = HEAD.pack(period, step) + sketch_of(x, SKETCH_SEED).astype("<f8").tobytes()
+                self._published = HEAD.pack(period, step) + consensus.sketch_of(x, SKETCH_SEED).astype("<f8").tobytes()
                 self._store.set(self._key(period, self._rank), self._published)
         except RuntimeError as error:  # torch's, when the host of the store has gone
             self._store = None
             reason = f"the ranks' store is gone, so codec and every stay: {error}"
-            self._decision = Decision(self._decision.level, 0, reason)
+            self._decision = consensus.Decision(self._decision.level, 0, reason)
 
     def stats(self) -> dict[str, Any]:
         """disagreement: of the parameters, at the last measurement; disagreement_error: relative, two standard errors;
@@ -100,7 +88,7 @@ class ConsensusControl:
             "codec": self.level.codec,
             "every": self.level.every,
             **{name: self._measured.get(name) for name in names},
-            "disagreement_error": ERROR if self._measured else None,
+            "disagreement_error": consensus.ERROR if self._measured else None,
             "consensus": self._decision.reason,
         }
 
@@ -116,7 +104,7 @@ class ConsensusControl:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._decision = Decision(state["level"], state["calm"], state["reason"], state["is_unmet"])
+        self._decision = consensus.Decision(state["level"], state["calm"], state["reason"], state["is_unmet"])
         self._period = state["period"]
         self._published = b"" if state["published"] is None else state["published"].numpy().tobytes()
         self._measured = dict(state["measured"])
@@ -134,7 +122,7 @@ class ConsensusControl:
             decided = self._store.compare_set(key, UNDECIDED, json.dumps(self._decide(period)))
             self._store.delete_key(self._decision_key(period - 2))
         found = json.loads(decided)
-        self._decision = Decision(found["level"], found["calm"], found["reason"], found["is_unmet"])
+        self._decision = consensus.Decision(found["level"], found["calm"], found["reason"], found["is_unmet"])
         self._measured = found["measured"]
         self._period = period
 
@@ -142,13 +130,13 @@ class ConsensusControl:
         sketches, squares = self._sketches(period - 1)
         decision, measured = self._decision, self._measured
         if len(sketches) > 1:
-            apart = disagreement(sketches)
+            apart = consensus.disagreement(sketches)
             step = math.sqrt(sum(squares) / len(squares))
             measured = {"disagreement": apart.distance, "disagreement_in_steps": apart.in_steps(step)}
-            decision = decide(decision, measured["disagreement_in_steps"], self._target)
+            decision = consensus.decide(decision, measured["disagreement_in_steps"], self._target)
         return self._decided(decision, measured)
 
-    def _decided(self, decision: Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:
+    def _decided(self, decision: consensus.Decision, measured: Mapping[str, float] | None = None) -> dict[str, Any]:
         """A decision as it is in the store. measured: what it follows from; by default the newest."""
         figures = dict(self._measured if measured is None else measured)
         return asdict(decision) | {"measured": figures}
@@ -156,14 +144,14 @@ class ConsensusControl:
     def _decision_key(self, period: int) -> str:
         return f"{self._name}.decision.{period}"
 
-    def _sketches(self, period: int) -> tuple[list[Sketch], list[float]]:
+    def _sketches(self, period: int) -> tuple[list[consensus.Sketch], list[float]]:
         """The sketches of this period, and the squares of the steps, of the ranks that measured then."""
         assert self._store is not None, "a rank alone measures nothing"
         sketches, squares = [], []
         for rank in range(self._ranks):
             key = self._key(period, rank)
             data = self._store.get(key) if self._store.check([key]) else b""
-            if len(data) == HEAD.size + 8 * BUCKETS and HEAD.unpack_from(data)[0] == period:
+            if len(data) == HEAD.size + 8 * consensus.BUCKETS and HEAD.unpack_from(data)[0] == period:
                 sketches.append(np.frombuffer(data, "<f8", offset=HEAD.size))
                 squares.append(HEAD.unpack_from(data)[1] ** 2)
         return sketches, squares

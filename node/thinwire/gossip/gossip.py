@@ -13,18 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire.gossip.checks import (
-    STATE_VERSION,
-    check_one_way,
-    check_settings,
-    check_unwrapped,
-    checksum,
-    described,
-    shard_of,
-    trained,
-    why_unreadable,
-    with_form,
-)
+from thinwire.gossip import checks
 from thinwire.gossip.compressed import DENSE, CompressedCodec, codec_of
 from thinwire.gossip.consensus_control import ConsensusControl
 from thinwire.gossip.exchange import Exchange
@@ -103,7 +92,7 @@ class Gossip:
         seed: int = 0,
         consensus_target: float | None = None,
     ) -> None:
-        check_unwrapped(model, optimizer)
+        checks.check_unwrapped(model, optimizer)
         given = {
             "topology": topology,
             "codec": codec,
@@ -115,19 +104,19 @@ class Gossip:
             "seed": seed,
             "consensus_target": consensus_target,
         }
-        check_settings(given | {"patience_s": patience_s})
+        checks.check_settings(given | {"patience_s": patience_s})
         self._model = model
         self._optimizer = optimizer
-        self._parameters = trained(model, optimizer)
+        self._parameters = checks.trained(model, optimizer)
         if any(parameter in _in_use for parameter in self._trained()):
             raise ConfigError("this optimizer, or another one of its parameters, has a Gossip; call its finish() first")
-        shard = shard_of(self._parameters, process_group)
+        shard = checks.shard_of(self._parameters, process_group)
         self._ranks = Ranks(process_group, patience_s)
         self._layout = FlatLayout([parameter for _, parameter in self._parameters])
         per_host = per_host or (1 if shard else ranks_per_host(self._ranks.count))
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
         if self.topology.is_directed:
-            check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
+            checks.check_one_way(self.topology.name, codec=codec, gamma=gamma, consensus_target=consensus_target)
         self._settings: dict[str, Any] = given | {
             "topology": self.topology.name,
             "ranks": self._ranks.count,
@@ -137,7 +126,7 @@ class Gossip:
             "consensus_target": None if consensus_target is None else float(consensus_target),
             **shard,
         }
-        self._ranks.check_equal(self._settings | described(model, self._parameters))
+        self._ranks.check_equal(self._settings | checks.described(model, self._parameters))
         run = torch.tensor(secrets.randbits(RUN_BITS))
         self._ranks.broadcast([*map(local, model.parameters()), *model.buffers(), run])
         self._run = int(run)
@@ -241,7 +230,7 @@ class Gossip:
             self._has_told_useless = True
             warn_script(f"rank {exchange['without'][0]} is gone, so no run can load this state; {WITHOUT_STATE}")
         state = {
-            "version": STATE_VERSION,
+            "version": checks.STATE_VERSION,
             "settings": dict(self._settings),
             "rank": self._ranks.rank,
             "save": f"{self._run:016x}.{exchange['number']}",
@@ -249,11 +238,11 @@ class Gossip:
             "factor": self.factor,
             "since": self._since,
             "consensus": self._control.state_dict() if self._control else None,
-            "parameters": checksum(self._layout.held),
+            "parameters": checks.checksum(self._layout.held),
             "own": None if self._pulled.own is None else self._pulled.own.clone(),
             "exchange": exchange,
         }
-        return with_form(state)
+        return checks.with_form(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
@@ -302,7 +291,7 @@ class Gossip:
 
     def _misfit(self, state: dict[str, Any]) -> str | None:
         """Why this rank cannot go on from a state."""
-        if unreadable := why_unreadable(state):
+        if unreadable := checks.why_unreadable(state):
             return unreadable
         if self.steps or self._exchange.peers.iteration >= 0:
             return "load the state before the first step; create a new Gossip to go back"
@@ -316,7 +305,7 @@ class Gossip:
             if there != here:
                 mend = f"; {WITHOUT_STATE}" if name in OF_RANKS else ""
                 return f"{name} was {there!r} when the state was saved, and is {here!r}{mend}"
-        if state["parameters"] != checksum(self._layout.held):
+        if state["parameters"] != checks.checksum(self._layout.held):
             return (
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
@@ -346,7 +335,7 @@ class Gossip:
                 "create a new Gossip after `add_param_group`"
             )
         if not self._has_stepped:
-            check_unwrapped(self._model, self._optimizer, self._trained())
+            checks.check_unwrapped(self._model, self._optimizer, self._trained())
         self._pulled.end()
         self._exchange.collect(self.factor)
         self._tell_news()

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire_node.kinds import FOLLOWERS
-from thinwire_node.star.site.messages import (
-    pack_sent,
-    unpack_all_sent,
-    unpack_base,
-    unpack_contract,
-    unpack_sent,
-    unpack_update,
-)
+from thinwire_node.star.site import messages
 from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import SharedReplica, Shares
@@ -73,9 +66,9 @@ class Follower:
                 self._ranks.answer(*answer)
 
     def _adopt(self, head: dict[str, Any], tensors: list[Tensor]) -> None:
-        contract = unpack_contract(head["contract"])
+        contract = messages.unpack_contract(head["contract"])
         apply_device, _ = choose_apply_device(contract.demo, self._device, contract.rule)
-        base = unpack_base(head)
+        base = messages.unpack_base(head)
         blobs = BlobFolder(base.folder)
         self._ranks.answer({"apply": apply_device.type, "lacks": _lacks(contract, blobs)})
         if head["is_sharded"]:
@@ -97,7 +90,7 @@ class Follower:
         assert self._rank is not None
         samples, checkpoints = head["at_once"]
         self._compute.micro_batch.fit(samples, checkpoints=checkpoints)
-        self._rank.trainer.amend(unpack_contract(head["contract"]))
+        self._rank.trainer.amend(messages.unpack_contract(head["contract"]))
 
     def _adopt_shard(self, contract: Contract, head: dict[str, Any], apply_device: torch.device) -> None:
         shares = self._rank.shares if self._rank is not None else _shares(contract, self._ranks)
@@ -130,7 +123,7 @@ def _lacks(contract: Contract, blobs: Blobs) -> str:
 
 
 def _extract(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> Message:
-    about, found = pack_sent(rank.extract(head["k"]))
+    about, found = messages.pack_sent(rank.extract(head["k"]))
     return {"sent": about}, found
 
 
@@ -141,7 +134,7 @@ def _load(rank: Rank, head: dict[str, Any], tensors: list[Tensor]) -> None:
 
 JOBS: dict[str, Job] = {
     "apply": lambda rank, head, tensors: rank.replica.apply(
-        unpack_update(head["update"], tensors), bytes.fromhex(head["head"])
+        messages.unpack_update(head["update"], tensors), bytes.fromhex(head["head"])
     ),
     "clear": lambda rank, head, tensors: rank.trainer.clear(),
     "extract": _extract,
@@ -152,8 +145,8 @@ JOBS: dict[str, Job] = {
     "load": _load,
     "loss": lambda rank, head, tensors: rank.loss(tuple(tensors), is_newest=head["is_newest"]),
     "micro_batch": lambda rank, head, tensors: (rank.micro_batch(tuple(tensors)), []),
-    "put_back": lambda rank, head, tensors: rank.put_back(unpack_sent(head["sent"], tensors)),
-    "refresh": lambda rank, head, tensors: rank.refresh(unpack_all_sent(head, tensors)),
+    "put_back": lambda rank, head, tensors: rank.put_back(messages.unpack_sent(head["sent"], tensors)),
+    "refresh": lambda rank, head, tensors: rank.refresh(messages.unpack_all_sent(head, tensors)),
     "state": lambda rank, head, tensors: ({}, list(rank.divided.values())),
 }
 """What a rank does for a job of the leader. What those of ANSWERED return is for the leader."""

@@ -13,17 +13,7 @@ from thinwire.compression.sent import Sent
 from thinwire.compression.tile_range import joined
 from thinwire_node.report import RankView
 from thinwire_node.star.rules import Rule
-from thinwire_node.star.site.messages import (
-    NO_BASE,
-    Base,
-    pack_all_sent,
-    pack_at_once,
-    pack_base,
-    pack_contract,
-    pack_sent,
-    pack_update,
-    unpack_sent,
-)
+from thinwire_node.star.site import messages
 from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
@@ -52,7 +42,7 @@ class Led(DividedReplica):
     def apply(self, update: Update, head: bytes) -> None:
         if update.step != self.step:
             super().apply(update, head)  # raises, before anybody is told
-        about, tensors = pack_update(update)
+        about, tensors = messages.pack_update(update)
         with self.shares.ranks.order({"job": "apply", "update": about, "head": head.hex()}, tensors):
             super().apply(update, head)
 
@@ -105,7 +95,7 @@ class LeaderRule:
         return self._rank.trainer.rule
 
     def put_back(self, sent: Sent) -> None:
-        about, tensors = pack_sent(sent)
+        about, tensors = messages.pack_sent(sent)
         with self._ranks.order({"job": "put_back", "sent": about}, tensors):
             self._rank.put_back(sent)
 
@@ -151,7 +141,7 @@ class LeaderTrainer:
         replica: LeaderReplica | ShardedLeaderReplica,
         compute: Compute,
         folder: Path,
-        base: Base = NO_BASE,
+        base: messages.Base = messages.NO_BASE,
     ) -> None:
         """compute: of the leader. folder: see `LeaderRule`. base: of which it has made its model."""
         self._ranks = replica.shares.ranks
@@ -187,9 +177,10 @@ class LeaderTrainer:
 
     def _tell_replica(self, replica: LeaderReplica | ShardedLeaderReplica) -> None:
         is_sharded = isinstance(replica, ShardedLeaderReplica)
-        about = {"step": replica.step, "head": replica.head.hex(), "contract": pack_contract(self._contract)}
+        about = {"step": replica.step, "head": replica.head.hex(), "contract": messages.pack_contract(self._contract)}
         whole = [] if is_sharded else list(replica.state.values())
-        about |= {"is_sharded": is_sharded, "at_once": pack_at_once(self._compute.micro_batch), **pack_base(self._base)}
+        about |= {"is_sharded": is_sharded, "at_once": messages.pack_at_once(self._compute.micro_batch)}
+        about |= messages.pack_base(self._base)
         self._ranks.tell({"job": "adopt", **about}, whole)
         for number, (head, _) in enumerate(self._ranks.answers(), 1):
             if lacking := head["lacks"]:
@@ -215,12 +206,12 @@ class LeaderTrainer:
 
     def amend(self, contract: Contract) -> None:
         self._contract = contract
-        at_once = pack_at_once(self._compute.micro_batch)
-        with self._ranks.order({"job": "amend", "contract": pack_contract(contract), "at_once": at_once}):
+        at_once = messages.pack_at_once(self._compute.micro_batch)
+        with self._ranks.order({"job": "amend", "contract": messages.pack_contract(contract), "at_once": at_once}):
             self._rank.trainer.amend(contract)
 
     def refresh(self, out: Sequence[Sent] = ()) -> None:
-        about, tensors = pack_all_sent(out)
+        about, tensors = messages.pack_all_sent(out)
         with self._ranks.order({"job": "refresh", **about}, tensors):
             self._rank.refresh(out)
 
@@ -255,9 +246,9 @@ class LeaderTrainer:
 
     def extract(self, k: int) -> tuple[Sent, int, float]:
         with self._ranks.order({"job": "extract", "k": k}):
-            packed = [pack_sent(self._rank.extract(k))]
+            packed = [messages.pack_sent(self._rank.extract(k))]
             packed += [(head["sent"], found) for head, found in self._ranks.answers()]
-        sent = joined([unpack_sent(about, [tensor.cpu() for tensor in tensors]) for about, tensors in packed])
+        sent = joined([messages.unpack_sent(about, [tensor.cpu() for tensor in tensors]) for about, tensors in packed])
         samples, loss = self.samples, self._loss_sum / self._weight
         self._reset()
         return sent, samples, loss
