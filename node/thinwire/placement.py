@@ -101,7 +101,6 @@ def as_dtensor(tensor: Tensor) -> DTensor | None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
     sharded = as_dtensor(tensor)
     return tensor if sharded is None else sharded.to_local()
 

@@ -43,9 +43,7 @@ class Backoff:
         )
 
     def lengthen(self) -> None:
-        """Double the pause: the last attempt failed."""
         self.pause_s = min(2 * self.pause_s, self.max_s)
 
     def reset(self) -> None:
-        """Start again with the first pause: the last session made progress."""
         self.pause_s = self._first_s

@@ -178,7 +178,6 @@ class Bootstrap:
         return Ready(part, self._data, fetcher)
 
     def drop_replica(self) -> None:
-        """Forget the replica, so that the next session fetches it again."""
         self._replica = None
         if self.part is not None:
             self.part.drop_replica()
@@ -189,7 +188,6 @@ class Bootstrap:
         return self._settings.ranks is not None and self._settings.ranks.is_sharded
 
     def _held(self) -> Replica | None:
-        """The newest replica in memory."""
         return (self.part.replica if self.part is not None else None) or self._replica
 
     def _room(self, contract: Contract) -> resources.Room | None:

@@ -270,7 +270,6 @@ class Node:
         await self._connect_and_take_part()
 
     def _begin_anew(self) -> None:
-        """Forget the run that the node knows."""
         assert self._state is not None
         if self.part is not None:
             self.part.close()
@@ -278,7 +277,6 @@ class Node:
         self._bootstrap = self._make_bootstrap(self._state)
 
     async def _connect_and_take_part(self) -> None:
-        """Connect, join and take part until the session ends."""
         assert self.machine is not None
         settings, machine, address = self.settings, self.machine, self._route.address
         surroundings = Surroundings(

@@ -76,7 +76,6 @@ class Owner:
             self._keeper.budget.close()
 
     def begins(self, session: Session) -> None:
-        """A session has begun."""
         self._session, self.has_interrupted = session, False
         if self.is_ending:
             session.finish()

@@ -87,7 +87,6 @@ def end_trials() -> None:
 
 
 def _run(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:
-    """Exit status, output and errors of a command."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
         _running.add(process)

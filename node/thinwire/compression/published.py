@@ -68,7 +68,6 @@ class PublishedMomentum:
 
     @torch.no_grad()
     def put_back(self, sent: Mapping[str, ChunkCoefficients]) -> None:
-        """Undo the last extraction."""
         for name, delta in self.delta.items():
             delta.add_(self._own(name, sent[name]))
 

@@ -44,7 +44,6 @@ class Sent:
         buffer.index_add_(0, components, values, alpha=share)
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Components and values on a device."""
         return self.components.to(device), self.values.to(device)
 
     def fillers(self, firsts: Sequence[int], tiles: Sequence[slice], device: torch.device) -> list[Fill]:

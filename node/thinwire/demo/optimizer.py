@@ -309,7 +309,6 @@ class DeMo(Optimizer):
 
     @property
     def _device(self) -> torch.device:
-        """Of the first parameter that is trained."""
         trained = (parameter for group in self._groups.values() for parameter in group.parameters)
         return next((parameter.device for parameter in trained), torch.device("cpu"))
 

@@ -276,7 +276,6 @@ def _named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def whole_layout(parameters: Sequence[Tensor]) -> TileLayout:
-    """The tiles of all parameters, sharded or not."""
     return TileLayout(
         [Parameter(name=str(number), shape=matrix_shape(tensor.shape)) for number, tensor in enumerate(parameters)]
     )

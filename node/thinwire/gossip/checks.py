@@ -152,7 +152,6 @@ FORM = "form"
 
 
 def with_form(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state, with its form in it."""
     saved = {name: value for name, value in state.items() if name != FORM}
     return saved | {FORM: hashlib.sha256(repr(_form_of(saved)).encode()).hexdigest()}
 

@@ -106,7 +106,6 @@ class Exchange:
         self.peers.begin(iteration, launched)
 
     def _mix(self, turns: Sequence[Turn], factor: float, newest: float) -> None:
-        """Mix these turns, and take the messages up to the newest iteration for it."""
         self._reclaim()
         self._turns.receive(self.peers.take(newest))
         mixed = self._turns.mix(turns, self.peers.iteration, factor)

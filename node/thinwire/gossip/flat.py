@@ -84,7 +84,6 @@ class FlatLayout:
         return held_of(self._parameters)
 
     def empty(self) -> Tensor:
-        """A new buffer on the parameters' device."""
         return torch.zeros(self.bytes, dtype=torch.uint8, device=self.device)
 
     def host_buffers(self, size: int) -> Buffers:
@@ -99,12 +98,10 @@ class FlatLayout:
         ]
 
     def read(self, buffer: Tensor) -> None:
-        """Copy the parameters into a buffer."""
         for bucket, views in zip(self.buckets, self._views(buffer), strict=True):
             torch._foreach_copy_(views, bucket.held)
 
     def write(self, buffer: Tensor) -> None:
-        """Copy a buffer into the parameters."""
         for bucket, views in zip(self.buckets, self._views(buffer), strict=True):
             torch._foreach_copy_(bucket.held, views)
 

@@ -290,7 +290,6 @@ class Gossip:
             raise ConfigError(f"the model is averaged, and cannot take `{name}`; leave the block before")
 
     def _misfit(self, state: dict[str, Any]) -> str | None:
-        """Why this rank cannot go on from a state."""
         if unreadable := checks.why_unreadable(state):
             return unreadable
         if self.steps or self._exchange.peers.iteration >= 0:

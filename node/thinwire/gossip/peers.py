@@ -102,14 +102,12 @@ class Peers:
             return self._machine.unmixed
 
     def news(self) -> list[str]:
-        """The events of peers since the last call, in words."""
         with self._changed:
             news, self._news = self._news, []
         return news
 
     @property
     def next_iteration(self) -> int:
-        """The iteration to launch now."""
         with self._changed:
             return self._machine.next_iteration
 
@@ -203,7 +201,6 @@ class Peers:
         self._send(Head(Kind.PASSED, iteration), peers)
 
     def enter_averaging(self) -> None:
-        """Tell the peers that this rank averages now."""
         with self._changed:
             self._averaged += 1
         self._tell(Kind.AVERAGING, self._averaged)
@@ -358,7 +355,6 @@ class Peers:
         return {*awaited} - {(one.iteration, one.peer) for one in self._arrived if one.may_be_mixed}
 
     def _tell(self, kind: Kind, times: int) -> None:
-        """Say to all peers what this rank does now."""
         with self._changed:
             for peer in self._lines.keys() - self._gone.keys() - self._missing:
                 if not self._waits_elsewhere(peer):

@@ -180,7 +180,6 @@ class Ranks:
             raise ConfigError(f"the ranks differ: {'; '.join(found[:DIFFERENCES_SHOWN])}{more}")
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give all ranks the values of rank 0."""
         if self.count == 1:
             return
         for tensor in tensors:
@@ -225,7 +224,6 @@ class Ranks:
         return Averaged(present, int(largest))
 
     def _gather(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks."""
         with nobody_lost("compared their settings"):
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
             self._all.allgather(sizes, torch.tensor([len(data)])).wait()
@@ -246,7 +244,6 @@ def ranks_per_host(ranks: int) -> int:
 
 
 def _total(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum over the group, in place."""
     with nobody_lost("averaged"):
         group.allreduce(tensor).wait()
     return tensor

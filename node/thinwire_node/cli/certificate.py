@@ -70,7 +70,6 @@ def check(path: Path, invite: str | None) -> str:
 
 
 def in_words(certificate: ContributionCertificate) -> str:
-    """A certificate in a sentence."""
     day = datetime.fromtimestamp(certificate.at, timezone.utc).date().isoformat()
     signer = PublicKey(bytes.fromhex(certificate.coordinator)).fingerprint.hex()[:16]
     return (

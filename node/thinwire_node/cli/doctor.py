@@ -142,7 +142,6 @@ def document_of(found: Diagnosis) -> dict[str, Any]:
 
 
 def in_words(found: Diagnosis) -> list[str]:
-    """The findings, a line each."""
     machine, reached, run = found.machine, found.coordinator, found.run
     memory, disk = human_bytes(machine.memory_bytes), human_bytes(machine.disk_bytes)
     card = f", {human_bytes(machine.card_bytes)} on the card" if machine.card_bytes is not None else ""

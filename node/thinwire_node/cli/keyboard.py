@@ -189,7 +189,6 @@ class Keys:
         self._reading.start()
 
     def close(self) -> None:
-        """Give the keyboard back."""
         self._ended.set()
         if self._keyboard is not None:
             self._keyboard.close()

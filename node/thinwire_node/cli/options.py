@@ -77,7 +77,6 @@ def _networks(text: str) -> tuple[IpNetwork, ...]:
 
 
 def names(text: str) -> list[str]:
-    """The entries of a list with commas."""
     return [name for entry in text.split(",") if (name := entry.strip())]
 
 

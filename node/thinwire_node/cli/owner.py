@@ -46,7 +46,6 @@ def pause(state_dir: Path, words: list[str]) -> str:
 
 
 def resume(state_dir: Path) -> str:
-    """End a pause."""
     _check_used(state_dir)
     _order(state_dir, Orders())
     return "the pause is over"

@@ -113,7 +113,6 @@ def _ranks(devices: Sequence[str], launched: Launch | None) -> Iterator[Ranks | 
 
 @contextmanager
 def _home(options: StartOptions) -> Iterator[tuple[Path, str]]:
-    """The node's state directory and its default name."""
     if options.state_slots is None:
         yield options.state_dir, ""  # and not the machine's name, which may tell whose it is
         return

@@ -73,7 +73,6 @@ class LimitsKeeper:
         self._decide()
 
     async def run(self) -> None:
-        """Follow files, hours and machine until cancelled."""
         wake = asyncio.Event()
         while True:
             self.look()

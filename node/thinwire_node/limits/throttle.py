@@ -99,7 +99,6 @@ class Throttle:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is any bound."""
         return not (self._up.rate is None and self._down.rate is None and self.budget.bound is None)
 
     def take(self, limits: Limits) -> None:
@@ -110,7 +109,6 @@ class Throttle:
         self.budget.bind(limits.monthly_data, limits.monthly_reset_day)
 
     def cut(self) -> None:
-        """End all connections at once."""
         for relay in self._relays:
             relay.cancel()
 

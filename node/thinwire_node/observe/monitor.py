@@ -167,7 +167,6 @@ class Monitor:
             self._disk_failed = True
 
     def _costed(self, job: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a job and add its CPU time to the total."""
         began = time.thread_time()
         try:
             return job(*arguments)

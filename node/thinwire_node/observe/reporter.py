@@ -90,7 +90,6 @@ class Reporter:
         """The error that has ended the node, in words."""
 
     def report(self) -> Report:
-        """A report of the node's state now."""
         node, record = self._node, self._node.record
         contract, part, traffic = node.contract, node.part, node.record.traffic
         work = part.work if part is not None else None
@@ -136,14 +135,12 @@ class Reporter:
         )
 
     def _tallies_of(self, day: str) -> tuple[Tally, Tally]:
-        """The tallies of this day, and of all days."""
         node = self._node
         if self._tallies is None and node.holds_state:
             self._tallies = Tallies.of_earlier_processes(node.settings.state_dir)
         return (self._tallies or Tallies()).with_process(day, self._tally())
 
     def _tally(self) -> Tally:
-        """The tally of this process."""
         record = self._node.record
         traffic = record.traffic
         sent, received = traffic.sent.total_bytes, traffic.received.total_bytes

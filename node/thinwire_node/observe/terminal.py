@@ -60,7 +60,6 @@ class Terminal(logging.Handler):
         """CPU time of drawing, in seconds."""
 
     def open(self) -> None:
-        """Start the drawing thread."""
         self._thread.start()
 
     def show(self, report: Report) -> None:
@@ -119,7 +118,6 @@ class Terminal(logging.Handler):
         self._stream.flush()
 
     def _size(self) -> tuple[int, int]:
-        """The current number of columns and rows."""
         try:
             width, height = os.get_terminal_size(self._stream.fileno())
         except OSError:

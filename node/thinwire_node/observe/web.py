@@ -121,7 +121,6 @@ class NodeMetrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """The body of `/metrics`."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:

@@ -114,7 +114,6 @@ def windows_task(service: Service) -> str:
 
 
 def _add(parent: ElementTree.Element, name: str, texts: dict[str, str]) -> ElementTree.Element:
-    """Add an element with a child for each text."""
     element = ElementTree.SubElement(parent, name)
     for child, text in texts.items():
         ElementTree.SubElement(element, child).text = text

@@ -135,7 +135,6 @@ class TaskScheduler(ServiceManager):
 
 
 def manager() -> ServiceManager:
-    """The service manager of this machine."""
     return {"darwin": Launchd, "win32": TaskScheduler}.get(sys.platform, Systemd)()
 
 

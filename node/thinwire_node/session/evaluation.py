@@ -153,7 +153,6 @@ class Evaluation:
         self._parts.pop(part, None)
 
     async def prepare(self) -> None:
-        """Fetch what the parts need until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -179,7 +178,6 @@ class Evaluation:
                 self._on_ready()
 
     async def report(self) -> None:
-        """Report the measured parts until cancelled."""
         while True:
             part, loss = await self._reports.get()
             try:

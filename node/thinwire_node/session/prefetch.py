@@ -95,7 +95,6 @@ class Prefetch:
         return self._ready.issuperset(self._data.needs(positions))
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
         while True:
             self._look.clear()
             blob = self._next(self._want())

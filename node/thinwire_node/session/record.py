@@ -83,7 +83,6 @@ class Record(Counts):
         self.pause = None
 
     def counts(self) -> Counts:
-        """The counts now, for a report."""
         return Counts(**{of.name: copy(getattr(self, of.name)) for of in fields(Counts)})
 
     def trained(self, samples: int, seconds: float, compute_s: float, now: float) -> None:
@@ -100,7 +99,6 @@ class Record(Counts):
         self.phases["evaluate"].add(seconds)
 
     def encoded(self, loss: float, components: int, payload_bytes: int, seconds: float) -> None:
-        """Record a contribution that is extracted and ready to send."""
         self.loss = loss
         self.components = components
         self.payload_bytes = payload_bytes
@@ -108,7 +106,6 @@ class Record(Counts):
         self.phases["encode"].add(seconds)
 
     def skipped_since_report(self) -> int:
-        """Samples passed over since the last call."""
         skipped, self.samples_skipped_reported = (
             self.samples_skipped - self.samples_skipped_reported,
             self.samples_skipped,
@@ -116,7 +113,6 @@ class Record(Counts):
         return skipped
 
     def heard(self, outcome: Outcome) -> None:
-        """Record the outcome of a claim."""
         self.outcomes[outcome.reason.value] += 1
 
 

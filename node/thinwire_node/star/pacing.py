@@ -94,7 +94,6 @@ Decision = Train | Measure | Extract | SayNothing | Drop | Wait
 
 
 def decide(view: PacingView, spec: RoundSpec) -> Decision:
-    """Decide what to do next."""
     decision = _while_working(view, spec)
     if isinstance(decision, Train | Measure) and view.now < view.rests_until:
         return Wait("resting, because of --max-compute", "rest", view.rests_until)

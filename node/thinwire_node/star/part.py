@@ -125,7 +125,6 @@ class StarPart(Part):
         return Work(contract, state, trainer, threads, machine.clocks.now, kept, self._settings.take_contract)
 
     def _placed(self, replica: Replica) -> Replica:
-        """The replica on the device that applies updates."""
         machine, ranks = self._settings.machine, self._settings.ranks
         if ranks is None:
             return machine.place(replica)

@@ -52,11 +52,9 @@ class Situation:
 
     @property
     def has_contributed(self) -> bool:
-        """Whether the node has contributed to the open round."""
         return self.round is not None and self.contributed == (self.round.term, self.round.number)
 
     def announced(self, announcement: Announcement) -> None:
-        """Take in a new announcement."""
         before, self.newest = self.round, announcement
         if before is not None and self.round is not None and before.step < self.round.step:
             self.hurry |= self.contributed != (before.term, before.number)
@@ -89,12 +87,10 @@ class Delivery:
 
     @property
     def waiting(self) -> bool:
-        """Whether a claim waits in the queue."""
         return not self._queue.empty()
 
     @property
     def unsettled(self) -> int:
-        """Number of contributions that are not sent yet or have no outcome yet."""
         return self._queue.qsize() + self._sending
 
     async def send(self, outgoing: Outgoing) -> None:
@@ -227,7 +223,6 @@ class TrainingLoop:
         return True
 
     def view(self) -> pacing.PacingView:
-        """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
         allowed = self._record.at_once.samples * self._record.ranks

@@ -187,7 +187,6 @@ class Work(PartWork):
         self.trainer.refresh([one.sent for one in self._on_the_way] if self._looks_ahead else ())
 
     async def reached(self, step: int) -> None:
-        """Wait until the replica is at `step` or beyond."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.replica is not None and self.replica.step >= step)
 
@@ -214,7 +213,6 @@ class Work(PartWork):
             self._kept = None
 
     def holds(self, step: int) -> bool:
-        """Whether the parameters of a step are here."""
         return step in (self.replica.step if self.replica else None, self._kept[0] if self._kept else None)
 
     async def held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
@@ -287,7 +285,6 @@ class Work(PartWork):
             self._moved.notify_all()
 
     async def settled(self) -> None:
-        """Wait until no contribution lacks an outcome."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.pending is None)
 

@@ -133,7 +133,6 @@ class BlobCache(Blobs):
         return self.has(blob)
 
     def drop(self, blob: Blob) -> None:
-        """Delete a blob that is of no use."""
         with self._lock:
             self._checked.discard(blob)
             (self.folder / blob.hash).unlink(missing_ok=True)
@@ -146,7 +145,6 @@ class BlobCache(Blobs):
             self.used(before - self._wanted[wanted_by])
 
     def used(self, blobs: Iterable[Blob]) -> None:
-        """Note that these blobs were used now."""
         for blob in blobs:
             try:
                 os.utime(self.folder / blob.hash)
@@ -155,7 +153,6 @@ class BlobCache(Blobs):
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(size for _, size, _ in self._files())
 
     def make_room(self, size: int) -> bool:

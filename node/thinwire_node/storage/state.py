@@ -217,7 +217,6 @@ class NodeState:
             self.head = head
 
     def write_head(self) -> None:
-        """Write the head to disk."""
         if (head := self.head) is not None:
             text = json.dumps({"step": head.step, "hash": head.hash.hex()})
             replace_whole(self.path("head.json"), text.encode())  # an older head after a crash does no harm
@@ -307,5 +306,4 @@ class NodeState:
 
 
 def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
-    """The tensors of a contribution."""
     return {prefix + name: tensor for name, tensor in one.sent.tensors().items()}

@@ -14,12 +14,10 @@ class Lease:
 
     @property
     def left(self) -> int:
-        """The number of positions that are not taken yet."""
         return sum(len(run) for run in self._runs)
 
     @property
     def runs(self) -> tuple[range, ...]:
-        """The positions that are not taken yet."""
         return tuple(self._runs)
 
     def head(self, samples: int) -> tuple[range, ...]:

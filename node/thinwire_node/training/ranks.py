@@ -135,7 +135,6 @@ class Ranks:
 
     @property
     def others(self) -> range:
-        """The followers."""
         return range(1, self.size)
 
     def give(self, rank: int, tensor: Tensor) -> None:
@@ -163,7 +162,6 @@ class Ranks:
             dist.all_reduce(tensor)
 
     def total(self, number: int) -> int:
-        """The sum of all ranks' numbers."""
         found = torch.tensor([number])
         self.add_up(found)
         return int(found)

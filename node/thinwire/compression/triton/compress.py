@@ -51,7 +51,6 @@ LIST_WARPS = 1
 
 
 def launches(device: torch.device) -> tuple[Launch, ...]:
-    """The launches to choose from on this device."""
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device)[0] < TF32_CAPABILITY:
         return (ANYWHERE,)
     return LAUNCHES

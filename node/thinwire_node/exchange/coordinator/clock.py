@@ -61,7 +61,6 @@ class CoordinatorClock:
         self._term: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether the offset is known."""
         return bool(self._probes)
 
     def forget(self) -> None:

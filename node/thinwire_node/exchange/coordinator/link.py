@@ -371,7 +371,6 @@ def _decoded(body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
 
 
 async def _told(call: Awaitable[Reply]) -> Reply:
-    """Await the reply to a unary call."""
     try:
         return _readable(await call)
     except grpc.aio.AioRpcError as error:

@@ -58,7 +58,6 @@ class ShardedLeaderReplica(Led, ShardReplica):
         self._whole: Mapping[str, Tensor] = replica.tensors
 
     def hand_out(self) -> None:
-        """Give each follower its range."""
         for rank in self.shares.ranks.others:
             self.shares.ranks.give(rank, self.shares.ranges[rank].cut(self._whole))
         self._whole = {}
@@ -267,7 +266,6 @@ class LeaderTrainer:
 
 
 def undivided(contract: Contract) -> str:
-    """See `Kind.undivided`."""
     if task_of(contract.model).blobs():
         return "this run's model has a frozen base"
     rule = contract.rule

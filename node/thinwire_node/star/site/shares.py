@@ -75,7 +75,6 @@ class Shares:
                 band.copy_(piece)
 
     def hand_over(self, own: Tensor) -> None:
-        """See `collect`."""
         for piece in self.own.layout.unflattened(own).values():
             self.ranks.hand(piece)
 
