@@ -44,7 +44,7 @@ def idle_s(devices: Path = Path("/dev")) -> float | None:
     if sys.platform == "win32":
         return _idle_of_windows()
     if sys.platform == "darwin":
-        found = re.search(r'"HIDIdleTime" = (\d+)', _said("ioreg", "-c", "IOHIDSystem", "-d", "4") or "")
+        found = re.search(r'"HIDIdleTime" = (\d+)', told_by("ioreg", "-c", "IOHIDSystem", "-d", "4") or "")
         return int(found[1]) / 1e9 if found else None
     known = [one for one in (_idle_of_gnome(), _idle_of_x11(), _idle_of_terminals(devices)) if one is not None]
     return min(known, default=None)
@@ -63,7 +63,7 @@ def is_screen_full() -> bool | None:
 
 def is_card_used() -> bool | None:
     """Whether another program than a node uses an NVIDIA card of this machine."""
-    if (said := _said("nvidia-smi", "pmon", "-c", str(CARD_LOOKS), "-s", "u")) is None:
+    if (said := told_by("nvidia-smi", "pmon", "-c", str(CARD_LOOKS), "-s", "u")) is None:
         return None
     used: dict[str, int] = {}
     for line in said.splitlines():
@@ -76,13 +76,13 @@ def is_card_used() -> bool | None:
 def is_metered() -> bool | None:
     """Whether the line costs by its bytes."""
     if sys.platform == "win32":
-        cost = (_said("powershell", "-NoProfile", "-Command", WINDOWS_COST) or "").strip()
+        cost = (told_by("powershell", "-NoProfile", "-Command", WINDOWS_COST) or "").strip()
         return None if cost in ("", "Unknown") else cost != "Unrestricted"
-    kind, _, value = (_said(*METERED) or "").strip().partition(" ")
+    kind, _, value = (told_by(*METERED) or "").strip().partition(" ")
     return value in METERED_VALUES if kind == "u" and value != "0" else None
 
 
-def _said(*command: str) -> str | None:
+def told_by(*command: str) -> str | None:
     """The text that a program of the system prints; None if it is not there, fails or hangs."""
     try:
         done = subprocess.run(
@@ -116,7 +116,7 @@ def _idle_of_terminals(devices: Path) -> float | None:
 
 
 def _idle_of_gnome() -> float | None:
-    kind, _, value = (_said(*IDLE_MONITOR) or "").strip().partition(" ")
+    kind, _, value = (told_by(*IDLE_MONITOR) or "").strip().partition(" ")
     return int(value) / 1000 if kind == "t" and value.isdigit() else None
 
 

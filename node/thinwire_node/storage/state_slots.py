@@ -51,7 +51,7 @@ def _take(shared: Path, slots_max: int) -> tuple[FileLock, StateSlot]:
             folder = shared / str(number)
             folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(folder / "slot.lock")
-            if _take_at_once(lock):
+            if take_at_once(lock):
                 if _is_free(folder):
                     return lock, StateSlot(number, folder)
                 lock.release()
@@ -63,12 +63,13 @@ def _take(shared: Path, slots_max: int) -> tuple[FileLock, StateSlot]:
 def _is_free(folder: Path) -> bool:
     """Whether no node uses this folder as its --state-dir."""
     lock = FileLock(folder / "lock")
-    free = _take_at_once(lock)
+    free = take_at_once(lock)
     lock.release()
     return free
 
 
-def _take_at_once(lock: FileLock) -> bool:
+def take_at_once(lock: FileLock) -> bool:
+    """Take a lock, unless another process has it."""
     try:
         lock.acquire(blocking=False)
     except Timeout:

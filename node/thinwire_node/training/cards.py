@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
+from thinwire_node.storage.state_slots import take_at_once
 from thinwire_proto import limits
 
 log = logging.getLogger("thinwire.node")
@@ -99,7 +100,7 @@ class CardLocks:
     def _take(self, cards: Sequence[Card]) -> tuple[Card, str]:
         card, warning = choose_card(cards, {one.id: self._nodes_on(one) for one in cards})
         for lock in self._locks(card):
-            if _acquired(lock):
+            if take_at_once(lock):
                 self._held.append(lock)
                 break
         return card, warning
@@ -114,7 +115,7 @@ class CardLocks:
         for lock in self._locks(card):
             if not Path(lock.lock_file).exists():
                 break  # the files are created in order and never removed
-            if _acquired(lock):
+            if take_at_once(lock):
                 lock.release()
             else:
                 count += 1
@@ -122,11 +123,3 @@ class CardLocks:
 
     def _locks(self, card: Card) -> list[FileLock]:
         return [FileLock(self._folder / f"card-{card.id}-{number}.lock") for number in range(NODES_MAX)]
-
-
-def _acquired(lock: FileLock) -> bool:
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return False
-    return True

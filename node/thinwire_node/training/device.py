@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,11 @@ from pathlib import Path
 
 import torch
 
+from thinwire_node.limits.presence import told_by
 from thinwire_node.training.cards import CardLocks, cuda_cards
 from thinwire_proto.contract import DemoSpec, RuleSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import run_selftest
-from thinwire_proto.limits import DRIVER_ANSWER_S
 
 
 def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.device, str]:
@@ -144,22 +143,22 @@ def unseen_card() -> UnseenCard | None:
         return None
     if sys.platform == "darwin":
         return _apple()
-    if found := NVIDIA_NAME.search(_said("nvidia-smi", "-L")):
+    if found := NVIDIA_NAME.search(told_by("nvidia-smi", "-L") or ""):
         return UnseenCard(found[1], _for_cuda())
-    if found := ROCM_NAME.search(_said("rocm-smi", "--showproductname")):
+    if found := ROCM_NAME.search(told_by("rocm-smi", "--showproductname") or ""):
         return UnseenCard(found[1].strip(), _install(ROCM))
-    found = XPU_NAME.search(_said("xpu-smi", "discovery"))
+    found = XPU_NAME.search(told_by("xpu-smi", "discovery") or "")
     return UnseenCard(found[1].strip(), _install(XPU)) if found else None
 
 
 def _for_cuda() -> str:
-    version = CUDA_VERSION.search(_said("nvidia-smi"))
+    version = CUDA_VERSION.search(told_by("nvidia-smi") or "")
     build = next((build for major, build in CUDA_BY_DRIVER if version and int(version[1]) >= major), None)
     return _install(build) if build else "update its driver to one for CUDA 12 or newer, and start the node again"
 
 
 def _apple() -> UnseenCard | None:
-    if _said("sysctl", "-n", "hw.optional.arm64").strip() != "1":
+    if (told_by("sysctl", "-n", "hw.optional.arm64") or "").strip() != "1":
         return None
     return UnseenCard("Apple silicon", "use a Python for arm64 (not Rosetta's) on macOS 14 or newer, and install again")
 
@@ -172,17 +171,6 @@ def _install(build: str) -> str:
     else:  # environments of uv have no pip
         command = ["uv", "pip", "install", "--python", sys.executable, "--reinstall-package", "torch", *what]
     return f"to use it, run: {shlex.join(command)}"
-
-
-def _said(*command: str) -> str:
-    """The output of a program; empty if it is missing, fails or hangs."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=DRIVER_ANSWER_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 TENSOR_CORES = (7, 0)
