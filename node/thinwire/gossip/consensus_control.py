@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -94,17 +94,14 @@ class ConsensusControl:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "level": self._decision.level,
-            "calm": self._decision.calm,
-            "reason": self._decision.reason,
-            "is_unmet": self._decision.is_unmet,
+            **asdict(self._decision),
             "period": self._period,
             "published": torch.frombuffer(bytearray(self._published), dtype=torch.uint8) if self._published else None,
             "measured": dict(self._measured),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._decision = consensus.Decision(state["level"], state["calm"], state["reason"], state["is_unmet"])
+        self._decision = _decision_in(state)
         self._period = state["period"]
         self._published = b"" if state["published"] is None else state["published"].numpy().tobytes()
         self._measured = dict(state["measured"])
@@ -122,7 +119,7 @@ class ConsensusControl:
             decided = self._store.compare_set(key, UNDECIDED, json.dumps(self._decide(period)))
             self._store.delete_key(self._decision_key(period - 2))
         found = json.loads(decided)
-        self._decision = consensus.Decision(found["level"], found["calm"], found["reason"], found["is_unmet"])
+        self._decision = _decision_in(found)
         self._measured = found["measured"]
         self._period = period
 
@@ -159,3 +156,7 @@ class ConsensusControl:
     def _key(self, period: int, rank: int) -> str:
         """Two for each rank: a sketch is overwritten when its decision is two periods old."""
         return f"{self._name}.sketch.{period % 2}.{rank}"
+
+
+def _decision_in(state: Mapping[str, Any]) -> consensus.Decision:
+    return consensus.Decision(**{one.name: state[one.name] for one in fields(consensus.Decision)})

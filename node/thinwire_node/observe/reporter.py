@@ -81,7 +81,7 @@ class Reporter:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._past: deque[_Totals] = deque()
+        self._past: deque[tuple[float, int, int, int]] = deque()  # time, samples, bytes sent and received
         self._tallies: Tallies | None = None
         """None until the node holds its state directory."""
         self._energy: EnergyMeter | None = None
@@ -157,20 +157,15 @@ class Reporter:
     def _rates(self, record: Record) -> tuple[float, float, float]:
         """Samples, bytes sent and bytes received per second."""
         traffic, past = record.traffic, self._past
-        now = _Totals(time.monotonic(), record.samples, traffic.sent.total_bytes, traffic.received.total_bytes)
-        if not past or now.at_s - past[-1].at_s >= RATE_EVERY_S:
+        now = (time.monotonic(), record.samples, traffic.sent.total_bytes, traffic.received.total_bytes)
+        if not past or now[0] - past[-1][0] >= RATE_EVERY_S:
             past.append(now)
-        while len(past) > 1 and now.at_s - past[0].at_s > RATE_OVER_S:
+        while len(past) > 1 and now[0] - past[0][0] > RATE_OVER_S:
             past.popleft()
-        then = past[0]
-        seconds = now.at_s - then.at_s
+        seconds, samples, sent, received = (after - before for after, before in zip(now, past[0], strict=True))
         if seconds < RATE_EVERY_S:
             return 0.0, 0.0, 0.0
-        return (
-            (now.samples - then.samples) / seconds,
-            (now.sent_bytes - then.sent_bytes) / seconds,
-            (now.received_bytes - then.received_bytes) / seconds,
-        )
+        return samples / seconds, sent / seconds, received / seconds
 
 
 @dataclass
@@ -195,14 +190,6 @@ class Tallies:
         if day != self.day:
             self.day, self.today = day, Tally().minus(process)
         return self.today.plus(process), self.in_all.plus(process)
-
-
-@dataclass(frozen=True)
-class _Totals:
-    at_s: float
-    samples: int
-    sent_bytes: int
-    received_bytes: int
 
 
 def _state(node: Node, found: PartView) -> tuple[str, str]:

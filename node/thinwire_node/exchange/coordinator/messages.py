@@ -6,6 +6,7 @@ list and key is bounded. What is beyond its bound raises PayloadError, and the n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
 
 from thinwire_common.options import host_and_port
 from thinwire_node.exchange.port import (
@@ -217,20 +218,8 @@ def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:
 def header(claim: Claim, key: SecretKey) -> pb.ContributionHeader:
     """The header of a contribution, signed by the node's key. A claim without samples is not signed."""
     signature = key.sign(statements.contribution(claim.name, claim.samples)) if claim.samples else b""
-    return pb.ContributionHeader(
-        term=claim.term,
-        round=claim.round,
-        step=claim.step,
-        base_step=claim.base_step,
-        fingerprint=claim.fingerprint,
-        samples=claim.samples,
-        loss=claim.loss,
-        dropped=claim.dropped,
-        compute_ms=claim.compute_ms,
-        trained_through=claim.trained_through,
-        skipped=claim.skipped,
-        signature=signature,
-    )
+    fields = {name: value for name, value in asdict(claim).items() if name != "name"}
+    return pb.ContributionHeader(**fields, signature=signature)
 
 
 def outcome(receipt: pb.Receipt) -> Outcome:
