@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -195,7 +196,6 @@ class Gossip:
         iteration: exchanges begun, less one. mixed: messages mixed; late: those of an earlier iteration. pending:
         messages that are awaited. waited_s: time that steps have waited. left_out: peers, and why. codec, every: those
         in use. With a consensus_target also what `ConsensusControl.stats` says."""
-        traffic = self._exchange.traffic
         return {
             "rank": self._ranks.rank,
             "ranks": self._ranks.count,
@@ -203,12 +203,8 @@ class Gossip:
             "contraction": self.topology.contraction,
             "steps": self.steps,
             "iteration": self._exchange.peers.iteration,
-            "mixed": traffic.mixed,
-            "late": traffic.late,
+            **asdict(self._exchange.traffic),
             "pending": self._exchange.peers.pending,
-            "waited_s": traffic.waited_s,
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
             "left_out": self._exchange.peers.left_out,
             **(self._control.stats() if self._control else {"codec": self._level.codec, "every": self._level.every}),
         }
