@@ -100,7 +100,7 @@ class Bootstrap:
         take, options, address = self._take_contract, settings.options, settings.address
         hold, ranks = self._throttle, settings.ranks
         about = PartSettings(contract, self._state, machine, self._record, options, address, take, hold, ranks)
-        return machine.kind(name_of(contract)).make_part(about)
+        return machine.kind(name_of(contract))(about)
 
     async def join(self, exchange: Entrance, name: str) -> Admission:
         """Join with what this node has, and store the run's contract. Raises LinkLost, Refused or ContractError, or a

@@ -5,15 +5,12 @@ It has one line for each, which is all that names them outside their folders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
-from thinwire_node.exchange.port import Entrance, Surroundings
 from thinwire_node.limits.throttle import Throttle
 from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
@@ -40,7 +37,7 @@ class Machine(Protocol):
     def open_state(self) -> NodeState:
         """Open the state directory. Raises ConfigError."""
 
-    def kind(self, name: str) -> type[Kind]:
+    def kind(self, name: str) -> type[Part]:
         """The kind of exchange with this name. Raises ContractError."""
 
     def threads(self) -> Threads:
@@ -74,28 +71,7 @@ class PartSettings:
     ranks: Ranks | None = None
 
 
-class Kind(Protocol):
-    """A kind of exchange, as a node needs it."""
-
-    @staticmethod
-    async def open_exchange(surroundings: Surroundings) -> Entrance:
-        """Raises ConfigError or LinkLost."""
-
-    @staticmethod
-    def make_part(settings: PartSettings) -> Part:
-        """A part that takes the exchanges which `open_exchange` gives."""
-
-    @staticmethod
-    def undivided(contract: Contract) -> str:
-        """Why each process of a node must hold the whole model; empty if they can divide it."""
-
-    @staticmethod
-    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
-        """The newest parameters in a state directory, by name, also while a node runs on it. Raises ReplicaError, or
-        FileNotFoundError if there are none yet."""
-
-
-KINDS: Kinds[type[Kind]] = Kinds("exchange.kind", "thinwire_node.star.part", "thinwire_node.gossip.part")
+KINDS: Kinds[type[Part]] = Kinds("exchange.kind", "thinwire_node.star.part", "thinwire_node.gossip.part")
 FOLLOWERS: Kinds[Callable[[Ranks, torch.device], None]] = Kinds("exchange.kind", "thinwire_node.star.site.follower")
 """The work of a follower on its device, by the kind of exchange, until the leader ends the node."""
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from thinwire_common.units import human_seconds
-from thinwire_node.kinds import KINDS, Kind
+from thinwire_node.kinds import KINDS
+from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
@@ -54,7 +55,7 @@ class RealMachine:
     def open_state(self) -> NodeState:
         return NodeState(self._state_dir, self._cache_bytes)
 
-    def kind(self, name: str) -> type[Kind]:
+    def kind(self, name: str) -> type[Part]:
         return KINDS[name]
 
     def threads(self) -> Threads:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import MomentumClaim
+from thinwire_node.exchange.port import Entrance, MomentumClaim, Surroundings
 from thinwire_node.report import PartView
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.training.lease import Lease
@@ -126,6 +129,22 @@ class Part(ABC):
     def __init__(self, settings: Any) -> None:
         """settings: `kinds.PartSettings`."""
         self._settings = settings
+
+    @staticmethod
+    @abstractmethod
+    async def open_exchange(surroundings: Surroundings) -> Entrance:
+        """An exchange for the sessions of this part. Raises ConfigError or LinkLost."""
+
+    @staticmethod
+    @abstractmethod
+    def undivided(contract: Contract) -> str:
+        """Why each process of a node must hold the whole model; empty if they can divide it."""
+
+    @staticmethod
+    @abstractmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        """The newest parameters in a state directory, by name, also while a node runs on it. Raises ReplicaError, or
+        FileNotFoundError if there are none yet."""
 
     @abstractmethod
     def claim(self) -> MomentumClaim | None:

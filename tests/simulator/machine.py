@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from simulator.network import Network
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
 from thinwire_node.exchange.port import Surroundings
-from thinwire_node.kinds import Kind, PartSettings
+from thinwire_node.kinds import PartSettings
+from thinwire_node.part import Part
 from thinwire_node.runtime import Clocks
 from thinwire_node.star.exchange import Star
-from thinwire_node.star.part import StarKind, StarPart
+from thinwire_node.star.part import StarPart
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.threads import NodeJob, Threads
@@ -104,25 +103,16 @@ class SimulatedMachine:
     def open_state(self) -> NodeState:
         return self._state
 
-    def kind(self, name: str) -> type[Kind]:
+    def kind(self, name: str) -> type[Part]:
         machine = self
 
-        class SimulatedStar:
+        class SimulatedStar(SimulatedPart):
+            def __init__(self, settings: PartSettings) -> None:
+                super().__init__(settings, machine)
+
             @staticmethod
             async def open_exchange(surroundings: Surroundings) -> Star:
                 return machine.open_exchange(surroundings)
-
-            @staticmethod
-            def make_part(settings: PartSettings) -> StarPart:
-                return SimulatedPart(settings, machine)
-
-            @staticmethod
-            def undivided(contract: Contract) -> str:
-                return "it is not divided here"
-
-            @staticmethod
-            def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
-                return StarKind.parameters(folder, contract)
 
         return SimulatedStar
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire_common.reach.hosts import split_address
-from thinwire_node.exchange.port import MomentumClaim
+from thinwire_node.exchange.port import MomentumClaim, Surroundings
 from thinwire_node.gossip.exchange import Gossip
 from thinwire_node.gossip.gradient import GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry, read_x
@@ -78,6 +78,7 @@ def open_training(
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 
+@KINDS.register("gossip")
 class GossipPart(Part):
     _settings: PartSettings
     work: GossipWork | None = None
@@ -92,6 +93,18 @@ class GossipPart(Part):
         self.training: GossipTraining | None = None
         """None until there are data and parameters."""
         self._session: GossipSession | None = None
+
+    @staticmethod
+    async def open_exchange(surroundings: Surroundings) -> Gossip:
+        return await Gossip.open(surroundings)
+
+    @staticmethod
+    def undivided(contract: Contract) -> str:
+        return "this is a gossip run"
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        return layout_of(contract.parameters).unflattened(read_x(folder))
 
     @property
     def replica(self) -> Replica | None:  # type: ignore[override]
@@ -173,17 +186,3 @@ class GossipPart(Part):
         present = len(lines.present)
         absent, direct = len(view.peers) - present, len(lines.direct)
         return Peers(view.topology, present, absent, waited_s, direct, *by_line, edges)
-
-
-@KINDS.register("gossip")
-class GossipKind:
-    open_exchange = Gossip.open
-    make_part = staticmethod(GossipPart)
-
-    @staticmethod
-    def undivided(contract: Contract) -> str:
-        return "this is a gossip run"
-
-    @staticmethod
-    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
-        return layout_of(contract.parameters).unflattened(read_x(folder))

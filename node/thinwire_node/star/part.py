@@ -14,7 +14,7 @@ from torch import Tensor
 
 from thinwire.compression.fused import end_trials
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import Exchange, MomentumClaim
+from thinwire_node.exchange.port import Exchange, MomentumClaim, Surroundings
 from thinwire_node.kinds import KINDS, PartSettings
 from thinwire_node.part import Part
 from thinwire_node.peer_settings import PeerSettings
@@ -23,7 +23,7 @@ from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.star.exchange import Star
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.session import Session
-from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica, undivided
+from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer, ShardedLeaderReplica
 from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import Shares
@@ -43,6 +43,7 @@ NOTHING_TRAINED = MomentumClaim(None)
 """The claim of a node that has extracted nothing yet, such as one that only waited. To drop its momentum is no loss."""
 
 
+@KINDS.register("star")
 class StarPart(Part):
     _settings: PartSettings
     work: Work | None = None
@@ -51,6 +52,21 @@ class StarPart(Part):
         super().__init__(settings)
         self._session: Session | None = None
         self._kept = self._momentum_on_disk()  # not adopted yet
+
+    @staticmethod
+    async def open_exchange(surroundings: Surroundings) -> Star:
+        return await Star.open(surroundings)
+
+    @staticmethod
+    def undivided(contract: Contract) -> str:
+        if task_of(contract.model).blobs():
+            return "this run's model has a frozen base"
+        rule = contract.rule
+        return f'rule.kind = "{rule.kind}" {rule.NEEDS_WHOLE}' if rule.NEEDS_WHOLE else ""
+
+    @staticmethod
+    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
+        return load_replica(contract, folder / REPLICA_FILE).tensors
 
     def _momentum_on_disk(self) -> KeptMomentum | None:
         state, ranks = self._settings.state, self._settings.ranks
@@ -173,17 +189,3 @@ class StarPart(Part):
         view = session.view(step) if session is not None and session.is_open else PartView("", step=step)
         trainer = self.work.trainer if self.work is not None else None
         return replace(view, ranks=trainer.ranks) if isinstance(trainer, LeaderTrainer) else view
-
-
-@KINDS.register("star")
-class StarKind:
-    open_exchange = Star.open
-    make_part = staticmethod(StarPart)
-
-    @staticmethod
-    def undivided(contract: Contract) -> str:
-        return undivided(contract)
-
-    @staticmethod
-    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
-        return load_replica(contract, folder / REPLICA_FILE).tensors

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
-from torch import Tensor
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.daemon import Node
@@ -30,12 +29,13 @@ from thinwire_node.exchange.port import (
     SealedUpdate,
     Surroundings,
 )
-from thinwire_node.kinds import KINDS, Kind, PartSettings
+from thinwire_node.kinds import KINDS
 from thinwire_node.machine import RealMachine
+from thinwire_node.part import Part
 from thinwire_node.peer_settings import PeerSettings
 from thinwire_node.runtime import Clocks
 from thinwire_node.settings import NodeOptions, NodeSettings
-from thinwire_node.star.part import StarKind, StarPart
+from thinwire_node.star.part import StarPart
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
@@ -194,22 +194,10 @@ SWARMS: dict[str, SwarmOfOne] = {}
 
 
 @KINDS.register("alone")
-class AloneKind:
+class AlonePart(StarPart):
     @staticmethod
-    async def open_exchange(surroundings: Surroundings) -> Alone:
+    async def open_exchange(surroundings: Surroundings) -> Any:
         return Alone(SWARMS[surroundings.address], surroundings.clocks)
-
-    @staticmethod
-    def make_part(settings: PartSettings) -> StarPart:
-        return StarPart(settings)
-
-    @staticmethod
-    def undivided(contract: Contract) -> str:
-        return "it is not divided here"
-
-    @staticmethod
-    def parameters(folder: Path, contract: Contract) -> Mapping[str, Tensor]:
-        return StarKind.parameters(folder, contract)
 
 
 def settings(folder: Path, address: str) -> NodeSettings:
@@ -263,15 +251,15 @@ class Introduced(RealMachine):
         self.kinds: list[str] = []
         self.thin_lines: list[bool] = []
 
-    def kind(self, name: str) -> type[Kind]:
+    def kind(self, name: str) -> type[Part]:
         machine = self
 
-        class Noted(AloneKind):
+        class Noted(AlonePart):
             @staticmethod
-            async def open_exchange(surroundings: Surroundings) -> Alone:
+            async def open_exchange(surroundings: Surroundings) -> Any:
                 machine.kinds.append(name)
                 machine.thin_lines.append(surroundings.thin_line)
-                return await AloneKind.open_exchange(surroundings)
+                return await AlonePart.open_exchange(surroundings)
 
         return Noted
 

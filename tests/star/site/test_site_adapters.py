@@ -19,7 +19,7 @@ from support.small import CPU
 from swarm.test_unequal_bases import ROUNDS, run_of
 from thinwire_node.cli import follower
 from thinwire_node.resources import Room, least_room
-from thinwire_node.star.part import StarKind
+from thinwire_node.star.part import StarPart
 from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer
 from thinwire_node.star.site.messages import Base
 from thinwire_node.star.site.shares import Shares
@@ -171,4 +171,4 @@ def test_a_site_and_a_node_of_one_process_train_one_adapter(swarm: RealSwarm) ->
 
 
 def test_a_frozen_base_is_not_divided(tmp_path: Path) -> None:
-    assert StarKind.undivided(contract_of(tmp_path)) == "this run's model has a frozen base"
+    assert StarPart.undivided(contract_of(tmp_path)) == "this run's model has a frozen base"

@@ -26,7 +26,7 @@ from thinwire_proto.exact.mapped import scratch
 from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
-from thinwire_proto.task import DataSource, task_of
+from thinwire_proto.task import DataSource
 
 
 class Led(DividedReplica):
@@ -263,10 +263,3 @@ class LeaderTrainer:
 
     def resume(self) -> None:
         self._compute.resume()  # the others' goes on with their next micro-batch
-
-
-def undivided(contract: Contract) -> str:
-    if task_of(contract.model).blobs():
-        return "this run's model has a frozen base"
-    rule = contract.rule
-    return f'rule.kind = "{rule.kind}" {rule.NEEDS_WHOLE}' if rule.NEEDS_WHOLE else ""
