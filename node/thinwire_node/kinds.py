@@ -71,8 +71,15 @@ class PartSettings:
     ranks: Ranks | None = None
 
 
-KINDS: Kinds[type[Part]] = Kinds("exchange.kind", "thinwire_node.star.part", "thinwire_node.gossip.part")
-FOLLOWERS: Kinds[Callable[[Ranks, torch.device], None]] = Kinds("exchange.kind", "thinwire_node.star.site.follower")
+KINDS: Kinds[type[Part]] = Kinds(
+    "exchange.kind",
+    "thinwire_node.star.part",
+    "thinwire_node.gossip.part",
+)
+FOLLOWERS: Kinds[Callable[[Ranks, torch.device], None]] = Kinds(
+    "exchange.kind",
+    "thinwire_node.star.site.follower",
+)
 """The work of a follower on its device, by the kind of exchange, until the leader ends the node."""
 
 

@@ -11,5 +11,9 @@ from typing import Any
 
 from thinwire_proto.kinds import Kinds
 
-RULES: Kinds[Callable[..., Any]] = Kinds("rule.kind", "thinwire_node.star.rules", "thinwire_node.gossip.rules")
+RULES: Kinds[Callable[..., Any]] = Kinds(
+    "rule.kind",
+    "thinwire_node.star.rules",
+    "thinwire_node.gossip.rules",
+)
 """Constructors. Each takes what its exchange gives it: see `star.rules.rule` and `gossip.rules.own_steps`."""
