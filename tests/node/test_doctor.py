@@ -93,8 +93,8 @@ def test_a_coordinator_that_is_away_ends_it_after_the_machine_was_shown(
 
 @asynccontextmanager
 async def earlier(goes: bool = False, spoiled: int = 0) -> AsyncIterator[str]:
-    """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status. spoiled: how many
-    calls of `Examine` end with grpc's own error."""
+    """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status. spoiled: how
+    many calls of `Examine` end with grpc's own error."""
     key, stopping = SecretKey(), list[asyncio.Future[None]]()
 
     async def hello(request: pb.HelloRequest, context: Any) -> pb.HelloReply:
