@@ -61,6 +61,8 @@ def test_a_coordinator_accepts_what_an_attack_with_levels_sends(attack: str, tur
     decoded = decode_votes(encode_votes(votes, LAYOUT), LAYOUT, 4096, "tile", whole=True, levels=LEVELS)
     assert isinstance(decoded, WholeVotes)
     assert np.array_equal(decoded.signs, votes.signs)
+    assert decoded.codes is not None
+    assert votes.codes is not None
     assert np.array_equal(decoded.codes, votes.codes)
 
 
