@@ -1,8 +1,8 @@
 """The nodes of a scene and the samples that each one trains on.
 
 Node 0 is the slowest: it delivers in one round of SLOW_EVERY, and what it delivers was computed on the parameters at
-the beginning of these rounds. Node 1 has different data: tables of character sets in place of programs. The last nodes
-are the hostile ones.
+the beginning of these rounds. If a contract takes no old bases, it takes part in the first of these rounds alone. Node
+1 has different data: tables of character sets in place of programs. The last nodes are the hostile ones.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def begins(number: int, turn: int) -> bool:
     return number != SLOWEST or turn % SLOW_EVERY == 0
 
 
-def delivers(number: int, turn: int) -> bool:
-    """Whether the contribution of a node arrives in this round."""
-    return number != SLOWEST or turn % SLOW_EVERY == SLOW_EVERY - 1
+def delivers(number: int, turn: int, age_max: int) -> bool:
+    """Whether the contribution of a node arrives in this round. age_max: the contract's `round.base_age_max`."""
+    return number != SLOWEST or turn % SLOW_EVERY == min(age_max, SLOW_EVERY - 1)
 
 
 @lru_cache(maxsize=1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from bench.adversary.attacks import ATTACKS
+from bench.adversary.level_attacks import LEVEL_ATTACKS
 from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
 from bench.adversary.run import SceneResult
 from bench.adversary.scene import NOBODY, Scene, Study
+from bench.convergence.arms import DEFAULT, MERGED_MUON
 from bench.markdown import table
 
 PAGE = "README.md"
@@ -26,7 +30,7 @@ def write_report(study: Study, results: Results, folder: Path) -> None:
 def page(study: Study, results: Results) -> str:
     missing = sum(scene not in results for scene in study.scenes())
     parts = [_head(study, missing), "## The goals\n", _goals(study, results)]
-    for attack, play in ATTACKS.items():
+    for attack, play in {**LEVEL_ATTACKS, **ATTACKS}.items():
         what = " ".join((play.__doc__ or "").split())
         parts += [f"## {attack}\n", f"{what}\n", _table(study, results, attack)]
     parts += ["## Nobody is hostile\n", _peace(study, results)]
@@ -65,6 +69,8 @@ def _head(study: Study, missing: int) -> str:
   the same honest nodes alone, under `vote`.
 * *Zero from* is the round from which on hostile nodes first have weight zero: the first of them and the last of them.
   *Honest suspected* and *honest banned* count honest nodes that ever had weight zero, and that were ever banned.
+* With `merged_muon`, nodes send their gradients in levels with a size for each tile. No base may be old there, so node
+  {SLOWEST} takes part in one round of {SLOW_EVERY}, on the newest parameters.
 * Trust judges votes alone here. A coordinator also audits, which vouches for honest nodes with other data
   ([trust.md](../trust.md)).
 * Hostile nodes know everything: what the honest nodes send in this round, and each other.
@@ -74,12 +80,9 @@ def _head(study: Study, missing: int) -> str:
 def _goals(study: Study, results: Results) -> str:
     """A table of the defences with trust, with a quarter hostile, and by how much a goal is missed."""
     hostile, rows = study.size.present // 4, []
-    for trusting in (True, False):
-        found = [
-            results[scene]
-            for scene in study.scenes()
-            if (scene.trusting, scene.hostile) == (trusting, hostile) and scene.attack != NOBODY and scene in results
-        ]
+    attacked = [one for one in study.scenes() if one.hostile == hostile and not one.alone and one in results]
+    for arm, trusting in product((DEFAULT, MERGED_MUON), (True, False)):
+        found = [results[scene] for scene in attacked if (scene.arm, scene.trusting) == (arm, trusting)]
         if found:
             rows.append([_label(found[0].scene), *_against_goals(found, results)])
     head = (
@@ -158,11 +161,11 @@ def _peace(study: Study, results: Results) -> str:
     for scene in study.scenes():
         if scene.attack == NOBODY and scene in results:
             result = results[scene]
-            whole = results.get(Scene(False, NOBODY, 0, scene.seed, scene.size))
+            whole = results.get(replace(scene, trusting=False, hostile=0))
             against = "" if whole is None else f"{result.loss / whole.loss - 1:+.2%}"
             suspected = str(sum(node.zero > 0 for node in result.nodes)) if scene.trusting else ""
             rows.append((_label(scene), scene.honest, f"{result.loss:.4f}", against, suspected))
-    head = ("defence", "honest nodes", "loss", "relative to 16 under the default", "honest suspected")
+    head = ("defence", "honest nodes", "loss", "relative to 16 under `vote`", "honest suspected")
     return table(head, rows)
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from bench.adversary.nodes import Nodes
 from bench.adversary.scene import Scene
 from bench.adversary.voting import VotingSwarm
+from bench.convergence.arms import ARMS
 from thinwire_proto.contract import ScheduleSpec
 
 LEARNING_RATE = 3e-3
-"""As in the convergence study."""
+"""Of the rule `demo`; other rules have a multiple of it."""
 WARMUP_STEPS = 20
 CURVE_POINTS = 10
 CURVE_SAMPLES = 64
@@ -46,7 +47,8 @@ def play(scene: Scene) -> SceneResult:
     began, size = time.monotonic(), scene.size
     nodes = Nodes(scene)
     warmup_steps = min(WARMUP_STEPS, size.rounds // 3)
-    schedule = ScheduleSpec(learning_rate=LEARNING_RATE, warmup_steps=warmup_steps, steps=size.rounds)
+    rate = LEARNING_RATE * ARMS[scene.arm].rule.RATE_OVER_DEMO
+    schedule = ScheduleSpec(learning_rate=rate, warmup_steps=warmup_steps, steps=size.rounds)
     swarm = VotingSwarm(scene, nodes, schedule)
     measured = {round(size.rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
     curve, zero = [], {number: [] for number in swarm.present}  # type: tuple[list[tuple[int, float]], dict[int, list[int]]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from bench.adversary.attacks import ATTACKS
+from bench.adversary.level_attacks import LEVEL_ATTACKS
+from bench.convergence.arms import DEFAULT, MERGED_MUON
 from thinwire_proto.contract import DecoderSpec
 
 NOBODY = "none"
@@ -41,13 +43,14 @@ class AdversarySize:
 @dataclass(frozen=True)
 class Scene:
     """One run. trusting: whether weights follow trust. alone: the hostile nodes are absent, and nothing stands in for
-    them."""
+    them. arm: of the convergence study, whose settings and learning rate the nodes have."""
 
     trusting: bool
     attack: str
     hostile: int
     seed: int
     size: AdversarySize = AdversarySize()
+    arm: str = DEFAULT
 
     @property
     def alone(self) -> bool:
@@ -59,15 +62,16 @@ class Scene:
 
     @property
     def defence(self) -> str:
-        return "`vote` + trust" if self.trusting else "`vote`"
+        rule = ", `merged_muon`" if self.arm == MERGED_MUON else ""
+        return ("`vote` + trust" if self.trusting else "`vote`") + rule
 
     @property
     def name(self) -> str:
-        return f"{'vote+trust' if self.trusting else 'vote'}-{self.attack}-{self.hostile}-seed{self.seed}"
+        return f"{self.arm}-{'vote+trust' if self.trusting else 'vote'}-{self.attack}-{self.hostile}-seed{self.seed}"
 
     def baseline(self) -> Scene:
         """The same honest nodes alone, without trust."""
-        return Scene(False, NOBODY, self.hostile, self.seed, self.size)
+        return replace(self, trusting=False, attack=NOBODY)
 
 
 HOSTILE = (2, 4, 6)
@@ -75,12 +79,14 @@ HOSTILE = (2, 4, 6)
 
 @dataclass(frozen=True)
 class Study:
-    """The scenes of a study. repeated: further seeds with trust against a quarter of hostile nodes."""
+    """The scenes of a study. repeated: further seeds with trust against a quarter of hostile nodes. has_levels: whether
+    a quarter also attacks a swarm of the rule `merged_muon`."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
     seeds: tuple[int, ...] = (1,)
     repeated: tuple[int, ...] = ()
+    has_levels: bool = False
 
     def scenes(self) -> Iterator[Scene]:
         """All scenes, those first that others are compared with."""
@@ -95,7 +101,13 @@ class Study:
             yield Scene(False, NOBODY, quarter, seed, self.size)
             for attack in ATTACKS:
                 yield Scene(True, attack, quarter, seed, self.size)
+        if self.has_levels:
+            seed = self.seeds[0]
+            for trusting, hostile in ((False, 0), (False, quarter), (True, 0)):
+                yield Scene(trusting, NOBODY, hostile, seed, self.size, MERGED_MUON)
+            for trusting, attack in product((True, False), LEVEL_ATTACKS):
+                yield Scene(trusting, attack, quarter, seed, self.size, MERGED_MUON)
 
 
-FULL = Study(repeated=(2, 3))
+FULL = Study(repeated=(2, 3), has_levels=True)
 QUICK = Study(AdversarySize(rounds=60, held_out=128), hostile=(4,))

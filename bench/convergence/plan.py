@@ -224,6 +224,7 @@ SIXTY_FOUR_SHORT, SIXTY_FOUR_LONG = _horizons(MANY, 64)
 LARGER = (_larger(FEW, 4), _larger(MANY, 16))
 
 ALL = tuple(name for name, arm in ARMS.items() if arm.kind != "gossip")
+OTHERS = ("muloco", "diloco", "sparseloco")
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (2, 3)
 CLAIMS = (
@@ -239,15 +240,17 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    Item(MUON, FOUR_SHORT),
+    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT, LOCAL_MUON), FOUR_LONG),
+    *_items((MUON, MERGED_MUON), SIXTEEN_LONG),
+    *_items((MUON, MERGED_MUON, DEFAULT, ADAMW), LARGER[0]),
+    *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),
-    *_items((*DENSE, MERGED_MUON, DEFAULT, LOCAL_MUON), FOUR_LONG),
     *(Item(arm, cell, seed, is_settled=True) for cell, arm in CLAIMS for seed in (1, *SEEDS)),
-    *_items(ALL, FOUR_SHORT, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
+    *_items(ALL, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
     *_items((DEFAULT, LOCAL_MUON, MERGED_MUON, *GOSSIP), SINGLES),
     *_items((*DENSE, DEFAULT, LOCAL_MUON, MERGED_MUON, REFERENCE), *LARGER),
 ]
 _SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell.size.preset == "byte-1m"]
 ITEMS = [*_ONCE, *_SETTLED]
-"""The study, the most important first: what README says, then two to four nodes at the long horizon."""
+"""The study, the most important first: two to four nodes at the long horizon, then what README says."""
 QUICK_ITEMS = _items((ADAMW, MUON, DEFAULT), Cell(Size(held_out=128), 4, 1 << 19, Cell(Size(held_out=128), 4, 1 << 18)))

@@ -91,8 +91,9 @@ def test_a_coordinator_that_is_away_ends_it_after_the_machine_was_shown(
 
 
 @asynccontextmanager
-async def earlier(goes: bool = False) -> AsyncIterator[str]:
-    """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status."""
+async def earlier(goes: bool = False, spoiled: int = 0) -> AsyncIterator[str]:
+    """A coordinator of an earlier version. goes: whether it goes away when it is asked for the status. spoiled: how
+    many calls of `Examine` end with grpc's own error."""
     key, stopping = SecretKey(), list[asyncio.Future[None]]()
 
     async def hello(request: pb.HelloRequest, context: Any) -> pb.HelloReply:
@@ -105,12 +106,21 @@ async def earlier(goes: bool = False) -> AsyncIterator[str]:
             await asyncio.Event().wait()
         return pb.StatusReply(steps=7)
 
+    async def examine(requests: Any, context: Any) -> None:
+        nonlocal spoiled
+        spoiled -= 1
+        reason = (grpc.StatusCode.INTERNAL, "from Core") if spoiled >= 0 else (grpc.StatusCode.UNIMPLEMENTED, "")
+        await context.abort(*reason)
+
     calls: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Hello": grpc.unary_unary_rpc_method_handler(
             hello, pb.HelloRequest.FromString, pb.HelloReply.SerializeToString
         ),
         "Status": grpc.unary_unary_rpc_method_handler(
             status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
+        ),
+        "Examine": grpc.stream_stream_rpc_method_handler(
+            examine, pb.ExamineRequest.FromString, pb.ExamineReply.SerializeToString
         ),
     }
     server = grpc.aio.server()
@@ -127,6 +137,12 @@ async def test_a_coordinator_of_an_earlier_version_is_asked_for_the_rest() -> No
     async with earlier() as address:
         found = await reach(address, None, SecretKey())
     assert (found.steps, found.examined) == (7, None)
+    assert "of an earlier version" in found.why_not
+
+
+async def test_an_examination_whose_reason_grpc_hides_is_made_again() -> None:
+    async with earlier(spoiled=1) as address:
+        found = await reach(address, None, SecretKey())
     assert "of an earlier version" in found.why_not
 
 

@@ -31,6 +31,9 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 HELLOS = 3
 """Round trips that are timed. The coordinator bounds how many calls strangers make."""
+EXAMINATIONS = 3
+"""Attempts at an examination. If the coordinator ends the call just as the node writes to it, grpc reports INTERNAL in
+place of its reason (grpc/grpc#36066). A challenge serves once, so another attempt says hello again."""
 FIRST_BYTES = 16 << 10
 OPTIONS = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),)
 
@@ -78,20 +81,30 @@ async def reach(address: str, invite: Invite | None, key: SecretKey) -> Reached:
         async with dialled.channel as channel:
             stub: Any = SwarmStub(channel)
             seconds = []
-            for _ in range(HELLOS):
+
+            async def hello() -> pb.HelloReply:
                 nonce, began_s = secrets.token_bytes(NONCE_BYTES), time.monotonic()
-                reply = await stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S)
+                reply: pb.HelloReply = await stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S)
                 seconds.append(time.monotonic() - began_s)
                 check_coordinator(invite, nonce, reply)
+                return reply
+
+            for _ in range(HELLOS):
+                reply = await hello()
             run = await stub.Status(pb.StatusRequest(), timeout=limits.STATUS_ANSWER_S)
-            proof = prove(key, invite.token if invite else b"", greeting(reply), statements.examine)
             examined, why_not = None, ""
-            try:
-                examined = await _examine(stub, pb.ExamineRequest(**proof))
-            except grpc.RpcError as error:
-                why_not = _why_not(error)
-            except (ContractError, PayloadError) as error:
-                why_not = str(error)
+            for attempt in range(EXAMINATIONS):
+                reply = await hello() if attempt else reply
+                proof = prove(key, invite.token if invite else b"", greeting(reply), statements.examine)
+                try:
+                    examined, why_not = await _examine(stub, pb.ExamineRequest(**proof)), ""
+                except grpc.RpcError as error:
+                    why_not = _why_not(error)
+                    if error.code() == grpc.StatusCode.INTERNAL:
+                        continue
+                except (ContractError, PayloadError) as error:
+                    why_not = str(error)
+                break
     except (LinkLost, PayloadError, grpc.RpcError) as error:
         words = _in_words(error) if isinstance(error, grpc.RpcError) else clean_text(str(error))
         raise RemoteError(f"{address}: {words}") from None
