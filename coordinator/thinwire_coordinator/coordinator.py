@@ -18,7 +18,8 @@ from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files_for
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.capacity import check_memory, frozen_bytes
 from thinwire_coordinator.hall.events import Event

@@ -10,7 +10,8 @@ from dataclasses import replace
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.workers import Worker
 from thinwire_coordinator.hall.access.addresses import address_for_invites
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.ledger.state_directory import RunState, is_state, lock_state, open_state
 from thinwire_coordinator.hall.rpc.follow_client import CannotFollow, FollowedAddress, follow

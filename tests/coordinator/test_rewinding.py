@@ -17,7 +17,7 @@ from simulator.world import World
 from support.rewound import SMALL, TWICE, played
 from support.small import small_contract
 from thinwire_coordinator.export.run_facts import facts_of
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always, open_state

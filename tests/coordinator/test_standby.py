@@ -15,8 +15,7 @@ import pytest
 
 from support.sealed_run import make_run
 from support.token_folder import VOCABULARY, write_tokens
-from thinwire_coordinator.hall.access.amendments import Order
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.backup import LEDGER, back_up, restore
 from thinwire_coordinator.hall.ledger.creation import create_state

@@ -20,7 +20,8 @@ from support.sealed_run import make_run
 from thinwire_coordinator.cli import access
 from thinwire_coordinator.cli.backup import back_up as back_up_command
 from thinwire_coordinator.cli.status_client import ask_status_of
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.backup import LEDGER, back_up, restore
 from thinwire_coordinator.hall.ledger.state_directory import lock_state, open_state
 from thinwire_coordinator.hall.rpc.follow_client import FollowedAddress

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.directory import Directory, Phase
 from thinwire_coordinator.gossip.settings import GossipSettings
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.orders import tell_amended, tell_refused
 from thinwire_proto.contract import Contract

@@ -18,7 +18,7 @@ from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.view import GossipView
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.measuring import PartWeights

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric
 
-from thinwire_coordinator.gossip import metrics
-from thinwire_coordinator.gossip.figures import GossipFigures
+from thinwire_coordinator.gossip.figures import GossipFigures, collect
 from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.view import Plain, RunView, Stage, counted, waiting_for
@@ -104,4 +103,4 @@ class GossipView(RunView):
         }
 
     def own_metrics(self) -> Iterable[Metric]:
-        return metrics.collect(self.figures)
+        return collect(self.figures)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from thinwire_coordinator.hall.access.door import Admits, Denied, Door
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import Events
 from thinwire_coordinator.hall.leases import Leases

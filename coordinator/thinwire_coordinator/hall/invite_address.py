@@ -22,7 +22,8 @@ from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
 from thinwire_coordinator.hall.access.addresses import Reach, address_for_invites, advice, classify
 from thinwire_coordinator.hall.access.invites import InviteRecord
-from thinwire_coordinator.hall.access.store import ADDRESS, PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import ADDRESS, PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite

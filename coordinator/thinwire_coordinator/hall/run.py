@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.members import Member, Moment, Places

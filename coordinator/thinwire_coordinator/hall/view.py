@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric
 
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member

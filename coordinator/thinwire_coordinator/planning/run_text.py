@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
-from thinwire_coordinator.planning.plan import Plan, base_memories
-from thinwire_coordinator.planning.site import fit_of
+from thinwire_coordinator.planning.plan import Plan, base_memories, fit_of
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32

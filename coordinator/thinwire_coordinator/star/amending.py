@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.orders import tell_amended, tell_refused
 from thinwire_coordinator.star.intake import Intake

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thinwire_coordinator.hall.access.door import Door
-from thinwire_coordinator.hall.capacity import Forecast, OwnMemory, Sealed
+from thinwire_coordinator.hall.capacity import ROW_BYTES, Forecast, OwnMemory, Sealed
 from thinwire_coordinator.hall.kind import Kind, Opening
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck, no_snapshot
+from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_coordinator.hall.measuring import Measuring, nodes_evaluate
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.star.calls import StarService
-from thinwire_coordinator.star.disk import star_forecast
 from thinwire_coordinator.star.memory import audit_activation_bytes, star_memory
 from thinwire_coordinator.star.replay import replica_at_head, replica_at_step
 from thinwire_coordinator.star.star import Star
@@ -26,7 +26,9 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.amendments import history
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import task_of
+from thinwire_proto.wire.codec import update_bytes_max
 
 
 class StarKind(Kind):
@@ -93,3 +95,34 @@ class StarKind(Kind):
 
 
 KIND = StarKind()
+
+
+def star_forecast(contract: Contract, sealed: Sealed) -> Forecast:
+    """Predict the peak disk usage of a run.
+
+    A snapshot is due when the bodies since the last one are as large as a snapshot; there is also one at the start and
+    one at the end. With `keep`, bodies stay one interval longer than their snapshot.
+    """
+    demo, steps = contract.demo, contract.schedule.steps
+    bound = update_bytes_max(TileLayout(contract.parameters), demo.magnitude, demo.update_levels)
+    snapshot_bytes, keep = sealed.snapshot_bytes, sealed.keep
+    update_bytes = -(-sealed.bodies_bytes // sealed.bodies) if sealed.bodies else bound
+    all_bytes = update_bytes * steps
+    snapshots = 2 + all_bytes // snapshot_bytes
+    updates_bytes = all_bytes
+    if keep is None:
+        snapshots = min(snapshots, SNAPSHOTS_KEPT + 2)  # the first state, the newest few, and one being written
+    else:
+        snapshots = min(snapshots, keep + 1)
+        updates_bytes = min(all_bytes, (keep + 1) * (snapshot_bytes + update_bytes))
+    return Forecast(
+        snapshot_bytes=snapshot_bytes,
+        update_bytes=update_bytes,
+        measured=sealed.bodies > 0,
+        snapshots=snapshots,
+        snapshots_bytes=snapshots * snapshot_bytes,
+        updates_bytes=updates_bytes,
+        rows_bytes=ROW_BYTES * steps,
+        body="an update",
+        bodies="every update" if keep is None else "the updates since the oldest of them",
+    )

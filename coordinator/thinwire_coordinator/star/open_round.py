@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution, Round
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_proto.exact.votes import Merges
 
 

@@ -20,10 +20,10 @@ from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import Action, Gathered, Opened, Voided
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.sealing import PublishedUpdate, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.events import Events, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.retention import NotKept
@@ -30,10 +30,9 @@ from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
 from thinwire_coordinator.star.rewinding import Rewinding
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
-from thinwire_coordinator.star.round.announcements import Announcement
+from thinwire_coordinator.star.round.announcements import Announcement, Receipt
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import RoundMachine
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.rounds import Rounds
 from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.star.trust.observer import NO_AUDITS, Observer, TrustSettings

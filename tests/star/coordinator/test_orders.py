@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import Bench
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.orders import watch_orders
 

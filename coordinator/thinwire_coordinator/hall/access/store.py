@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.hall.access.addresses import network_of
-from thinwire_coordinator.hall.access.amendments import AmendmentOrders
 from thinwire_coordinator.hall.access.database import FILE, Database
 from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
-from thinwire_coordinator.hall.access.pauses import Pauses
+from thinwire_coordinator.hall.access.settings import AmendmentOrders, Pauses, SettingsTable
 
 NODES_MAX = 1 << 16
 """Enrolled nodes that are kept, about 31 MB."""
@@ -87,26 +86,6 @@ class NodeTable:
         most = "SELECT invite FROM nodes GROUP BY invite ORDER BY count(*) DESC LIMIT 1"
         oldest = f"SELECT node FROM nodes WHERE invite = ({most}) ORDER BY seen LIMIT 1"
         self._db.write(f"DELETE FROM nodes WHERE node = ({oldest})")
-
-
-ADDRESS = "address"
-"""HOST:PORT in invites."""
-PUBLIC_TLS = "public_tls"
-"""Not empty if the certificate there is the organizer's own, or that of a proxy in front."""
-
-
-class SettingsTable:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def get(self, key: str) -> str | None:
-        for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
-            return str(value)
-        return None
-
-    def put(self, key: str, value: str) -> None:
-        if self.get(key) != value:
-            self._db.write("INSERT OR REPLACE INTO settings (key, value) VALUES (?, ?)", key, value)
 
 
 STANDINGS_MAX = 1 << 16
