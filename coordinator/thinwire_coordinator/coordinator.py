@@ -223,11 +223,8 @@ class Coordinator:
                     raise error
         finally:
             self._run.tasks.log_failures()
-            stopped.cancel()
-            upkeep.cancel()
-            orders.cancel()
-            rotation.cancel()
-            telling.cancel()
+            for task in (stopped, upkeep, orders, rotation, telling):
+                task.cancel()
 
     async def _tell_the_one_before(self) -> None:
         """Show the proof of the promotion to the coordinator that this machine followed, in case that it lives."""

@@ -61,8 +61,6 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class OfTask(TaskFigure):
-    """A metric of a task at a step."""
-
     step: int
 
     @property

@@ -115,7 +115,6 @@ class Beats:
         await self._store.keep()
 
     def amend(self) -> None:
-        """The contract was amended."""
         self.sketches.amend()
         iteration = self._held_out.iteration
         if self._held_out.amend(self._hall.state.held_out_sets):

@@ -16,7 +16,6 @@ from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import PastBeats
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
-from thinwire_coordinator.gossip.upkeep import Upkeep
 from thinwire_coordinator.gossip.view import GossipView
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
@@ -53,7 +52,6 @@ class Gossip(Run):
         self._amending = Amending(hall, settings, self.beats)
         self.deposits = Deposits(hall, settings, self.beats, sealer)
         self.view = GossipView(hall, self.beats.figures)
-        self.keep_up: Upkeep | None = None
 
     @property
     def rows(self) -> int:
@@ -99,11 +97,3 @@ class Gossip(Run):
         while True:
             await asyncio.sleep(min(self._beat_s, limits.LOOK_AGAIN_S))
             await asyncio.shield(self.tasks.seal(self.deposits.seal_if_due()))
-
-    async def upkeep(self) -> None:
-        if self.keep_up is not None:
-            await self.keep_up.run()
-
-    def stop_upkeep(self) -> None:
-        if self.keep_up is not None:
-            self.keep_up.stop()

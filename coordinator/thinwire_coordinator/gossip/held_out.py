@@ -33,7 +33,6 @@ class _Progress:
 
     @property
     def loss(self) -> float:
-        """The weighted median over the parts that were answered."""
         return weighted_median((loss, self.weights[part]) for part, loss in self.losses.items())
 
 
@@ -112,7 +111,6 @@ class HeldOutLosses:
         return was_open
 
     def open_to(self, node: str) -> list[Part]:
-        """The parts that a node has to measure."""
         given = [(progress, progress.parts.get(node)) for progress in self._current.values()]
         return [part for progress, part in given if part is not None and part not in progress.losses]
 

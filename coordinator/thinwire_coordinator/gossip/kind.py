@@ -18,7 +18,7 @@ from thinwire_coordinator.gossip.measurements import sketches_named_by
 from thinwire_coordinator.gossip.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.store import directory_on_disk
-from thinwire_coordinator.gossip.upkeep import Upkeep
+from thinwire_coordinator.gossip.upkeep import GossipUpkeep
 from thinwire_coordinator.gossip.verify import verify_beats
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.capacity import COPIES, ROW_BYTES, Forecast, OwnMemory, Sealed
@@ -59,7 +59,7 @@ class GossipKind(Kind):
         every, samples = settings.evaluate_every, settings.evaluate_samples
         run = Gossip(hall, settings.wait_for, evaluate_every=every, evaluate_samples=samples)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None, unit=self.unit)
-        run.keep_up = Upkeep(hall, run.beats.figures, measuring, run.held_out.results)
+        run.keep_up = GossipUpkeep(hall, measuring, run.beats.figures, run.held_out.results)
         return run
 
     def service(self, run: Any, door: Door, **others: Any) -> GossipService:

@@ -52,7 +52,6 @@ def loss_of(reports: Sequence[SignedReport], samples: Sequence[int]) -> float:
 
 
 def progress_of(reports: Sequence[SignedReport], samples: Sequence[int]) -> dict[str, NodeProgress]:
-    """By node, from its reports in a beat."""
     losses = {node: _mean(pairs) for node, pairs in _by_node(reports, samples).items()}
     newest: dict[str, int] = {}
     for signed in reports:

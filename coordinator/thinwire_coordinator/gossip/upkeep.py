@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from thinwire_coordinator.gossip.figures import GossipFigures
-from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import SetMeasured
-from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.run import Upkeep
 
 
-class Upkeep:
+@dataclass
+class GossipUpkeep(Upkeep):
     """by_nodes: what nodes measured on the way."""
 
-    def __init__(
-        self, hall: Hall, figures: GossipFigures, measuring: Measuring, by_nodes: asyncio.Queue[SetMeasured]
-    ) -> None:
-        self._hall = hall
-        self._figures = figures
-        self._measuring = measuring
-        self._by_nodes = by_nodes
+    figures: GossipFigures
+    by_nodes: asyncio.Queue[SetMeasured]
 
-    def stop(self) -> None:
-        """Abort the current measurement and any later one."""
-        self._measuring.stop()
-
-    async def run(self) -> None:
-        """Do the upkeep until cancelled."""
-        tasks = [asyncio.ensure_future(work) for work in (self._follow(), self._collect())]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+    async def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return self._follow(), self._collect()
 
     async def _follow(self) -> None:
         """Measure the loss of the first state, and of the mean once it is sealed."""
-        measured = await self._measuring.newest_step()
+        measured = await self.measuring.newest_step()
         while True:
-            is_complete = self._figures.stage == "complete"
-            step = self._hall.contract.schedule.steps if is_complete else 0
+            is_complete = self.figures.stage == "complete"
+            step = self.hall.contract.schedule.steps if is_complete else 0
             if measured is None or (is_complete and step > measured):
-                copy = await self._hall.copies.take()
-                measured = self._hall.contract.schedule.steps if copy.step else 0
-                await self._measuring.measure_all(copy, measured)
+                copy = await self.hall.copies.take()
+                measured = self.hall.contract.schedule.steps if copy.step else 0
+                await self.measuring.measure_all(copy, measured)
                 del copy  # with its file
-            await self._hall.sealed.wait()
-            self._hall.sealed.clear()
+            await self.hall.sealed.wait()
+            self.hall.sealed.clear()
 
     async def _collect(self) -> None:
-        """Record what the nodes measured of their own parameters."""
         while True:
-            found = await self._by_nodes.get()
-            await self._measuring.record(found.step, found.name, found.loss, found.measured_by, "single nodes: ")
-            self._hall.measured_step = max(self._hall.measured_step, found.step)
+            found = await self.by_nodes.get()
+            await self.measuring.record(found.step, found.name, found.loss, found.measured_by, "single nodes: ")
+            self.hall.measured_step = max(self.hall.measured_step, found.step)

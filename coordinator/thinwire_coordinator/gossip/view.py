@@ -17,8 +17,6 @@ EDGES_MAX = 8
 
 
 class GossipView(RunView):
-    """A gossip run, read-only."""
-
     public = RunView.public | {"iteration", "loss"}  # its ledger has the nodes' reports
     own_orders = frozenset({"iteration", "loss", "direct", "relay"})
 

@@ -69,7 +69,6 @@ class Hall:
 
     @property
     def contract(self) -> Contract:
-        """The contract in force."""
         return self.state.contract
 
     @property

@@ -167,7 +167,6 @@ class Measurement:
         self._slow: set[str] = set()
 
     def begin(self, now: float) -> list[Action]:
-        """Give out all parts."""
         return [action for part in self._progress for action in self._go_on(part, now)]
 
     # state
@@ -178,7 +177,6 @@ class Measurement:
 
     @property
     def waits_for_coordinator(self) -> bool:
-        """Whether a part is left for the coordinator to measure."""
         return any(progress.here and progress.loss is None for progress in self._progress.values())
 
     @property

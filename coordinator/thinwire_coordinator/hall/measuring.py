@@ -63,7 +63,6 @@ class Measuring:
 
     @property
     def samples(self) -> int:
-        """Samples of each held-out set that are measured."""
         return self._held_out.samples
 
     def stop(self) -> None:
@@ -71,7 +70,6 @@ class Measuring:
         self._held_out.stop()
 
     async def newest_step(self) -> int | None:
-        """The newest step of which a loss is recorded."""
         ledger = self._hall.state.watch_ledger
         recorded = await self._hall.workers.once_unlocked(Job.READ_STATUS, ledger.recorded)
         return max((step for step, _ in recorded.newest.values()), default=None)

@@ -27,7 +27,6 @@ def tell_amended(amendment: Amendment, unit: str = "step") -> None:
 
 
 def tell_refused(amendment: Amendment, why: str) -> None:
-    """Log an amendment that the run cannot have."""
     log.error("the amendment %s is refused: %s", amendment.in_words, why)
 
 

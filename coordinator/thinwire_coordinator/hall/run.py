@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
+from thinwire_coordinator.hall.measuring import Measuring
 from thinwire_coordinator.hall.members import Member, Moment, Places
 from thinwire_coordinator.hall.series import ReadRow
 from thinwire_coordinator.hall.standby.keeper import Keeper
@@ -49,6 +52,18 @@ class JoinDecision:
     rewound: bool = False
 
 
+@dataclass
+class Upkeep(ABC):
+    """Measures held-out losses, writes snapshots and deletes old files."""
+
+    hall: Hall
+    measuring: Measuring
+
+    @abstractmethod
+    async def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What goes on side by side until cancelled."""
+
+
 class Run(ABC):
     """A run in progress. Everything here runs on the event loop and returns at once; workers do the slow jobs.
 
@@ -58,6 +73,7 @@ class Run(ABC):
     view: RunView
     keeper: Keeper | None = None
     """The coordinator's knowledge of its standby; None: this kind of exchange has none."""
+    keep_up: Upkeep | None = None
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
@@ -98,14 +114,6 @@ class Run(ABC):
         """A node reports a held-out loss. Returns why it is refused, in words, or nothing."""
 
     @abstractmethod
-    async def upkeep(self) -> None:
-        """Measure held-out losses, write snapshots and delete old files, until cancelled."""
-
-    @abstractmethod
-    def stop_upkeep(self) -> None:
-        """Abort the current measurement and any later one."""
-
-    @abstractmethod
     def past_reader(self) -> ReadRow:
         """Reads the rows of earlier terms for the page, in their order."""
 
@@ -136,6 +144,21 @@ class Run(ABC):
         """A member has lost its place to another node."""
 
     # what they share
+
+    async def upkeep(self) -> None:
+        """Do the upkeep until cancelled."""
+        works = await self.keep_up.works() if self.keep_up is not None else ()
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def stop_upkeep(self) -> None:
+        """Abort the current measurement and any later one."""
+        if self.keep_up is not None:
+            self.keep_up.measuring.stop()
 
     def pause(self, pause: Pause | None) -> None:
         """Take the pause that the organizer has decided; None: there is none."""

@@ -22,7 +22,6 @@ MICRO_BATCH = 8
 """The largest micro-batch of a node on a CPU, unless its volunteer says otherwise."""
 COORDINATOR_BYTES_A_PARAMETER = 16
 """Measured peak (docs/performance.md): replica, copy, the model that measures."""
-HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
 RATE_FACTOR_MAX = 3.0
 
 
@@ -76,28 +75,6 @@ class Plan:
         return self.tokens / self.data.all_tokens if self.data.all_tokens else 0.0
 
     @property
-    def run_s(self) -> float:
-        return self.step.seconds * self.run.schedule.steps
-
-    @property
-    def run_bytes(self) -> float:
-        """Sent and received by a node over the whole run."""
-        return self.step.both_ways_bytes * self.run.schedule.steps
-
-    @property
-    def month_bytes(self) -> float:
-        """Sent and received by a node that takes part all the time."""
-        return self.step.both_ways_bytes / self.step.seconds * MONTH_SECONDS
-
-    @property
-    def hour_sent_bytes(self) -> float:
-        return self.step.sent_bytes / self.step.seconds * HOUR_SECONDS
-
-    @property
-    def first_download_bytes(self) -> float:
-        return self._snapshot_bytes + self.model.base_bytes
-
-    @property
     def node_memory_bytes(self) -> float:
         return node_memory_bytes(self.run, self.model, self.micro_batch)
 
@@ -114,11 +91,11 @@ class Plan:
 
     @property
     def coordinator_disk_bytes(self) -> float:
-        kept = self._snapshot_bytes * self.step.snapshots
+        kept = self.snapshot_bytes * self.step.snapshots
         return kept + self.step.disk_bytes * self.run.schedule.steps + self.data.bytes
 
     @property
-    def _snapshot_bytes(self) -> float:
+    def snapshot_bytes(self) -> float:
         return (4.0 + self.run.rule.MOMENT_BYTES_A_PARAMETER) * self.model.trained
 
 

@@ -20,7 +20,7 @@ from thinwire_coordinator.star.star import Star
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.observer import TrustSettings
 from thinwire_coordinator.star.trust.store import AccessTrustStore
-from thinwire_coordinator.star.upkeep import Upkeep
+from thinwire_coordinator.star.upkeep import StarUpkeep
 from thinwire_coordinator.star.verify import verify_updates
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
@@ -49,7 +49,8 @@ class StarKind(Kind):
         by_nodes = nodes_evaluate(state.contract, sets, settings.evaluate, samples)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None)
         evaluations = run.evaluations if by_nodes else None
-        run.keep_up = Upkeep(hall, run.feed, opening.retention, measuring, settings.evaluate_every, evaluations)
+        every = settings.evaluate_every
+        run.keep_up = StarUpkeep(hall, measuring, run.feed, opening.retention, every, evaluations)
         return run
 
     def service(self, run: Any, door: Door, **others: Any) -> StarService:

@@ -109,7 +109,6 @@ class Rewinding:
             raise CannotGoBack(f"the parameters of step {step} cannot be computed: {error}") from None
 
     async def _samples_since(self, back: int, step: int) -> int:
-        """The samples that were counted in the steps that are given up."""
         hall, total = self._hall, 0
         for first, end in given_up(hall.contract, back, step):
             read = hall.state.reading_ledger.counted_at

@@ -36,7 +36,6 @@ from thinwire_coordinator.star.round.machine import RoundMachine
 from thinwire_coordinator.star.rounds import Rounds
 from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.star.trust.observer import NO_AUDITS, Observer, TrustSettings
-from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.exact.amendments import rewinds
@@ -65,7 +64,6 @@ class Presence:
             self._silent[member.node_id] = loop.call_later(LAST_WORD_S, self.back, member)
 
     def left(self, member: Member) -> None:
-        """Note that a member has called Leave."""
         if (timer := self._silent.pop(member.node_id, None)) is not None:
             timer.cancel()
             self._events.tell(NodeWent(member.node_id, lost=False))
@@ -113,7 +111,6 @@ class Star(Run):
         self.evaluations = Evaluations(hall, driver, observer, self._announce_again)
         self._announcer = Announcer(hall, driver, fingerprints, view, intake, self.evaluations, self.keeper)
         self._presence = Presence(hall.events)
-        self.keep_up: Upkeep | None = None
         sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now, self.keeper)
         self._rewinding = Rewinding(hall, driver, fingerprints, sealer, self.keeper)
         self._amending = Amending(hall, driver, intake, self._rewinding, self.hold)
@@ -260,14 +257,6 @@ class Star(Run):
 
     def past_reader(self) -> ReadRow:
         return bucket_of
-
-    async def upkeep(self) -> None:
-        if self.keep_up is not None:
-            await self.keep_up.run()
-
-    def stop_upkeep(self) -> None:
-        if self.keep_up is not None:
-            self.keep_up.stop()
 
     def stop(self) -> None:
         super().stop()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.measurement import MeasureHere
-from thinwire_coordinator.hall.measuring import Measuring
+from thinwire_coordinator.hall.run import Upkeep
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.evaluations import Evaluations, Result
 from thinwire_coordinator.star.feed import Feed
@@ -19,94 +20,67 @@ from thinwire_coordinator.star.feed import Feed
 log = logging.getLogger("thinwire.coordinator")
 
 
-class Upkeep:
-    """Does the upkeep after sealed steps.
+@dataclass
+class StarUpkeep(Upkeep):
+    """every: steps between two measurements. evaluations: measure by nodes; None: the coordinator measures."""
 
-    evaluate_every: steps between two measurements. evaluations: measure by nodes; None: the coordinator measures.
-    """
+    feed: Feed
+    retention: Retention
+    every: int
+    evaluations: Evaluations | None = None
 
-    def __init__(
-        self,
-        hall: Hall,
-        feed: Feed,
-        retention: Retention,
-        measuring: Measuring,
-        evaluate_every: int,
-        evaluations: Evaluations | None = None,
-    ) -> None:
-        self._hall = hall
-        self._feed = feed
-        self._retention = retention
-        self._measuring = measuring
-        self._every = evaluate_every
-        self._evaluations = evaluations
-
-    def stop(self) -> None:
-        """Abort the current measurement and any later one."""
-        self._measuring.stop()
-
-    async def run(self) -> None:
-        """Do the upkeep until cancelled."""
-        measured = await self._measuring.newest_step()
-        works = [self._follow(measured)]
-        if self._evaluations is not None:
-            self._evaluations.begin(self._every, self._measuring.samples, measured)
-            works.append(self._collect(self._evaluations))
-        tasks = [asyncio.ensure_future(work) for work in works]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+    async def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        measured = await self.measuring.newest_step()
+        if self.evaluations is None:
+            return [self._follow(measured)]
+        self.evaluations.begin(self.every, self.measuring.samples, measured)
+        return [self._follow(measured), self._collect(self.evaluations)]
 
     async def _follow(self, measured: int | None) -> None:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
-        by_nodes = self._evaluations is not None
+        by_nodes = self.evaluations is not None
         if measured is not None:  # a run that goes on shows what its model writes, also when it is complete
-            copy = await self._hall.copies.take()
-            await self._measuring.sample(copy, copy.step)
+            copy = await self.hall.copies.take()
+            await self.measuring.sample(copy, copy.step)
             del copy
         while True:
-            step, newest = self._feed.step, self._newest()  # going back adds one too, and deletes those before it
-            last = step == self._hall.contract.schedule.steps
+            step, newest = self.feed.step, self._newest()  # going back adds one too, and deletes those before it
+            last = step == self.hall.contract.schedule.steps
             # nodes leave after the last step, so the coordinator measures it in any case
-            due = last or (not by_nodes and (measured is None or step - measured >= self._every))
+            due = last or (not by_nodes and (measured is None or step - measured >= self.every))
             to_measure = due and (measured is None or step > measured)
             to_save = step > newest and (
-                last or await self._hall.workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest)
+                last or await self.hall.workers.once_unlocked(Job.WEIGH_SNAPSHOT, self._is_due, newest)
             )
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
-                copy = await self._hall.copies.take()
+                copy = await self.hall.copies.take()
                 if to_measure:
                     measured = copy.step
-                    await self._measuring.measure_all(copy, copy.step)
+                    await self.measuring.measure_all(copy, copy.step)
                 if to_save and copy.step > self._newest():
                     await self._save(copy)
                 del copy  # with its file
-            await self._hall.sealed.wait()
-            self._hall.sealed.clear()
+            await self.hall.sealed.wait()
+            self.hall.sealed.clear()
 
     def _newest(self) -> int:
-        """The step of the newest snapshot."""
-        return self._hall.state.snapshot_steps()[-1]
+        return self.hall.state.snapshot_steps()[-1]
 
     def _is_due(self, newest: int) -> bool:
         """Whether the bodies since the newest snapshot are larger than it.
 
         So a node that catches up never downloads more than about twice a snapshot.
         """
-        return (
-            self._hall.state.upkeep_ledger.body_bytes_since(newest)
-            > self._hall.state.snapshot_path(newest).stat().st_size
-        )
+        state = self.hall.state
+        return state.upkeep_ledger.body_bytes_since(newest) > state.snapshot_path(newest).stat().st_size
 
     async def _save(self, copy: KeptReplica) -> None:
-        path = self._hall.state.snapshot_path(copy.step)
-        await self._hall.workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
+        path = self.hall.state.snapshot_path(copy.step)
+        await self.hall.workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
         text = f"step {copy.step}: snapshot written"
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
-        await self._hall.workers.once_unlocked(Job.DELETE_OLD, self._retention.trim)
+        await self.hall.workers.once_unlocked(Job.DELETE_OLD, self.retention.trim)
 
     async def _collect(self, evaluations: Evaluations) -> None:
         """Record what nodes measured, and measure the parts that they did not."""
@@ -117,7 +91,7 @@ class Upkeep:
         """Take one result or part of a measurement by nodes."""
         if not evaluations.wants(result):
             return
-        action, copy, measuring = result.action, await result.copy, self._measuring
+        action, copy, measuring = result.action, await result.copy, self.measuring
         if isinstance(action, MeasureHere):
             part = action.part
             numbers = measuring.spread(part.name, part.spread)[part.start : part.start + part.count]
@@ -128,6 +102,6 @@ class Upkeep:
             return  # it is the coordinator's own part
         await measuring.record(action.step, action.name, action.loss, action.measured_by)
         if result.measurement.complete and evaluations.results.empty():
-            self._hall.measured_step = max(self._hall.measured_step, action.step)
+            self.hall.measured_step = max(self.hall.measured_step, action.step)
             if math.isfinite(action.loss) and action.step:
                 await measuring.sample(copy, copy.step)

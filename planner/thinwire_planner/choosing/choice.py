@@ -16,8 +16,6 @@ BYTES_DEAR = 1e-9
 
 @dataclass(frozen=True)
 class Predicted:
-    """A variant with its forecast."""
-
     variant: Variant
     forecast: Forecast
 

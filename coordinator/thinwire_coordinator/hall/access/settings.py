@@ -97,8 +97,6 @@ class Order:
 
 
 class AmendmentOrders:
-    """The orders of a state directory, in their order."""
-
     def __init__(self, settings: SettingsTable) -> None:
         self._settings = settings
 
@@ -123,7 +121,6 @@ class AmendmentOrders:
         return waiting
 
     def refuse(self, why: Mapping[str, str]) -> None:
-        """Note why orders were refused, by their ids."""
         if why:
             known = {order.id: order.refused for order in self.all() if order.refused}
             self._settings.put(REFUSED, json.dumps(known | dict(why)))

@@ -63,7 +63,6 @@ class NodeTable:
         return [node for (node,) in self._db.execute("SELECT node FROM nodes WHERE invite = ?", invite)]
 
     def enrolled_from(self, invite: int, network: str, since: float) -> int:
-        """Count the nodes of a network that enrolled with an invite since a time."""
         query = "SELECT count(*) FROM nodes WHERE invite = ? AND enrolled_from = ? AND enrolled > ?"
         return int(self._db.execute(query, invite, network, since)[0][0])
 
@@ -192,7 +191,6 @@ class BanTable:
         return next(iter(self._db.records(Ban, "WHERE node = ?", node)), None)
 
     def holding(self, now: float) -> dict[str, Ban]:
-        """The bans that hold, by node."""
         return {ban.node: ban for ban in self._db.records(Ban, "WHERE until IS NULL OR until > ?", now)}
 
     def ban(self, node: str, until: float | None, reason: str, by: str, now: float) -> Ban:
@@ -222,11 +220,9 @@ class BanTable:
 
     @property
     def newest_decision(self) -> int:
-        """The number of the newest decision."""
         return int(self._db.execute("SELECT coalesce(max(number), 0) FROM decisions")[0][0])
 
     def record(self, decision: Decision) -> None:
-        """Record a decision that is no ban."""
         with self._db.transaction():
             self._record(decision)
 

@@ -83,7 +83,6 @@ def row_item(state: RunState, ledger: Ledger, step: int, *, is_newest: bool) -> 
 
 
 def blobs_in(row: Row) -> Iterator[Blob]:
-    """The blobs that the amendments of a row add to the data."""
     for amendment in map(parse_amendment, amendments_in(row.extras)):
         for shard in amendment.changes.get(HELD_OUT, {}).values():
             yield Blob(shard["hash"], shard["size"])

@@ -198,7 +198,6 @@ class Organizer:
         ]
 
     def knows(self, request: Request) -> bool:
-        """Whether a request comes with a login."""
         return self._logins.holds(_token(request), self._now())
 
     async def _login(self, request: Request) -> Response:

@@ -183,6 +183,5 @@ def _text_of(begin: bytes, character_set: str = "utf-8") -> str | None:
 
 
 def _without_suffix(name: str) -> str:
-    """A name without the suffix of a compressed file."""
     suffixes = (suffix for coding in CODINGS for suffix in coding.suffixes)
     return next((name[: -len(suffix)] for suffix in suffixes if name.lower().endswith(suffix)), name)

@@ -51,8 +51,6 @@ AUDIT_POSITIONS_MAX = 64
 
 @dataclass
 class _Notes:
-    """Observations of one round."""
-
     round: int
     nodes: tuple[str, ...]
     share: float  # of the components that are compared
@@ -64,7 +62,6 @@ class _Notes:
     votes: int = 0  # of all subjects; kept here, because adding them up at each contribution is quadratic
 
     def note(self, node: str, subject: Subject) -> None:
-        """Note what a node voted, in place of what was noted of it before."""
         before = self.subjects.get(node)
         self.votes += len(subject.ballot) - (len(before.ballot) if before is not None else 0)
         self.subjects[node] = subject
@@ -85,8 +82,6 @@ NO_AUDITS = TrustSettings()
 
 
 class Observer:
-    """The trust in each node."""
-
     def __init__(self, hall: Hall, settings: TrustSettings) -> None:
         self._hall = hall
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
@@ -135,7 +130,6 @@ class Observer:
     # a round
 
     def opened(self, number: int, nodes: tuple[str, ...]) -> None:
-        """A round has opened for these nodes."""
         # nodes go on sending what an update has left out after an amendment lets updates have all
         self._comparer.may_repeat |= self._hall.contract.demo.update_topk > 0
         votes_max = max(1, len(nodes) * self._hall.layout.selected_max(self._hall.contract.demo.k))
@@ -282,7 +276,6 @@ class Observer:
 
     @property
     def noted_votes(self) -> int:
-        """Votes of the open round that are noted."""
         return self._notes.votes if self._notes is not None else 0
 
     @property
