@@ -31,10 +31,9 @@ from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.orders import watch_orders
-from thinwire_coordinator.hall.rpc.follow_client import FollowedAddress, show_term
+from thinwire_coordinator.hall.rpc.following import FollowedAddress, show_term
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
-from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run import Run, watch_orders
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.standby.standing import Standing, check_leads

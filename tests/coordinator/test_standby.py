@@ -22,7 +22,17 @@ from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.standby.follower import Follower
-from thinwire_coordinator.hall.standby.items import Position, pack, row_item, snapshot_item, terms_item, unpack
+from thinwire_coordinator.hall.standby.items import (
+    TABLES,
+    Position,
+    TableReader,
+    pack,
+    row_item,
+    snapshot_item,
+    terms_item,
+    unpack,
+    write_changes,
+)
 from thinwire_coordinator.hall.standby.standing import (
     Standing,
     Superseded,
@@ -32,7 +42,6 @@ from thinwire_coordinator.hall.standby.standing import (
     promote,
     read_standing,
 )
-from thinwire_coordinator.hall.standby.tables import TABLES, TableReader, write_changes
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.amendment import Amendment

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from thinwire_coordinator.gossip.amending import first_step
 from thinwire_coordinator.gossip.calls import GossipService
 from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.gossip.figures import METRICS
-from thinwire_coordinator.gossip.gossip import Gossip
+from thinwire_coordinator.gossip.gossip import Gossip, GossipUpkeep, first_step
 from thinwire_coordinator.gossip.ledger_rows import KIND as KIND_OF_ROW
 from thinwire_coordinator.gossip.ledger_rows import MEAN, state_at_head
 from thinwire_coordinator.gossip.measurements import NODES_MAX as SKETCHED_MAX
@@ -18,7 +17,6 @@ from thinwire_coordinator.gossip.measurements import sketches_named_by
 from thinwire_coordinator.gossip.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.store import directory_on_disk
-from thinwire_coordinator.gossip.upkeep import GossipUpkeep
 from thinwire_coordinator.gossip.verify import verify_beats
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.capacity import COPIES, ROW_BYTES, Forecast, OwnMemory, Sealed

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.access.settings import Order, Pause
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
 from thinwire_coordinator.hall.measuring import Measuring
@@ -21,7 +23,9 @@ from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.standby.standing import Superseded, note_newer
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import Damaged
+from thinwire_proto.limits import ORDERS_READ_S
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -220,3 +224,35 @@ class Run(ABC):
     def stop(self) -> None:
         """Stop the timers, so that no row is begun any more. Then call `Tasks.settle`, unless the process dies."""
         self.tasks.stop()
+
+
+def tell_amended(amendment: Amendment, unit: str = "step") -> None:
+    """Log an amendment that has come into force. unit: see `Kind.unit`."""
+    step, words = amendment.step, amendment.in_words
+    tell(log, logging.INFO, "coordinator.amended", f"amended from {unit} {step} on: {words}", step=step, reason=words)
+
+
+def tell_refused(amendment: Amendment, why: str) -> None:
+    log.error("the amendment %s is refused: %s", amendment.in_words, why)
+
+
+async def watch_orders(
+    run: Run, access: AccessStore, newest: int = 0, wall_clock: Callable[[], float] = time.time
+) -> None:
+    """Read the decisions every ORDERS_READ_S, until cancelled. The door refuses banned nodes that join meanwhile.
+
+    If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
+    """
+    read = run.workers.once_unlocked
+    while True:
+        now = wall_clock()
+        holding = await read(Job.READ_ORDERS, access.bans.holding, now)
+        for node_id, ban in holding.items():
+            run.expel(node_id, ban.denied(now))
+        newest, pardoned = await read(Job.READ_ORDERS, access.bans.pardoned_since, newest)
+        for node_id in pardoned:
+            run.pardon(node_id)
+        run.pause(await read(Job.READ_ORDERS, access.pauses.at, now))
+        refused = run.amend(await read(Job.READ_ORDERS, access.amendments.waiting))
+        await read(Job.READ_ORDERS, access.amendments.refuse, refused)
+        await asyncio.sleep(ORDERS_READ_S)

@@ -14,9 +14,16 @@ from pathlib import Path
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.chat_template import ChatTemplate, find_template, with_template
-from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
+from thinwire_coordinator.prepare.checkpoint import (
+    Checkpoint,
+    Current,
+    Divided,
+    Finished,
+    claimed,
+    disk_errors_named,
+    open_checkpoint,
+)
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
-from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.packing import RowPacker
 from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown

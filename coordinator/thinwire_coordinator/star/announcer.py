@@ -12,9 +12,8 @@ from thinwire_coordinator.hall.ledger.state_directory import unsealed
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.evaluations import Evaluations
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
-from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.open_round import KnownFingerprints, OpenRound
 from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.view import StarView

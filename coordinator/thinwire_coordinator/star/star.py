@@ -21,14 +21,13 @@ from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.amending import Amending
+from thinwire_coordinator.star.amending import Amending, Rewinding
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
-from thinwire_coordinator.star.rewinding import Rewinding
+from thinwire_coordinator.star.open_round import KnownFingerprints
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.star.round.announcements import Announcement, Receipt
 from thinwire_coordinator.star.round.driver import RoundDriver
