@@ -1,4 +1,4 @@
-"""The call of a standby, both ends of it; and what a coordinator does when it learns that another machine was promoted."""
+"""The call of a standby, both ends of it, and what a coordinator does when another machine was promoted."""
 
 from __future__ import annotations
 
