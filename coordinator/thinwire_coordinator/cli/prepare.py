@@ -142,8 +142,8 @@ def _text(arguments: argparse.Namespace) -> str:
 
 def _show(arguments: argparse.Namespace) -> None:
     """Print the first conversations."""
-    from thinwire_coordinator.prepare.preview import preview  # noqa: PLC0415 - imports torch
     from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
+    from thinwire_coordinator.prepare.summary import preview  # noqa: PLC0415 - imports torch
 
     for text in preview(_settings(arguments), arguments.show, Shown(), coloured=sys.stdout.isatty()):
         print(text)

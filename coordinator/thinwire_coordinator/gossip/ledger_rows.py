@@ -17,7 +17,7 @@ from thinwire_common.files import rename_synced
 from thinwire_coordinator.gossip.measurements import CONSENSUS, Measurement
 from thinwire_coordinator.gossip.store import SealedReport
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.ledger.checks import check_length
+from thinwire_coordinator.hall.ledger.checks import check_follows, check_length
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always, begun
 from thinwire_coordinator.hall.workers import Job
@@ -47,19 +47,15 @@ def state_at_head(state: RunState, go_on: GoOn = always) -> Replica:
         raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
     head, newest = first.head, None
     for row in state.ledger.rows():
-        check_follows(row, newest, head)
+        check_goes_on(row, newest, head)
         head, newest = row.hash, row
         go_on()
     return first if newest is None or newest.extras.get(KIND) != MEAN else _final(state, newest)
 
 
-def check_follows(row: Row, before: Row | None, head: bytes) -> None:
+def check_goes_on(row: Row, before: Row | None, head: bytes) -> None:
     """Raise Damaged unless a row follows the one before. head: that row's hash, or the first state's head."""
-    expected = 0 if before is None else before.step + 1
-    if row.step != expected:
-        raise Damaged(f"step {expected}: the row is missing; the next row is of step {row.step}", expected)
-    if row.previous != head:
-        raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
+    check_follows(row, 0 if before is None else before.step + 1, head)
     if before is not None and before.extras.get(KIND) == MEAN:
         raise Damaged(f"step {row.step}: there is a row after the one that ended the run", row.step)
 

@@ -15,8 +15,8 @@ from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
+from thinwire_coordinator.star.trust.observer import AccessTrustStore
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = 1_790_000_000.0
