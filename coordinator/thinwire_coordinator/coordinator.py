@@ -158,9 +158,7 @@ class Coordinator:
         parameters = layout_of(state.contract.parameters).parameters
         self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         # before the replica, because a model has memory for its parameters until it has given it up
-        held_out = await self._start_worker.run(
-            HeldOut, state.contract, state.data, state.blobs, settings.evaluate_samples
-        )
+        held_out = await self._start_worker.run(HeldOut, state.contract, state.data, state.blobs)
         kind = kind_of(state.contract)
         replayed = await replay_run(kind, state, settings, self._start_worker, self.readiness)
         hall = open_hall(state, replayed.replica, self._workers, least_term=self._standing.promoted)

@@ -246,7 +246,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
     from thinwire_coordinator.cli.evaluate import AskedTasks, evaluate  # noqa: PLC0415
-    from thinwire_coordinator.hall.measuring import SAMPLES  # noqa: PLC0415
+    from thinwire_coordinator.hall.measurement import SAMPLES  # noqa: PLC0415
 
     _set_threads(options)
     folder, given = options.state_dir, arguments

@@ -35,19 +35,18 @@ from thinwire_proto.exact.amendments import amended
 class Gossip(Run):
     """beats: takes reports. deposits: takes parameters. held_out: takes losses that nodes measured.
 
-    wait_for: nodes to wait for before the first topology. evaluate_every, evaluate_samples: see `HeldOutLosses`. The
+    wait_for: nodes to wait for before the first topology. evaluate_every: see `HeldOutLosses`. The
     hall's replica is the first state, or the final mean. Its `upkeep` does nothing unless `keep_up` is set."""
 
     view: GossipView
 
-    def __init__(self, hall: Hall, wait_for: int = 1, *, evaluate_every: int = 0, evaluate_samples: int = 0) -> None:
+    def __init__(self, hall: Hall, wait_for: int = 1, *, evaluate_every: int = 0) -> None:
         settings = gossip_settings(hall.contract, wait_for)
         super().__init__(hall)
         self._beat_s = settings.beat_s
         self._sealer = sealer = RowSealer(hall)
         self.held_out = HeldOutLosses(
             hall.state.held_out_sets,
-            evaluate_samples,
             evaluate_every,
             settings.samples,
             lambda: settings.steps,

@@ -54,8 +54,7 @@ class GossipKind(Kind):
 
     def open(self, opening: Opening) -> Gossip:
         hall, settings = opening.hall, opening.settings
-        every, samples = settings.evaluate_every, settings.evaluate_samples
-        run = Gossip(hall, settings.wait_for, evaluate_every=every, evaluate_samples=samples)
+        run = Gossip(hall, settings.wait_for, evaluate_every=settings.evaluate_every)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None, unit=self.unit)
         run.keep_up = GossipUpkeep(hall, measuring, run.beats.figures, run.held_out.results)
         return run

@@ -28,6 +28,8 @@ from thinwire_proto.task import HeldOutSet, task_of
 
 MeasuredBy = Literal["coordinator", "nodes", "both"]
 """The party that measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
+SAMPLES = 64
+"""Samples of each held-out set that are measured, unless the organizer says otherwise."""
 PART_SAMPLES = 8
 """Samples of a part."""
 OPINIONS = 2

@@ -53,8 +53,7 @@ class StarKind(Kind):
         trust = TrustSettings(AccessTrustStore(opening.access, hall.workers), auditor, max(1, settings.audit_every))
         keeper = Keeper(state, hall.workers, hall.now, needed=settings.seal_after_standby)
         run = Star(hall, settings.wait_for, trust=trust, keeper=keeper)
-        sets, samples = state.held_out_sets, settings.evaluate_samples
-        by_nodes = nodes_evaluate(state.contract, sets, settings.evaluate, samples)
+        by_nodes = nodes_evaluate(state.contract, state.held_out_sets, settings.evaluate)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None)
         evaluations = run.evaluations if by_nodes else None
         every = settings.evaluate_every

@@ -64,9 +64,11 @@ async def test_standings_and_bans_outlive_the_process(tmp_path: Path, workers: W
         assert access.admit(Candidate(key, b"", "", ""), NOW + 30) is None
 
 
-async def test_standings_are_bounded_and_damaged_ones_are_left_out(tmp_path: Path, workers: Workers) -> None:
+async def test_standings_are_bounded_and_damaged_ones_are_left_out(
+    tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thinwire_coordinator.hall.access.store.STANDINGS_MAX", 3)
     with closing(AccessStore(tmp_path)) as access:
-        access.standings._standings_max = 3
         access.standings.put({f"{number}": some_standing("").plain() for number in range(5)})
         access.standings.put({"3": {"counted": "many"}, "4": []})
         assert list(access.standings.all()) == ["2", "3", "4"]

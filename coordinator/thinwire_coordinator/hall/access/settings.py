@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from thinwire_coordinator.hall.access.database import Database
+from thinwire_coordinator.hall.access.database import Table
 
 ADDRESS = "address"
 """HOST:PORT in invites."""
@@ -45,10 +45,7 @@ class Pause:
         return f"{words}: {self.because}" if self.because else words
 
 
-class SettingsTable:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class SettingsTable(Table):
     def get(self, key: str) -> str | None:
         for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
             return str(value)

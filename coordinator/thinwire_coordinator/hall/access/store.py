@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.hall.access.addresses import network_of
-from thinwire_coordinator.hall.access.database import FILE, Database
+from thinwire_coordinator.hall.access.database import FILE, Database, Table
 from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
 from thinwire_coordinator.hall.access.settings import AmendmentOrders, Pauses, SettingsTable
@@ -42,11 +42,7 @@ class NodeRecord:
     address: str
 
 
-class NodeTable:
-    def __init__(self, database: Database, nodes_max: int = NODES_MAX) -> None:
-        self._db = database
-        self._nodes_max = nodes_max
-
+class NodeTable(Table):
     def all(self) -> list[NodeRecord]:
         """All nodes, the one seen last at the end."""
         return self._db.records(NodeRecord, "ORDER BY seen")
@@ -80,7 +76,7 @@ class NodeTable:
 
         So one invite in the wrong hands cannot push out the nodes of others. A forgotten node needs its token again.
         """
-        if self._db.execute("SELECT count(*) FROM nodes")[0][0] < self._nodes_max:
+        if self._db.execute("SELECT count(*) FROM nodes")[0][0] < NODES_MAX:
             return
         most = "SELECT invite FROM nodes GROUP BY invite ORDER BY count(*) DESC LIMIT 1"
         oldest = f"SELECT node FROM nodes WHERE invite = ({most}) ORDER BY seen LIMIT 1"
@@ -91,11 +87,7 @@ STANDINGS_MAX = 1 << 16
 """Standings that are kept. Those that did not change for longest go first."""
 
 
-class StandingTable:
-    def __init__(self, database: Database, standings_max: int = STANDINGS_MAX) -> None:
-        self._db = database
-        self._standings_max = standings_max
-
+class StandingTable(Table):
     def all(self) -> dict[str, Any]:
         """All standings by node; one that cannot be read is left out."""
         found = {}
@@ -127,9 +119,9 @@ class StandingTable:
             for node, plain in standings.items():
                 insert = "INSERT OR REPLACE INTO standings (node, packed) VALUES (?, ?)"
                 self._db.write(insert, node, json.dumps(plain))
-            if self._db.execute("SELECT count(*) FROM standings")[0][0] > self._standings_max:
+            if self._db.execute("SELECT count(*) FROM standings")[0][0] > STANDINGS_MAX:
                 keep = "SELECT number FROM standings ORDER BY number DESC LIMIT ?"
-                self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", self._standings_max)
+                self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", STANDINGS_MAX)
 
 
 ORGANIZER, COORDINATOR = "organizer", "coordinator"
@@ -180,12 +172,7 @@ class Decision:
     by: str
 
 
-class BanTable:
-    def __init__(self, database: Database, bans_max: int = BANS_MAX, decisions_max: int = DECISIONS_MAX) -> None:
-        self._db = database
-        self._bans_max = bans_max
-        self._decisions_max = decisions_max
-
+class BanTable(Table):
     def of(self, node: str) -> Ban | None:
         """The newest ban of a node, which may have ended."""
         return next(iter(self._db.records(Ban, "WHERE node = ?", node)), None)
@@ -232,10 +219,10 @@ class BanTable:
 
     def _record(self, decision: Decision) -> None:
         number = self._db.put(decision)
-        self._db.write("DELETE FROM decisions WHERE number <= ?", number - self._decisions_max)
+        self._db.write("DELETE FROM decisions WHERE number <= ?", number - DECISIONS_MAX)
 
     def _make_room(self) -> None:
-        if self._db.execute("SELECT count(*) FROM bans")[0][0] < self._bans_max:
+        if self._db.execute("SELECT count(*) FROM bans")[0][0] < BANS_MAX:
             return
         first = "SELECT node FROM bans ORDER BY until IS NULL, until LIMIT 1"
         self._db.write(f"DELETE FROM bans WHERE node = ({first})")
