@@ -5,7 +5,7 @@ from __future__ import annotations
 from thinwire_common.options import Options, default_of, flag, metavar_of, variable
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli.options import StartOptions
-from thinwire_planner.cli.options import PlanOptions
+from thinwire_planner.cli.run import PlanOptions
 from tools.generated import DOCS, write_or_check
 
 BEGIN = "<!-- options: begin; made by python -m tools.options_table -->\n"

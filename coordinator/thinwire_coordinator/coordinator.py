@@ -18,7 +18,8 @@ from thinwire_common.os_errors import in_words, limit_in_words
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.hall.access.admission import LEAST, Bounds, open_files_for
 from thinwire_coordinator.hall.access.organizer import open_organizer_secret
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.capacity import check_memory, frozen_bytes
 from thinwire_coordinator.hall.events import Event
@@ -30,10 +31,9 @@ from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.hall.measuring import HeldOut
 from thinwire_coordinator.hall.observe.readiness import Readiness
-from thinwire_coordinator.hall.orders import watch_orders
-from thinwire_coordinator.hall.rpc.follow_client import FollowedAddress, show_term
+from thinwire_coordinator.hall.rpc.following import FollowedAddress, show_term
 from thinwire_coordinator.hall.rpc.server import Server, check_listen
-from thinwire_coordinator.hall.run import Run
+from thinwire_coordinator.hall.run import Run, watch_orders
 from thinwire_coordinator.hall.run_opening import StartWorker, open_run, replay_run
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.standby.standing import Standing, check_leads
@@ -158,9 +158,7 @@ class Coordinator:
         parameters = layout_of(state.contract.parameters).parameters
         self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         # before the replica, because a model has memory for its parameters until it has given it up
-        held_out = await self._start_worker.run(
-            HeldOut, state.contract, state.data, state.blobs, settings.evaluate_samples
-        )
+        held_out = await self._start_worker.run(HeldOut, state.contract, state.data, state.blobs)
         kind = kind_of(state.contract)
         replayed = await replay_run(kind, state, settings, self._start_worker, self.readiness)
         hall = open_hall(state, replayed.replica, self._workers, least_term=self._standing.promoted)
@@ -222,11 +220,8 @@ class Coordinator:
                     raise error
         finally:
             self._run.tasks.log_failures()
-            stopped.cancel()
-            upkeep.cancel()
-            orders.cancel()
-            rotation.cancel()
-            telling.cancel()
+            for task in (stopped, upkeep, orders, rotation, telling):
+                task.cancel()
 
     async def _tell_the_one_before(self) -> None:
         """Show the proof of the promotion to the coordinator that this machine followed, in case that it lives."""

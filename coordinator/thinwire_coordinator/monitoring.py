@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from thinwire_coordinator.hall.access.addresses import is_forwarded
+from starlette.routing import BaseRoute
+
+from thinwire_common.http import HttpServer, bind
+from thinwire_common.tls import ServerTls
+from thinwire_coordinator.hall.access.addresses import group_of, is_forwarded
+from thinwire_coordinator.hall.access.admission import page_connections
 from thinwire_coordinator.hall.access.organizer import FILE as SECRET_FILE
 from thinwire_coordinator.hall.access.organizer import Logins, OrganizerSecret
 from thinwire_coordinator.hall.access.store import AccessStore
@@ -18,7 +24,6 @@ from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.view import WholeRun
 from thinwire_coordinator.hall.web.organizer import AccessPanel, Organizer
 from thinwire_coordinator.hall.web.page import Page
-from thinwire_coordinator.hall.web.server import WebServer
 from thinwire_coordinator.hall.workers import Workers
 
 log = logging.getLogger("thinwire.coordinator")
@@ -90,3 +95,42 @@ class Monitoring:
         self._page.close()
         if self._web is not None:
             await self._web.stop()
+
+
+ADVICE = "choose another address with --http HOST:PORT, or use --http off"
+
+
+class WebServer:
+    """The HTTP server at `listen` (HOST:PORT). It speaks HTTPS, except on loopback and to a proxy in front.
+
+    If that port is taken: uses another one if `may_move`, otherwise raises ConfigError.
+    """
+
+    def __init__(
+        self, listen: str, transport: Transport, readiness: Readiness, routes: Sequence[BaseRoute], *, may_move: bool
+    ) -> None:
+        host, _, port = listen.rpartition(":")
+        certificate = transport.page_certificate(listen)
+        tls = None if certificate is None else ServerTls(certificate.chain, certificate.key)
+        if tls is not None and transport.rotation is not None:
+            transport.rotation.watchers.append(lambda new: tls.replace(new.chain, new.key))
+        may_connect = transport.may_connect if tls is None else lambda _: True
+        bound = bind(host, int(port), ADVICE, may_move=may_move)
+        every = [*readiness.routes, *routes]
+        self._server = HttpServer(
+            bound,
+            every,
+            page_connections(),
+            tls,
+            may_connect,
+            transport.client_of,
+            behind_proxy=transport.behind_proxy,
+            network_of=group_of,
+        )
+        self.address = f"{self._server.scheme}://{host}:{self._server.port}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()

@@ -10,10 +10,11 @@ from dataclasses import replace
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.workers import Worker
 from thinwire_coordinator.hall.access.addresses import address_for_invites
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
 from thinwire_coordinator.hall.ledger.state_directory import RunState, is_state, lock_state, open_state
-from thinwire_coordinator.hall.rpc.follow_client import CannotFollow, FollowedAddress, follow
+from thinwire_coordinator.hall.rpc.following import CannotFollow, FollowedAddress, follow_coordinator
 from thinwire_coordinator.hall.rpc.server import check_listen
 from thinwire_coordinator.hall.run_opening import check_settings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
@@ -131,7 +132,7 @@ class Standby:
             began = now()
             try:
                 position = await self._worker.submit(follower.position)
-                await follow(followed, position, apply, begun)
+                await follow_coordinator(followed, position, apply, begun)
                 why = f"no coordinator to follow at {followed.address}: the stream ended"
             except (CannotFollow, Damaged):
                 raise

@@ -65,7 +65,6 @@ LINK = {
 
 
 def descriptions() -> dict[str, dict[str, Any]]:
-    """The descriptions by name."""
     return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(HERE.glob("*.yml"))}
 
 

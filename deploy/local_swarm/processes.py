@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +17,6 @@ from typing import IO, Any, Protocol
 
 from deploy.local_swarm.daemon_log import events, readable
 from deploy.local_swarm.ports import free_addresses
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
-from deploy.local_swarm.prometheus import command as prometheus_command
 from thinwire_common.ready_file import READY_FILE, read_ready
 
 BIN = Path(sys.executable).parent
@@ -231,3 +231,32 @@ def left_with(node: Process) -> tuple[int, int] | None:
     run, where each node has parameters of its own."""
     left = node.events("node.left")
     return (left[-1]["step"], int(left[-1]["fingerprint"], 16)) if left else None
+
+
+PROGRAM = shutil.which("prometheus")
+HOW_TO_INSTALL = "Prometheus is not installed, so metrics are not scraped: apt-get install -y prometheus"
+RULES = Path(__file__).resolve().parents[1] / "prometheus" / "rules.yml"
+SCRAPE_EVERY = "1s"
+
+
+def prometheus_command(
+    folder: Path, listen: str, targets: dict[str, list[str]], *, scrape_every: str = SCRAPE_EVERY
+) -> list[str]:
+    """Write Prometheus' configuration, and return the command that starts it.
+
+    folder: for configuration and data. targets: addresses by job name.
+    """
+    jobs = [{"job_name": job, "static_configs": [{"targets": found}]} for job, found in targets.items()]
+    configuration = {
+        "global": {"scrape_interval": scrape_every, "evaluation_interval": scrape_every},
+        "rule_files": [str(RULES)] if RULES.exists() else [],
+        "scrape_configs": jobs,
+    }
+    file = folder / "prometheus.yml"
+    file.write_text(json.dumps(configuration, indent=2))  # JSON is valid YAML
+    return [
+        PROGRAM or "prometheus",
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'prometheus'}",
+        f"--web.listen-address={listen}",
+    ]

@@ -17,8 +17,7 @@ import tempfile
 from pathlib import Path
 
 from deploy.local_swarm.processes import SwarmError
-from deploy.release.artifacts import BuildError, build_image, build_packages, write_sbom, write_sums
-from deploy.release.environment import Environment
+from deploy.release.artifacts import BuildError, Environment, build_image, build_packages, write_sbom, write_sums
 from deploy.release.trial import try_swarm
 
 

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from deploy.local_swarm.processes import JSON_LOG, Process, SwarmError, left_with
-from deploy.release.environment import Environment
+from deploy.release.artifacts import Environment
 
 NODES = 2
 STEPS = 3

@@ -14,7 +14,8 @@ import pytest
 from support.new_state import make_state
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.store import ADDRESS, AccessStore
+from thinwire_coordinator.hall.access.settings import ADDRESS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.invite_address import keep_invite_file
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_proto.errors import ConfigError

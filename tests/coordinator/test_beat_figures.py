@@ -7,7 +7,7 @@ from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import DisagreementMeasured, Event
 from thinwire_coordinator.hall.observe.history import History
 from thinwire_coordinator.hall.observe.sinks.memory import Fold, Totals
-from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, TRAINING, Point
+from thinwire_coordinator.hall.observe.sinks.worker import CONSENSUS, TRAINING, Point
 
 PARAMETERS = 1000
 

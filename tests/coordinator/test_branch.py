@@ -10,7 +10,7 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_coordinator.cli.branch import branch
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger import branching
 from thinwire_coordinator.hall.ledger.identity import open_identity

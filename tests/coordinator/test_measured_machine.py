@@ -13,7 +13,7 @@ from support.planning import run_init
 from thinwire_coordinator.cli.init import line_of, machine_of
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.facts import DOWN_MBIT, UP_MBIT, ModelFacts, site_of
-from thinwire_coordinator.planning.site import fit_of
+from thinwire_coordinator.planning.plan import fit_of
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.pass_memory import Activations, ModelMemory
 

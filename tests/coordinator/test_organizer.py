@@ -25,7 +25,7 @@ from thinwire_coordinator.hall.access.organizer import (
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.web.organizer import COOKIE, Organizer
-from thinwire_coordinator.hall.web.server import WebServer
+from thinwire_coordinator.monitoring import WebServer
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import SecretKey
 

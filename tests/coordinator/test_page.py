@@ -15,7 +15,7 @@ from thinwire_coordinator.hall.events import Events
 from thinwire_coordinator.hall.observe.readiness import Readiness
 from thinwire_coordinator.hall.web import live
 from thinwire_coordinator.hall.web.page import Page
-from thinwire_coordinator.hall.web.server import WebServer
+from thinwire_coordinator.monitoring import WebServer
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:

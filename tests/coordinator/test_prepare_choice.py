@@ -17,8 +17,7 @@ from support.reading import read
 from thinwire_coordinator.prepare.problems import Counts
 from thinwire_coordinator.prepare.readers.arrow import read_arrow
 from thinwire_coordinator.prepare.readers.choice import Reader, reader_of
-from thinwire_coordinator.prepare.readers.json_array import read_json_array
-from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
+from thinwire_coordinator.prepare.readers.json_lines import read_json_array, read_json_lines
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.text import read_text
 from thinwire_coordinator.prepare.readers.token_files import read_token_file

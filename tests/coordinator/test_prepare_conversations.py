@@ -16,10 +16,9 @@ from support.prepared import InterruptedAt, prepared
 from thinwire_coordinator.prepare.chat_template import find_template
 from thinwire_coordinator.prepare.conversations import Conversation
 from thinwire_coordinator.prepare.preparation import Prepared, Settings, prepare
-from thinwire_coordinator.prepare.preview import BRACKETS, COLOUR, preview
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
-from thinwire_coordinator.prepare.summary import summary
+from thinwire_coordinator.prepare.summary import BRACKETS, COLOUR, preview, summary
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import train_tokenizer
 from thinwire_coordinator.prepare.tokenizing import JsonEncoder

@@ -11,10 +11,9 @@ import pytest
 
 from support.prepared import prepared
 from thinwire_coordinator.prepare.preparation import Prepared, Settings
-from thinwire_coordinator.prepare.preview import preview
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
-from thinwire_coordinator.prepare.summary import summary
+from thinwire_coordinator.prepare.summary import preview, summary
 from thinwire_proto.data.conversations import BEGINS, CHOSEN, COUNTS, counted_of
 from thinwire_proto.data.manifest import BLOBS_FOLDER
 from thinwire_proto.data.tokens import row_type

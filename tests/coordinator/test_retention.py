@@ -20,8 +20,7 @@ from thinwire_coordinator.hall.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
-from thinwire_coordinator.star.disk import star_forecast
-from thinwire_coordinator.star.kind import KIND
+from thinwire_coordinator.star.kind import KIND, star_forecast
 from thinwire_coordinator.star.replay import replay, replica_at_head
 from thinwire_coordinator.star.star import read_encoded
 from thinwire_proto.errors import ConfigError

@@ -17,14 +17,14 @@ from simulator.world import World
 from support.rewound import SMALL, TWICE, played
 from support.small import small_contract
 from thinwire_coordinator.export.run_facts import facts_of
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always, open_state
 from thinwire_coordinator.hall.standby.follower import Follower
 from thinwire_coordinator.hall.standby.items import row_item, snapshot_item
 from thinwire_coordinator.kinds import kind_of
-from thinwire_coordinator.star import rewinding
+from thinwire_coordinator.star import amending
 from thinwire_coordinator.star.memory import star_memory
 from thinwire_coordinator.star.replay import replica_at_step
 from thinwire_coordinator.star.verify import replayed_stretches
@@ -218,13 +218,13 @@ until step 8
 
 def test_nothing_is_computed_while_the_row_could_not_be_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    compute = rewinding.kept_replica
+    compute = amending.kept_replica
 
     def noted(folder: Path, step: int, go_on: GoOn = always) -> Replica:
         read.append(step)
         return compute(folder, step, go_on)
 
-    monkeypatch.setattr(rewinding, "kept_replica", noted)
+    monkeypatch.setattr(amending, "kept_replica", noted)
 
     async def look(world: World) -> None:
         swarm, order = world.living_coordinator().swarm, Order("one", {"rewind": 5})
@@ -243,7 +243,7 @@ def test_nothing_is_computed_while_the_row_could_not_be_sealed(monkeypatch: pyte
 
 
 def fill_the_disk(state: RunState, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rewinding, "disk_usage", lambda folder: shutil.disk_usage(folder)._replace(free=10))
+    patch.setattr(amending, "disk_usage", lambda folder: shutil.disk_usage(folder)._replace(free=10))
 
 
 def lose_a_body(state: RunState, patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.world import World
 from support.rewound import SMALL, TWICE, played
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_proto.exact.amendments import rewinds
 

@@ -15,15 +15,24 @@ import pytest
 
 from support.sealed_run import make_run
 from support.token_folder import VOCABULARY, write_tokens
-from thinwire_coordinator.hall.access.amendments import Order
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.backup import LEDGER, back_up, restore
 from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.hall.standby.follower import Follower
-from thinwire_coordinator.hall.standby.items import Position, pack, row_item, snapshot_item, terms_item, unpack
+from thinwire_coordinator.hall.standby.items import (
+    TABLES,
+    Position,
+    TableReader,
+    pack,
+    row_item,
+    snapshot_item,
+    terms_item,
+    unpack,
+    write_changes,
+)
 from thinwire_coordinator.hall.standby.standing import (
     Standing,
     Superseded,
@@ -33,7 +42,6 @@ from thinwire_coordinator.hall.standby.standing import (
     promote,
     read_standing,
 )
-from thinwire_coordinator.hall.standby.tables import TABLES, TableReader, write_changes
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.amendment import Amendment

@@ -20,16 +20,16 @@ from support.sealed_run import make_run
 from thinwire_coordinator.cli import access
 from thinwire_coordinator.cli.backup import back_up as back_up_command
 from thinwire_coordinator.cli.status_client import ask_status_of
-from thinwire_coordinator.hall.access.store import PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.backup import LEDGER, back_up, restore
 from thinwire_coordinator.hall.ledger.state_directory import lock_state, open_state
-from thinwire_coordinator.hall.rpc.follow_client import FollowedAddress
+from thinwire_coordinator.hall.rpc.following import FollowedAddress
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.standby.follower import Follower
-from thinwire_coordinator.hall.standby.items import Position, row_item, snapshot_item
+from thinwire_coordinator.hall.standby.items import Change, Position, TableReader, row_item, snapshot_item
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.standby.standing import Standing, Superseded, keep_standing, note_newer, promote
-from thinwire_coordinator.hall.standby.tables import Change, TableReader
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.standby import Standby
 from thinwire_proto.contract import RunSpec
@@ -92,7 +92,7 @@ def test_a_standby_goes_on_once_its_disk_can_be_written_again(
         away.rename(updates)
         assert not await life
 
-    monkeypatch.setattr("thinwire_coordinator.standby.follow", follow_here)
+    monkeypatch.setattr("thinwire_coordinator.standby.follow_coordinator", follow_here)
     with caplog.at_level(logging.WARNING):
         asyncio.run(scene())
     with closing(open_state(tmp_path / "standby")) as state:

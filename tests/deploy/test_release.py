@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_swarm.processes import SwarmError
-from deploy.release.environment import Environment
+from deploy.release.artifacts import Environment
 from deploy.release.trial import STEPS, try_swarm
 
 ROOT = Path(__file__).resolve().parents[2]

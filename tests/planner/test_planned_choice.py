@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from thinwire_planner.choosing.choice import Predicted, predict, take
+from thinwire_planner.choosing.choice import ITERATIONS, Predicted, axes, predict, take
 from thinwire_planner.choosing.plan import (
     gain_of,
     make_plan,
 )
-from thinwire_planner.choosing.thresholds import ITERATIONS, axes
 from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network

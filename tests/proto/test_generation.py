@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from support.small import random_replica, small_contract
-from thinwire_coordinator.chat import chat_prompt
+from thinwire_coordinator.cli.sample import chat_prompt
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.generation import Sampling, draw, generate, text_of

@@ -26,7 +26,6 @@ FOLDERS = {
         "node/thinwire/gossip",
         "node/thinwire_node/gossip",
         "planner/thinwire_planner/methods/gossip.py",
-        "planner/thinwire_planner/gossip",
         "proto/thinwire_proto/contract/exchanges/gossip.py",
         "proto/thinwire_proto/gossip",
         "tests/gossip",

@@ -25,10 +25,9 @@ from thinwire_coordinator.hall.standby.standing import check_leads
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
-from thinwire_coordinator.star.kind import KIND
+from thinwire_coordinator.star.kind import KIND, StarUpkeep
 from thinwire_coordinator.star.star import Star
 from thinwire_coordinator.star.trust.observer import TrustSettings
-from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
@@ -163,8 +162,8 @@ class SimCoordinator:
         if keep is not None:
             held_out = HeldOut(self.state.contract, self.state.data, self.state.blobs)
             measuring = Measuring(hall, held_out, samples=False)
-            upkeep = Upkeep(hall, self.swarm.feed, Retention(self.state, keep), measuring, NEVER)
-            self.swarm.tasks.keep(upkeep.run())
+            self.swarm.keep_up = StarUpkeep(hall, measuring, self.swarm.feed, Retention(self.state, keep), NEVER)
+            self.swarm.tasks.keep(self.swarm.upkeep())
 
     def kill(self) -> None:
         """Act as kill -9: the process writes and decides nothing any more."""

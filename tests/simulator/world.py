@@ -25,8 +25,7 @@ from simulator.second_machine import SecondMachine
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
-from thinwire_coordinator.hall.access.amendments import Order
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from thinwire_common import files
 from thinwire_coordinator import __main__ as coordinator
-from thinwire_coordinator.gossip import rows
+from thinwire_coordinator.gossip import ledger_rows
 from thinwire_coordinator.gossip.store import REPORT
 from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.star.feed import Feed
@@ -67,16 +67,16 @@ SEALING = {
 BEAT = {
     "promises are not written": Point(Ledger, "record_directory", False, _has_report),
     "promises are written": Point(Ledger, "record_directory", True, _has_report),
-    "before the body": Point(rows.RowSealer, "_write", False),
+    "before the body": Point(ledger_rows.RowSealer, "_write", False),
     "the body is written": Point(files, "rename_synced", False, _is_body),
     "the body is renamed": Point(files, "rename_synced", True, _is_body),
     "the row is in": Point(Ledger, "append", True),
 }
 """Of sealing a beat of a gossip run."""
 MEAN = {
-    "before the mean": Point(rows.RowSealer, "write_mean", False),
-    "before its file": Point(rows, "_save_synced", False),
-    "its file is in": Point(rows, "_save_synced", True),
+    "before the mean": Point(ledger_rows.RowSealer, "write_mean", False),
+    "before its file": Point(ledger_rows, "_save_synced", False),
+    "its file is in": Point(ledger_rows, "_save_synced", True),
     "its row is in": Point(Ledger, "append", True, lambda _, row, *__: bool(row.extras == {"kind": "mean"})),
 }
 """Of sealing the final mean."""

@@ -16,8 +16,7 @@ from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.open_round import OpenRound
 from thinwire_coordinator.star.round.admission import ContributionClaim
-from thinwire_coordinator.star.round.announcements import Announcement
-from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.round.announcements import Announcement, Receipt
 from thinwire_coordinator.star.star import Star
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica

@@ -13,8 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from deploy.local_swarm.ports import free_addresses
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
-from deploy.local_swarm.prometheus import command as prometheus_command
+from deploy.local_swarm.processes import HOW_TO_INSTALL, PROGRAM, prometheus_command
 from support.prometheus import Prometheus
 from support.real import ended, real_swarm, run_text, until
 from thinwire_proto.models.weights_folder import WEIGHTS

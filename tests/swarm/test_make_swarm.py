@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
+from deploy.local_swarm.processes import HOW_TO_INSTALL, PROGRAM
 from support.real import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from thinwire_common.units import human_seconds, parse_seconds
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS, InviteRecord
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.access.store import NEVER, ORGANIZER, AccessStore, Ban, NodeRecord
 from thinwire_coordinator.hall.invite_address import make_invite
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity

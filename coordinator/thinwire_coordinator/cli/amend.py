@@ -13,7 +13,7 @@ from typing import Any
 
 from thinwire_coordinator.cli.evaluate import read_text
 from thinwire_coordinator.cli.init import line_of, print_figures, swarm_of
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.creation import keep_blob
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity

@@ -119,7 +119,6 @@ def line_of(arguments: argparse.Namespace) -> tuple[float, float]:
 
 
 def print_figures(rows: Mapping[str, list[Row]]) -> None:
-    """Print the figures of a plan as a table."""
     found = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
     found.add_column(style="bold", no_wrap=True)
     found.add_column(no_wrap=True)
@@ -132,7 +131,6 @@ def print_figures(rows: Mapping[str, list[Row]]) -> None:
 
 
 def _data(folder: Path | None, out: Path) -> tuple[DataSpec, DataFacts, list[Key]]:
-    """The data section, its facts, and its lines in the run file."""
     if folder is None:
         spec = CorpusSpec()
         sizes = sizes_of(data_kind_of(spec).make(RunSpec(), lambda: None))

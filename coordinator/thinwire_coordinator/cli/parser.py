@@ -245,9 +245,8 @@ def _promote(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
-    from thinwire_coordinator.cli.evaluate import evaluate  # noqa: PLC0415
-    from thinwire_coordinator.hall.measuring import SAMPLES  # noqa: PLC0415
-    from thinwire_coordinator.harness import AskedTasks  # noqa: PLC0415
+    from thinwire_coordinator.cli.evaluate import AskedTasks, evaluate  # noqa: PLC0415
+    from thinwire_coordinator.hall.measurement import SAMPLES  # noqa: PLC0415
 
     _set_threads(options)
     folder, given = options.state_dir, arguments

@@ -26,7 +26,6 @@ LEAST, MOST = 1e-9, 1e12
 
 
 def add_planning_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add these commands."""
     init = commands.add_parser("init", help="write a commented run file for a model, data and links")
     init.add_argument(
         "--model",

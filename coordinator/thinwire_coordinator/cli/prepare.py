@@ -132,7 +132,6 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> str:
-    """Prepare text, and return the summary."""
     from thinwire_coordinator.prepare.preparation import prepare  # noqa: PLC0415 - imports torch
     from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
     from thinwire_coordinator.prepare.summary import summary  # noqa: PLC0415
@@ -143,8 +142,8 @@ def _text(arguments: argparse.Namespace) -> str:
 
 def _show(arguments: argparse.Namespace) -> None:
     """Print the first conversations."""
-    from thinwire_coordinator.prepare.preview import preview  # noqa: PLC0415 - imports torch
     from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
+    from thinwire_coordinator.prepare.summary import preview  # noqa: PLC0415 - imports torch
 
     for text in preview(_settings(arguments), arguments.show, Shown(), coloured=sys.stdout.isatty()):
         print(text)
@@ -174,7 +173,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _images(arguments: argparse.Namespace) -> str:
-    """Prepare images, and return the summary."""
     from thinwire_coordinator.prepare.images import ImageSettings, prepare_images  # noqa: PLC0415 - imports torch
     from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
     from thinwire_coordinator.prepare.summary import summary_of_images  # noqa: PLC0415

@@ -23,6 +23,8 @@ LOSS_MAX = 700.0
 """A larger loss has a perplexity that is no float."""
 PERPLEXITY_IN_FULL = 1e6
 EDGES_SHOWN = 4
+WORDS = ("held-out set", "node", "replica", "peers")
+"""Columns of tables that hold no numbers."""
 NODES_SHOWN = 50
 """Number of nodes in the table: those with the most tokens."""
 
@@ -118,13 +120,18 @@ def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
     facts.add_row("beats", f"{gossip.beats}", "exchange", Text(clean_text(gossip.codec)))
 
 
+def _table(titles: Sequence[str]) -> Table:
+    found = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
+    for title in titles:
+        found.add_column(title, justify="left" if title in WORDS else "right", overflow="fold")
+    return found
+
+
 def _held_out(status: StatusReply) -> Table:
     """The newest loss on each held-out set, as loss, perplexity and bits per byte; of pairs of preferences as loss."""
-    sets = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     of_pairs = any(found.unit == "pair" for found in status.held_out)  # then of all sets
     titles = ("held-out set", "nats a pair") if of_pairs else ("held-out set", "loss", "perplexity", "bits a byte")
-    for title in titles:
-        sets.add_column(title, justify="left" if title == "held-out set" else "right", overflow="fold")
+    sets = _table(titles)
     for found in status.held_out:
         if of_pairs:
             sets.add_row(Text(clean_name(found.name)), f"{found.loss:.3f}")
@@ -153,10 +160,8 @@ def _of_the_whole_run(status: StatusReply) -> list[NodeStatus]:
 def _nodes(status: StatusReply, all_nodes: Sequence[NodeStatus]) -> Table:
     if status.HasField("gossip"):
         return _nodes_without_centre(status, all_nodes)
-    nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("not counted", "up", "down", "replica") if status.nodes_in_full else ()
-    for title in ("node", "counted", "tokens", *more):
-        nodes.add_column(title, justify="left" if title in ("node", "replica") else "right", overflow="fold")
+    nodes = _table(("node", "counted", "tokens", *more))
     for node in _shown(all_nodes):
         nodes.add_row(
             _name(node),
@@ -177,17 +182,14 @@ def _short(node_id: str) -> str:
 
 
 def _shown(nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """The nodes of the table, by name."""
     most = sorted(nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
     return sorted(most, key=lambda node: node.name or node.node_id)
 
 
 def _nodes_without_centre(status: StatusReply, all_nodes: Sequence[NodeStatus]) -> Table:
     """Iterations and losses of single nodes; for the organizer also their bytes and edges."""
-    nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("direct", "relay", "an iteration", "peers") if status.nodes_in_full else ()
-    for title in ("node", "iteration", "loss", "tokens", *more):
-        nodes.add_column(title, justify="left" if title in ("node", "peers") else "right", overflow="fold")
+    nodes = _table(("node", "iteration", "loss", "tokens", *more))
     names = {node.node_id: clean_name(node.name) for node in status.nodes}
     for node in _shown(all_nodes):
         iteration = f"{node.iteration}" if node.iteration or node.active else "–"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from pathlib import Path
 
 from thinwire_coordinator.export.folder import check_free, whole_folder
-from thinwire_coordinator.export.hub import check_push, push
 from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import AUTO, class_to_open, write_model
 from thinwire_coordinator.export.run_facts import facts_of
@@ -14,6 +15,7 @@ from thinwire_coordinator.hall.ledger.state_directory import RunState, open_stat
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.models.extras import import_extra
 from thinwire_proto.task import Task, task_of
 from thinwire_proto.version import VERSION
 
@@ -88,3 +90,40 @@ def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool =
         card = model_card(facts, model, text=tokenizer is not None, opener=opener)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return opener
+
+
+TOKEN = "HF_TOKEN"
+LIBRARY, EXTRA = "huggingface_hub", "hub"
+
+
+def check_push(repository: str) -> None:
+    """Raise ConfigError if an upload cannot work: without the library, a token, or a name of a repository."""
+    import_extra(LIBRARY, EXTRA)
+    _token()
+    owner, slash, name = repository.partition("/")
+    if not (owner and slash and name) or "/" in name:
+        raise ConfigError(f"--push: {repository!r} is not OWNER/NAME, as in ada/tiny-model")
+
+
+def push(folder: Path, repository: str, message: str) -> str:
+    """Upload the files of a folder as one commit to a model repository, which is created if it does not exist. Returns
+    the commit's address. Raises ConfigError.
+
+    The Hub takes a commit as a whole, so nobody downloads half of a model.
+    """
+    hub = import_extra(LIBRARY, EXTRA)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
+    api = hub.HfApi(token=_token(), library_name="thinwire")
+    files = [hub.CommitOperationAdd(path_in_repo=path.name, path_or_fileobj=path) for path in sorted(folder.iterdir())]
+    try:
+        api.create_repo(repository, exist_ok=True)
+        return str(api.create_commit(repository, files, commit_message=message).commit_url)
+    except (OSError, ValueError, RuntimeError) as error:  # the library raises a RuntimeError from what went wrong
+        reason = error.__cause__ or error
+        raise ConfigError(f"--push {repository}: {reason}; the export is complete in {folder}") from None
+
+
+def _token() -> str:
+    if token := os.environ.get(TOKEN, "").strip():
+        return token
+    raise ConfigError(f"--push needs a token in the variable {TOKEN}: create one that may write at huggingface.co")

@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.gossip.directory import Collect, Phase
-from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
+from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer, sealed_beat
 from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
-from thinwire_coordinator.gossip.measurements import Measurement
+from thinwire_coordinator.gossip.ledger_rows import RowSealer
+from thinwire_coordinator.gossip.measurements import Measurement, Sketches
 from thinwire_coordinator.gossip.participants import Participant
-from thinwire_coordinator.gossip.rows import RowSealer
-from thinwire_coordinator.gossip.sealed_beat import sealed_beat
 from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, GossipSettings
-from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import SealedReport, Store
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
@@ -115,7 +113,6 @@ class Beats:
         await self._store.keep()
 
     def amend(self) -> None:
-        """The contract was amended."""
         self.sketches.amend()
         iteration = self._held_out.iteration
         if self._held_out.amend(self._hall.state.held_out_sets):

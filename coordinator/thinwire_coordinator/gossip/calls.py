@@ -35,8 +35,6 @@ STATES = {
 
 
 class GossipService(Service):
-    """The service of a gossip run."""
-
     run: Gossip
 
     def __init__(self, run: Gossip, door: Door, **others: Any) -> None:

@@ -26,8 +26,7 @@ from thinwire_common.logs import tell
 from thinwire_common.within import Within
 from thinwire_coordinator.gossip.beats import Beats, ReportRefused
 from thinwire_coordinator.gossip.directory import Phase
-from thinwire_coordinator.gossip.ledger_rows import Deposited, encode_deposits
-from thinwire_coordinator.gossip.rows import RowSealer
+from thinwire_coordinator.gossip.ledger_rows import Deposited, RowSealer, encode_deposits
 from thinwire_coordinator.gossip.settings import GossipSettings
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_coordinator.hall.hall import Hall

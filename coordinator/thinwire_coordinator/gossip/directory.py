@@ -151,7 +151,6 @@ class Directory:
             known.is_present, known.heard_at = True, now
 
     def leave(self, node: str) -> None:
-        """The node says that it leaves."""
         if (known := self.by_node.get(node)) is not None:
             known.is_present = False
 

@@ -63,7 +63,6 @@ class FormedTopology:
         return Assignment(self.plan.number, self.plan.start, member, cycle, since, member in self.plan.adopting)
 
     def peers(self, member: int) -> set[int]:
-        """All members with which a member ever has a turn."""
         row = self._rows[member]
         return {peer for turns in self.cycle for peer in turns[row]}
 
@@ -146,7 +145,6 @@ def gaps(places: Places) -> list[int]:
 
 
 def present(places: Places) -> list[int]:
-    """The members, in the order of their places."""
     return [member for member in places if member is not None]
 
 

@@ -14,7 +14,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.hall.measurement import PART_SAMPLES, Part, SetMeasured, is_plausible, weighted_median
+from thinwire_coordinator.hall.measurement import (
+    PART_SAMPLES,
+    SAMPLES,
+    Part,
+    SetMeasured,
+    is_plausible,
+    weighted_median,
+)
 from thinwire_proto.task import HeldOutSet
 
 SHARE = 32
@@ -33,30 +40,27 @@ class _Progress:
 
     @property
     def loss(self) -> float:
-        """The weighted median over the parts that were answered."""
         return weighted_median((loss, self.weights[part]) for part, loss in self.losses.items())
 
 
 class HeldOutLosses:
     """One measurement at a time.
 
-    samples: of each set, at most. every: iterations between two measurements, at least; 0: there are none. trained:
-    samples of a node in an iteration. iterations: tells those of the run, which an amendment may change. weight_of: the
-    weight of a part beside those of the others of its set.
+    every: iterations between two measurements, at least; 0: there are none. trained: samples of a node in an iteration.
+    iterations: tells those of the run, which an amendment may change. weight_of: the weight of a part beside those of
+    the others of its set.
     """
 
     def __init__(
         self,
         sets: Sequence[HeldOutSet],
-        samples: int,
         every: int,
         trained: int,
         iterations: Callable[[], int],
         weight_of: Callable[[Part], int],
     ) -> None:
         self._weight_of = weight_of
-        self._samples = samples
-        self._spreads = self._spreads_of(sets)
+        self._spreads = _spreads(sets)
         self._every = every
         self._trained = trained
         self._iterations = iterations
@@ -65,14 +69,10 @@ class HeldOutLosses:
         self.results: asyncio.Queue[SetMeasured] = asyncio.Queue()
         """Its length is at most the number of sets, because the next measurement waits."""
 
-    def _spreads_of(self, sets: Sequence[HeldOutSet]) -> dict[str, int]:
-        spreads = {found.name: min(self._samples, found.samples) for found in sets}
-        return {name: spread for name, spread in spreads.items() if spread}  # a set may be empty
-
     def amend(self, sets: Sequence[HeldOutSet]) -> bool:
         """The run has other sets from its next measurement on, or another number of iterations. Returns whether the
         measurement that is under way is given up, because no node comes to its iteration."""
-        self._spreads = self._spreads_of(sets)
+        self._spreads = _spreads(sets)
         return self.iteration >= self._iterations() and self.give_up()
 
     @property
@@ -112,7 +112,6 @@ class HeldOutLosses:
         return was_open
 
     def open_to(self, node: str) -> list[Part]:
-        """The parts that a node has to measure."""
         given = [(progress, progress.parts.get(node)) for progress in self._current.values()]
         return [part for progress, part in given if part is not None and part not in progress.losses]
 
@@ -130,6 +129,11 @@ class HeldOutLosses:
             del self._current[part.name]
             self.results.put_nowait(SetMeasured(part.step, part.name, progress.loss, "nodes"))
         return ""
+
+
+def _spreads(sets: Sequence[HeldOutSet]) -> dict[str, int]:
+    """Samples of each set to measure; a set may be empty."""
+    return {found.name: min(SAMPLES, found.samples) for found in sets if found.samples}
 
 
 def _pieces(spread: int, nodes: int) -> int:

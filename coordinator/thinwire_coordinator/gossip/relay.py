@@ -46,8 +46,6 @@ NOT_CONNECTED = "it is not connected"
 
 
 class Outbox:
-    """Parcels that wait for one node."""
-
     def __init__(self) -> None:
         self.waiting: deque[pb.Parcel] = deque()
         self.sizes: deque[tuple[str, int]] = deque()  # of each: source and bytes; no bytes for words of the relay
@@ -69,7 +67,6 @@ class Relay:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the parcels that wait."""
         return self._room.used
 
     @property
@@ -78,7 +75,6 @@ class Relay:
         return sum(map(len, self._lost.values()))
 
     def is_open(self, node: str) -> bool:
-        """Whether a node has a stream."""
         return node in self._outboxes
 
     def open(self, node: str) -> Outbox:

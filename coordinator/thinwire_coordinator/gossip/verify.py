@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
+from thinwire_coordinator.gossip.ledger_rows import KIND, MEAN, check_goes_on, decode_deposits, state_at_head
 from thinwire_coordinator.gossip.measurements import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck, first_state
 from thinwire_coordinator.hall.ledger.state_directory import RunState
@@ -34,7 +34,7 @@ class BeatCheck:
     def check(self, row: Row) -> None:
         """Raises Damaged, or LedgerError with the step."""
         before, reported = self._before, max(self._iterations.values(), default=0)
-        check_follows(row, before, self._first.head if before is None else before.hash)
+        check_goes_on(row, before, self._first.head if before is None else before.hash)
         try:
             body = self._state.bodies.get(row.body_hash, row.body_bytes)
             ends = row.extras.get(KIND) == MEAN

@@ -133,7 +133,6 @@ class Counts:
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of snapshots, of the corpus and of blobs sent."""
         return sum(self.traffic.sent.bytes[kind] for kind in ("snapshot", "corpus", "blob"))
 
     @property

@@ -10,7 +10,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,16 @@ from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
-from thinwire_coordinator.hall.access.addresses import Reach, address_for_invites, advice, classify
+from thinwire_coordinator.hall.access.addresses import address_for_invites, advice, classify
 from thinwire_coordinator.hall.access.invites import InviteRecord
-from thinwire_coordinator.hall.access.store import ADDRESS, PUBLIC_TLS, AccessStore
+from thinwire_coordinator.hall.access.settings import ADDRESS, PUBLIC_TLS
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
-
-
-@dataclass(frozen=True)
-class Found:
-    """The result of the check. problem: why the coordinator did not reach itself; empty if it did."""
-
-    reach: Reach
-    problem: str
 
 
 def publish_address(
@@ -56,21 +49,6 @@ def publish_address(
     return tell_reachability(address, port, fingerprint, public_tls=public_tls)
 
 
-async def check_address(address: str, fingerprint: bytes, *, public_tls: bool) -> Found:
-    """Look up and try HOST:PORT, which is in invites. fingerprint: of the coordinator's key."""
-    host, port = split_address(address)
-    try:
-        infos = await look_up(host, port)
-    except OSError:
-        infos = []
-    reach = classify([str(info[4][0]) for info in infos])
-    try:
-        await find_way(host, port, fingerprint, public_tls=public_tls)
-    except (Unreachable, ConfigError) as error:
-        return Found(reach, str(error))
-    return Found(reach, "")
-
-
 def tell_proxy(*, forwards: bool) -> None:
     """Log whether each node has its own limits by address, or all share those of the proxy. forwards: `TlsSettings`."""
     text = "limits by address hold for the addresses that the proxy adds to X-Forwarded-For"
@@ -83,20 +61,29 @@ def tell_proxy(*, forwards: bool) -> None:
 
 
 async def tell_reachability(address: str, port: int, fingerprint: bytes, *, public_tls: bool) -> None:
-    """Log who can reach the address in invites, and what to do. port: on which the coordinator listens."""
-    found = await check_address(address, fingerprint, public_tls=public_tls)
-    outcome = f"the coordinator does not reach itself there: {found.problem}" if found.problem else "tried, it answers"
-    text = f"invites lead to {address}, which reaches {found.reach.value} ({outcome})"
-    lines = advice(found.reach, address, port, reached=not found.problem)
-    level = logging.WARNING if found.problem else logging.INFO
+    """Look up and try the address in invites, and log who can reach it and what to do. port: on which the coordinator
+    listens. fingerprint: of its key."""
+    host, its_port = split_address(address)
+    infos, problem = [], ""
+    with suppress(OSError):
+        infos = await look_up(host, its_port)
+    reach = classify([str(info[4][0]) for info in infos])
+    try:
+        await find_way(host, its_port, fingerprint, public_tls=public_tls)
+    except (Unreachable, ConfigError) as error:
+        problem = str(error)
+    outcome = f"the coordinator does not reach itself there: {problem}" if problem else "tried, it answers"
+    text = f"invites lead to {address}, which reaches {reach.value} ({outcome})"
+    lines = advice(reach, address, port, reached=not problem)
+    level = logging.WARNING if problem else logging.INFO
     tell(
         log,
         level,
         "coordinator.reachable",
         "\n".join([text, *(f"    {line}" for line in lines)]),
         address=address,
-        reach=found.reach.name.lower(),
-        reason=found.problem,
+        reach=reach.name.lower(),
+        reason=problem,
     )
 
 

@@ -203,7 +203,6 @@ class Leases:
             held.seen_step = step
 
     def away_since_before(self, step: int) -> list[str]:
-        """Nodes that were last seen before this step."""
         return [node for node, held in self._held.items() if held.seen_step < step]
 
     def _to_change(self, node: str) -> _Held | None:

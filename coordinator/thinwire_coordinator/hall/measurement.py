@@ -28,6 +28,8 @@ from thinwire_proto.task import HeldOutSet, task_of
 
 MeasuredBy = Literal["coordinator", "nodes", "both"]
 """The party that measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
+SAMPLES = 64
+"""Samples of each held-out set that are measured, unless the organizer says otherwise."""
 PART_SAMPLES = 8
 """Samples of a part."""
 OPINIONS = 2
@@ -167,7 +169,6 @@ class Measurement:
         self._slow: set[str] = set()
 
     def begin(self, now: float) -> list[Action]:
-        """Give out all parts."""
         return [action for part in self._progress for action in self._go_on(part, now)]
 
     # state
@@ -178,7 +179,6 @@ class Measurement:
 
     @property
     def waits_for_coordinator(self) -> bool:
-        """Whether a part is left for the coordinator to measure."""
         return any(progress.here and progress.loss is None for progress in self._progress.values())
 
     @property

@@ -21,7 +21,7 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import LossMeasured, Sampled
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.state_directory import SETS_MAX, RunState
-from thinwire_coordinator.hall.measurement import MeasuredBy, Part
+from thinwire_coordinator.hall.measurement import SAMPLES, MeasuredBy, Part
 from thinwire_coordinator.hall.workers import Job
 from thinwire_proto.blobs import Blob, BlobMissing, Blobs, HashingStopped, blob_of
 from thinwire_proto.contract import Contract
@@ -63,7 +63,6 @@ class Measuring:
 
     @property
     def samples(self) -> int:
-        """Samples of each held-out set that are measured."""
         return self._held_out.samples
 
     def stop(self) -> None:
@@ -71,7 +70,6 @@ class Measuring:
         self._held_out.stop()
 
     async def newest_step(self) -> int | None:
-        """The newest step of which a loss is recorded."""
         ledger = self._hall.state.watch_ledger
         recorded = await self._hall.workers.once_unlocked(Job.READ_STATUS, ledger.recorded)
         return max((step for step, _ in recorded.newest.values()), default=None)
@@ -146,8 +144,6 @@ class Measuring:
 
 
 EvaluatedBy = Literal["coordinator", "nodes", "auto"]
-SAMPLES = 64
-"""Samples of each held-out set that are measured, unless the organizer says otherwise."""
 BATCH = 8
 OPERATIONS_MAX = 1e12
 """Operations of one measurement up to which `auto` chooses the coordinator: about 20 seconds of one core that does 50
@@ -167,11 +163,11 @@ def choose_nodes(contract: Contract, sets: Sequence[HeldOutSet], samples: int) -
     return operations > OPERATIONS_MAX, text
 
 
-def nodes_evaluate(contract: Contract, sets: Sequence[HeldOutSet], evaluate: EvaluatedBy, samples: int) -> bool:
+def nodes_evaluate(contract: Contract, sets: Sequence[HeldOutSet], evaluate: EvaluatedBy) -> bool:
     """Whether nodes measure the held-out loss. Logs it if that is not the default."""
     if evaluate == "coordinator":
         return False
-    by_nodes, reason = (True, "--evaluate nodes") if evaluate == "nodes" else choose_nodes(contract, sets, samples)
+    by_nodes, reason = (True, "--evaluate nodes") if evaluate == "nodes" else choose_nodes(contract, sets, SAMPLES)
     by = "nodes" if by_nodes else "coordinator"
     who = "nodes measure" if by_nodes else "the coordinator measures"
     text = f"{who} the held-out loss: {reason}"

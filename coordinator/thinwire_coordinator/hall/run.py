@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part
+from thinwire_coordinator.hall.measuring import Measuring
 from thinwire_coordinator.hall.members import Member, Moment, Places
 from thinwire_coordinator.hall.series import ReadRow
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.standby.standing import Superseded, note_newer
 from thinwire_coordinator.hall.view import RunView
 from thinwire_coordinator.hall.workers import Job
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import Damaged
+from thinwire_proto.limits import ORDERS_READ_S
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -50,6 +56,18 @@ class JoinDecision:
     rewound: bool = False
 
 
+@dataclass
+class Upkeep(ABC):
+    """Measures held-out losses, writes snapshots and deletes old files."""
+
+    hall: Hall
+    measuring: Measuring
+
+    @abstractmethod
+    async def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What goes on side by side until cancelled."""
+
+
 class Run(ABC):
     """A run in progress. Everything here runs on the event loop and returns at once; workers do the slow jobs.
 
@@ -59,6 +77,7 @@ class Run(ABC):
     view: RunView
     keeper: Keeper | None = None
     """The coordinator's knowledge of its standby; None: this kind of exchange has none."""
+    keep_up: Upkeep | None = None
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
@@ -99,14 +118,6 @@ class Run(ABC):
         """A node reports a held-out loss. Returns why it is refused, in words, or nothing."""
 
     @abstractmethod
-    async def upkeep(self) -> None:
-        """Measure held-out losses, write snapshots and delete old files, until cancelled."""
-
-    @abstractmethod
-    def stop_upkeep(self) -> None:
-        """Abort the current measurement and any later one."""
-
-    @abstractmethod
     def past_reader(self) -> ReadRow:
         """Reads the rows of earlier terms for the page, in their order."""
 
@@ -137,6 +148,21 @@ class Run(ABC):
         """A member has lost its place to another node."""
 
     # what they share
+
+    async def upkeep(self) -> None:
+        """Do the upkeep until cancelled."""
+        works = await self.keep_up.works() if self.keep_up is not None else ()
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def stop_upkeep(self) -> None:
+        """Abort the current measurement and any later one."""
+        if self.keep_up is not None:
+            self.keep_up.measuring.stop()
 
     def pause(self, pause: Pause | None) -> None:
         """Take the pause that the organizer has decided; None: there is none."""
@@ -198,3 +224,35 @@ class Run(ABC):
     def stop(self) -> None:
         """Stop the timers, so that no row is begun any more. Then call `Tasks.settle`, unless the process dies."""
         self.tasks.stop()
+
+
+def tell_amended(amendment: Amendment, unit: str = "step") -> None:
+    """Log an amendment that has come into force. unit: see `Kind.unit`."""
+    step, words = amendment.step, amendment.in_words
+    tell(log, logging.INFO, "coordinator.amended", f"amended from {unit} {step} on: {words}", step=step, reason=words)
+
+
+def tell_refused(amendment: Amendment, why: str) -> None:
+    log.error("the amendment %s is refused: %s", amendment.in_words, why)
+
+
+async def watch_orders(
+    run: Run, access: AccessStore, newest: int = 0, wall_clock: Callable[[], float] = time.time
+) -> None:
+    """Read the decisions every ORDERS_READ_S, until cancelled. The door refuses banned nodes that join meanwhile.
+
+    If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
+    """
+    read = run.workers.once_unlocked
+    while True:
+        now = wall_clock()
+        holding = await read(Job.READ_ORDERS, access.bans.holding, now)
+        for node_id, ban in holding.items():
+            run.expel(node_id, ban.denied(now))
+        newest, pardoned = await read(Job.READ_ORDERS, access.bans.pardoned_since, newest)
+        for node_id in pardoned:
+            run.pardon(node_id)
+        run.pause(await read(Job.READ_ORDERS, access.pauses.at, now))
+        refused = run.amend(await read(Job.READ_ORDERS, access.amendments.waiting))
+        await read(Job.READ_ORDERS, access.amendments.refuse, refused)
+        await asyncio.sleep(ORDERS_READ_S)

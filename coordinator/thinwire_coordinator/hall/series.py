@@ -40,7 +40,6 @@ class Bucket:
         return self.loss_sum / self.losses if self.losses else None
 
     def take_in(self, later: Bucket) -> None:
-        """Merge a bucket of later steps into this one."""
         self.step, self.nodes, self.at_s = later.step, later.nodes, later.at_s
         self.tokens += later.tokens
         self.update_bytes += later.update_bytes
@@ -83,7 +82,6 @@ class Series:
             self._buckets = _grouped(self._buckets.values(), self.stride)
 
     def prepend(self, earlier: Series) -> None:
-        """Prepend a series of earlier steps."""
         later, self._buckets = list(self._buckets.values()), {}
         self.stride = max(self.stride, earlier.stride)
         for bucket in [*earlier._buckets.values(), *later]:

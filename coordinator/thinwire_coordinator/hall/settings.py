@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.hall.access.transport import TlsSettings
-from thinwire_coordinator.hall.measuring import SAMPLES, EvaluatedBy
+from thinwire_coordinator.hall.measuring import EvaluatedBy
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_proto.contract import RunSpec
 
@@ -21,7 +21,6 @@ class CoordinatorSettings:
     run: RunSpec | None
     wait_for: int
     evaluate_every: int
-    evaluate_samples: int = SAMPLES
     evaluate: EvaluatedBy = "coordinator"
     audit_every: int = 0
     """Rounds from one audit of contributions to the next; 0: no audits."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric
 
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.counts import Counts, NodeCounts
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
@@ -36,7 +36,6 @@ class RunView(ABC):
 
     @property
     def held_out_sets(self) -> Sequence[HeldOutSet]:
-        """The held-out sets that are measured."""
         return self._hall.state.held_out_sets
 
     @property
@@ -46,7 +45,6 @@ class RunView(ABC):
 
     @property
     def contract(self) -> Contract:
-        """The contract in force."""
         return self._hall.contract
 
     @property
@@ -126,7 +124,6 @@ class RunView(ABC):
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """All members, by node id."""
         return self._hall.members.by_id
 
     @property
@@ -136,12 +133,10 @@ class RunView(ABC):
 
     @property
     def watcher_failures(self) -> int:
-        """The number of exceptions that the run's watchers raised."""
         return self._hall.events.failures
 
 
 def waiting_for(nodes: int) -> str:
-    """The condition of a run that waits for more nodes."""
     return f"waiting for {nodes} more node{'s' if nodes > 1 else ''}"
 
 

@@ -79,7 +79,6 @@ def without_weights(spec: ModelSpec) -> str:
 
 
 def sizes_of(made: Made) -> DataFacts:
-    """The facts of data that were made for a run."""
     try:
         return sizes_of_manifest(read_manifest(Manifest, made.file), getattr(made.spec, "weights", None))
     except PayloadError:  # data of a kind that has no manifest

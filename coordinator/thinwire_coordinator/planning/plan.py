@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire_common.units import human_bytes, human_count
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.settings import rate_for
-from thinwire_coordinator.planning.site import fit_of
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.needs import (
     PROGRAM_BYTES,
+    SAMPLES_MAX_CARD,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,
 )
+from thinwire_proto.pass_memory import SHARE_OF_CARD, best_fit, pass_words
 
 MICRO_BATCH = 8
 """The largest micro-batch of a node on a CPU, unless its volunteer says otherwise."""
 COORDINATOR_BYTES_A_PARAMETER = 16
 """Measured peak (docs/performance.md): replica, copy, the model that measures."""
-HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
 RATE_FACTOR_MAX = 3.0
 
 
@@ -75,28 +75,6 @@ class Plan:
         return self.tokens / self.data.all_tokens if self.data.all_tokens else 0.0
 
     @property
-    def run_s(self) -> float:
-        return self.step.seconds * self.run.schedule.steps
-
-    @property
-    def run_bytes(self) -> float:
-        """Sent and received by a node over the whole run."""
-        return self.step.both_ways_bytes * self.run.schedule.steps
-
-    @property
-    def month_bytes(self) -> float:
-        """Sent and received by a node that takes part all the time."""
-        return self.step.both_ways_bytes / self.step.seconds * MONTH_SECONDS
-
-    @property
-    def hour_sent_bytes(self) -> float:
-        return self.step.sent_bytes / self.step.seconds * HOUR_SECONDS
-
-    @property
-    def first_download_bytes(self) -> float:
-        return self._snapshot_bytes + self.model.base_bytes
-
-    @property
     def node_memory_bytes(self) -> float:
         return node_memory_bytes(self.run, self.model, self.micro_batch)
 
@@ -113,11 +91,11 @@ class Plan:
 
     @property
     def coordinator_disk_bytes(self) -> float:
-        kept = self._snapshot_bytes * self.step.snapshots
+        kept = self.snapshot_bytes * self.step.snapshots
         return kept + self.step.disk_bytes * self.run.schedule.steps + self.data.bytes
 
     @property
-    def _snapshot_bytes(self) -> float:
+    def snapshot_bytes(self) -> float:
         return (4.0 + self.run.rule.MOMENT_BYTES_A_PARAMETER) * self.model.trained
 
 
@@ -198,3 +176,35 @@ def _rate(plan: Plan) -> Iterator[Advice]:
             "schedule.learning_rate",
             f"{given:g} is {factor} what is known to work for {human_count(plan.model.trained)} parameters: {known:g}",
         )
+
+
+@dataclass(frozen=True)
+class SiteFit:
+    """fits: None: it is not known, because the passes of the model cannot be counted. words: how the cards hold the
+    model, and the samples of a pass of each; or why they cannot."""
+
+    fits: bool | None
+    words: str
+
+
+def fit_of(run: RunSpec, facts: ModelFacts, card_bytes: float, cards: int) -> SiteFit:
+    """card_bytes: the memory of each card. The same sums as on a node, without the host's memory."""
+    if not facts.memories or not all(memory.activations.whole for memory in facts.memories):
+        return SiteFit(None, "not known: the passes of this model cannot be counted")
+    samples, room = samples_at_once(run, SAMPLES_MAX_CARD), int(SHARE_OF_CARD * card_bytes)
+    trained = trained_bytes(run, facts.size)
+    if (found := best_fit(facts.memories, room - trained, samples)) is not None:
+        return SiteFit(True, f"whole on each card: {pass_words(*found, samples, facts.context)}")
+    if facts.frozen:
+        return SiteFit(False, "too large: each card must hold the whole frozen base and adapter")
+    checkpointed = [replace(one, activations=one.activations.always_checkpointed) for one in facts.memories]
+    found = best_fit(checkpointed, room - trained // cards - facts.gathered_bytes, samples)
+    if found is None:
+        return SiteFit(False, "too large, even divided among the cards")
+    memory, largest = found
+    if why := run.rule.NEEDS_WHOLE:
+        return SiteFit(
+            False, f'too large: rule.kind = "{run.rule.kind}" {why}, so each card must hold the whole model; try "demo"'
+        )
+    words = pass_words(memory, replace(largest, checkpoints=True), samples, facts.context)
+    return SiteFit(True, f"divided among the cards: {words} on each")

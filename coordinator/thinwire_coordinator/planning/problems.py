@@ -79,7 +79,6 @@ def read_run(path: Path) -> RunSpec:
 
 
 def check_file(path: Path) -> CheckedFile:
-    """Read a run file and collect its errors."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -99,8 +98,6 @@ def _unread(text: str, line: int | None = None) -> CheckedFile:
 
 
 class _Check:
-    """The check of one file."""
-
     def __init__(self, document: Document, lines: dict[KeyPath, int], folder: Path) -> None:
         self._document = dict(document)
         self._lines = lines

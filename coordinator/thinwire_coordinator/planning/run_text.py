@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
-from thinwire_coordinator.planning.plan import Plan, base_memories
-from thinwire_coordinator.planning.site import fit_of
+from thinwire_coordinator.planning.plan import Plan, base_memories, fit_of
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
+HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
 Key = tuple[str, Any, str]
 """(key, value, comment) of one line."""
 Row = tuple[str, str]
@@ -30,6 +30,7 @@ class Words(NamedTuple):
 def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     """The figures of a plan, by what they are about."""
     facts, run, step = plan.model, plan.run, plan.step
+    run_s, first_bytes = step.seconds * run.schedule.steps, plan.snapshot_bytes + facts.base_bytes
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
     return {
@@ -39,17 +40,20 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             *words.of_run,
             (words.step, f"{human_seconds(step.seconds)}, {step.tokens:,.0f} tokens of all nodes"),
             ("run", f"{run.schedule.steps:,} steps, {human_count(plan.tokens)} tokens{passes}"),
-            ("until the end", human_seconds(plan.run_s)),
+            ("until the end", human_seconds(run_s)),
         ],
         "each volunteer": [
             *(_site_rows(plan) if plan.swarm.cards > 1 else _memory_rows(plan)),
             ("disk", f"{human_bytes(plan.node_disk_bytes)} at most"),
-            ("to begin", f"{human_bytes(plan.first_download_bytes)} down, and the data as they are needed"),
+            ("to begin", f"{human_bytes(first_bytes)} down, and the data as they are needed"),
             (f"a {words.step}", f"{human_bytes(step.sent_bytes)} up, {human_bytes(step.received_bytes)} down"),
             *words.of_node,
-            ("an hour", f"{human_bytes(plan.hour_sent_bytes)} up"),
-            ("a month", f"{human_bytes(plan.month_bytes)} up and down, day and night"),
-            ("the whole run", f"{human_bytes(plan.run_bytes)} up and down"),
+            ("an hour", f"{human_bytes(step.sent_bytes / step.seconds * HOUR_SECONDS)} up"),
+            (
+                "a month",
+                f"{human_bytes(step.both_ways_bytes / step.seconds * MONTH_SECONDS)} up and down, day and night",
+            ),
+            ("the whole run", f"{human_bytes(step.both_ways_bytes * run.schedule.steps)} up and down"),
         ],
         "the coordinator": [
             ("memory", human_bytes(plan.coordinator_memory_bytes)),
@@ -71,7 +75,6 @@ def _memory_rows(plan: Plan) -> list[Row]:
 
 
 def _site_rows(plan: Plan) -> list[Row]:
-    """The rows of a node of several cards."""
     nodes, tokens = plan.swarm.nodes, plan.step.tokens
     return [
         ("cards", f"{plan.swarm.cards} of {human_bytes(plan.memory_bytes)}"),

@@ -82,7 +82,6 @@ class Rendered:
 
 
 def has_conversation(row: Mapping[str, Any]) -> bool:
-    """Whether a row has the keys of a conversation."""
     return (
         has_preference(row)
         or any(key in row for key in MESSAGES)
@@ -91,7 +90,6 @@ def has_conversation(row: Mapping[str, Any]) -> bool:
 
 
 def has_preference(row: Mapping[str, Any]) -> bool:
-    """Whether a row has the keys of a preference."""
     return all(key in row for key in RESPONSES)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from thinwire_common.files import replace_synced
+from thinwire_coordinator.prepare.checkpoint import claimed, disk_errors_named
 from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
-from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
 from thinwire_coordinator.prepare.preparation import BAD_MAX, HELD_OUT_SHARE, SHARD_BYTES
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.progress import Shown

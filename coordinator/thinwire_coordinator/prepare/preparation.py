@@ -14,14 +14,21 @@ from pathlib import Path
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.chat_template import ChatTemplate, find_template, with_template
-from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Divided, Finished, open_checkpoint
+from thinwire_coordinator.prepare.checkpoint import (
+    Checkpoint,
+    Current,
+    Divided,
+    Finished,
+    claimed,
+    disk_errors_named,
+    open_checkpoint,
+)
 from thinwire_coordinator.prepare.held_out import Side, Split, beyond_share, left_out, side_of, split
-from thinwire_coordinator.prepare.output_folder import claimed, disk_errors_named
-from thinwire_coordinator.prepare.packing import Packed, RowPacker
+from thinwire_coordinator.prepare.packing import RowPacker
 from thinwire_coordinator.prepare.problems import Counts, Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.port import Reading
-from thinwire_coordinator.prepare.shards import BlobWriter, cut, cut_with
+from thinwire_coordinator.prepare.shards import BlobWriter, ShardCutter, cut
 from thinwire_coordinator.prepare.sources import WORK_FOLDER, NamedSource
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
@@ -99,31 +106,26 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
         return preparation.finish(tokenizer)
 
 
+@dataclass
 class _Preparation:
     """The sources, one after another."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        encoder: Encoder,
-        template: ChatTemplate | None,
-        checkpoint: Checkpoint,
-        shown: Shown,
-    ) -> None:
-        self._settings = settings
-        self._encoder = encoder
-        self._template = template
-        self._checkpoint = checkpoint
-        self._shown = shown
-        self._blobs = BlobWriter(settings.out / BLOBS_FOLDER)
+    settings: Settings
+    encoder: Encoder
+    template: ChatTemplate | None
+    checkpoint: Checkpoint
+    shown: Shown
+
+    def __post_init__(self) -> None:
+        self._blobs = BlobWriter(self.settings.out / BLOBS_FOLDER)
 
     def read(self, name: str, content: Content) -> None:
         """Read a source, from where its checkpoint is, and divide it."""
-        problems = Problems(self._settings.bad_max, self._shown.say)
-        share = self._settings.held_out
-        spill, read = self._read(name, content, self._folder(len(self._checkpoint.divided)), problems)
+        problems = Problems(self.settings.bad_max, self.shown.say)
+        share = self.settings.held_out
+        spill, read = self._read(name, content, self._folder(len(self.checkpoint.divided)), problems)
         if problems.counts.null_texts:
-            self._shown.say(f"{name}: null texts, left out: {problems.counts.null_texts:,}")
+            self.shown.say(f"{name}: null texts, left out: {problems.counts.null_texts:,}")
         if 0 < read.total.conversations < read.total.documents:
             raise ConfigError(
                 f"source {name}: has both text and conversations; give them as two sources: text=… chats=…"
@@ -132,13 +134,13 @@ class _Preparation:
         halves = split(name, spill.sorted(), read.total, share)
         beyond = [key.hex() for key in beyond_share(spill.sorted(), halves, share)]
         divided = Divided(read.lengths, halves, beyond, problems.counts)
-        self._checkpoint.divided.append(divided)
-        self._checkpoint.current = None
-        self._checkpoint.write()
+        self.checkpoint.divided.append(divided)
+        self.checkpoint.current = None
+        self.checkpoint.write()
 
     def _refuse_mixture(self, name: str, total: Side) -> None:
         """Raise ConfigError if some documents are preferences and others are not."""
-        sides = [total, *(side for each in self._checkpoint.divided for side in each.split)]
+        sides = [total, *(side for each in self.checkpoint.divided for side in each.split)]
         found = sum(side.preferences for side in sides)
         if 0 < found < sum(side.documents for side in sides):
             raise ConfigError(
@@ -148,33 +150,36 @@ class _Preparation:
 
     def cut(self, name: str) -> None:
         """Write the shards of a source. All sources are divided."""
-        number = len(self._checkpoint.finished)
-        own = self._checkpoint.divided[number]
-        self._shown.begin(f"{name}: write shards", None)
-        others = (each for each in self._checkpoint.divided if each is not own)
+        number = len(self.checkpoint.finished)
+        own = self.checkpoint.divided[number]
+        self.shown.begin(f"{name}: write shards", None)
+        others = (each for each in self.checkpoint.divided if each is not own)
         elsewhere = {bytes.fromhex(key) for each in others for key in each.beyond}
-        spill = Spill(self._folder(number), self._encoder.dtype, own.lengths)
+        spill = Spill(self._folder(number), self.encoder.dtype, own.lengths)
         spill.close()
         missing = left_out(name, spill.sorted(), own.split, elsewhere)
         halves = Split(own.split.train.minus(missing), own.split.held_out)
-        shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
-        if halves.train.conversations:
-            train, held_out = self._packer(), self._packer()
-            made = cut_with(name, spill.sorted(), halves, train, held_out, elsewhere)
-            packed = train.packed.plus(held_out.packed)
-            if not made.train:
-                raise ConfigError(
-                    f"source {name}: no conversation to train on has at most {self._settings.context + 1:,} tokens; "
-                    "give a larger --context"
-                )
-        else:
-            made, packed = cut(name, spill.sorted(), halves, self._blobs, shard_tokens, elsewhere), Packed()
-        self._checkpoint.finished.append(Finished(made, halves, missing.documents, packed))
-        self._checkpoint.write()
+        shard_tokens = max(1, self.settings.shard_bytes // self.encoder.dtype.itemsize)
+        packers, cutters = (
+            [self._packer(), self._packer()],
+            [ShardCutter(self._blobs, side, shard_tokens) for side in halves],
+        )
+        train, held_out = packers if halves.train.conversations else cutters
+        made, packed = (
+            cut(name, spill.sorted(), halves, train, held_out, elsewhere),
+            packers[0].packed.plus(packers[1].packed),
+        )
+        if not made.train and halves.train.conversations:
+            raise ConfigError(
+                f"source {name}: no conversation to train on has at most {self.settings.context + 1:,} tokens; give a "
+                "larger --context"
+            )
+        self.checkpoint.finished.append(Finished(made, halves, missing.documents, packed))
+        self.checkpoint.write()
         shutil.rmtree(self._folder(number))
 
     def _packer(self) -> RowPacker:
-        settings, encoder = self._settings, self._encoder
+        settings, encoder = self.settings, self.encoder
         return RowPacker(
             self._blobs,
             encoder.dtype,
@@ -185,31 +190,31 @@ class _Preparation:
         )
 
     def _folder(self, number: int) -> Path:
-        return self._checkpoint.folder / f"source-{number}"
+        return self.checkpoint.folder / f"source-{number}"
 
     def _read(self, name: str, content: Content, folder: Path, problems: Problems) -> tuple[Spill, Current]:
         """Tokenize the documents into buckets."""
-        current = self._checkpoint.current
+        current = self.checkpoint.current
         start = current.position if current else Position()
         total = current.total if current else Side()
-        spill = Spill(folder, self._encoder.dtype, current.lengths if current else None)
+        spill = Spill(folder, self.encoder.dtype, current.lengths if current else None)
         if current:
-            self._shown.say(f"{name}: going on after {total.documents:,} documents")
-        self._shown.begin(name, _bytes_of(content, start.file))
-        render = None if self._template is None else self._template.render
-        end, vocabulary = self._encoder.end, self._encoder.vocabulary
-        reading = Reading(self._settings.text_key, end, vocabulary, problems, render=render)
+            self.shown.say(f"{name}: going on after {total.documents:,} documents")
+        self.shown.begin(name, _bytes_of(content, start.file))
+        render = None if self.template is None else self.template.render
+        end, vocabulary = self.encoder.end, self.encoder.vocabulary
+        reading = Reading(self.settings.text_key, end, vocabulary, problems, render=render)
         unsaved, after = 0, start
         try:
-            for batch, encoded in self._encoded(SourceReader(content, reading, start, self._settings.stall_s)):
+            for batch, encoded in self._encoded(SourceReader(content, reading, start, self.settings.stall_s)):
                 before = total
                 for document in encoded:
                     spill.add(document)
                     total = total.plus(side_of(document))
                 added = total.minus(before)
-                self._shown.count(batch.read_bytes, *added[:3])
+                self.shown.count(batch.read_bytes, *added[:3])
                 unsaved, after = unsaved + added.text_bytes, batch.after
-                if unsaved >= self._settings.checkpoint_bytes:
+                if unsaved >= self.settings.checkpoint_bytes:
                     unsaved = 0
                     self._save(Current(after, spill.lengths(), total))
             read = Current(after, spill.lengths(), total)
@@ -223,15 +228,15 @@ class _Preparation:
         return spill, read
 
     def _save(self, current: Current) -> None:
-        self._checkpoint.current = current
-        self._checkpoint.write()
+        self.checkpoint.current = current
+        self.checkpoint.write()
 
     def _encoded(self, reader: SourceReader) -> Iterator[tuple[Batch, list[Encoded]]]:
         """The batches as tokens. The next batch is tokenized while the caller stores the one before."""
         with ThreadPoolExecutor(1, "tokenizer") as pool:
             waiting: tuple[Batch, Future[list[Encoded]]] | None = None
             for batch in reader:
-                future = pool.submit(self._encoder.encode, batch.documents)
+                future = pool.submit(self.encoder.encode, batch.documents)
                 if waiting is not None:
                     yield waiting[0], waiting[1].result()
                 waiting = batch, future
@@ -240,18 +245,18 @@ class _Preparation:
 
     def finish(self, tokenizer: TokenizerFiles | None) -> Prepared:
         """Write the tokenizer and the manifest, and remove what is no longer needed."""
-        finished = self._checkpoint.finished
+        finished = self.checkpoint.finished
         files = {} if tokenizer is None else tokenizer.files
         form = None
-        if self._template is not None and any(each.packed.rows for each in finished):
-            files = with_template(files, self._template)
+        if self.template is not None and any(each.packed.rows for each in finished):
+            files = with_template(files, self.template)
             preferences = any(side.preferences for each in finished for side in each.split)
-            settings = self._settings
+            settings = self.settings
             form = Conversations(context=settings.context, packed=settings.packed, preferences=preferences)
         manifest = Manifest(
-            token=self._encoder.dtype.name,
-            vocabulary=self._encoder.vocabulary,
-            end=self._encoder.end,
+            token=self.encoder.dtype.name,
+            vocabulary=self.encoder.vocabulary,
+            end=self.encoder.end,
             tokenizer=None if tokenizer is None else self._blobs.keep(tokenizer.path.read_bytes()),
             files={name: self._blobs.keep(data) for name, data in files.items()},
             sources=tuple(each.source for each in finished),
@@ -259,13 +264,13 @@ class _Preparation:
         )
         written = manifest.written()
         self._blobs.keep_only({blob.hash for blob in manifest.blobs()})
-        replace_synced(self._settings.out / MANIFEST_FILE, written)
-        shutil.rmtree(self._checkpoint.folder)
+        replace_synced(self.settings.out / MANIFEST_FILE, written)
+        shutil.rmtree(self.checkpoint.folder)
         return Prepared(
             manifest,
             hashlib.sha256(written).hexdigest(),
             finished,
-            reduce(Counts.plus, (each.counts for each in self._checkpoint.divided)),
+            reduce(Counts.plus, (each.counts for each in self.checkpoint.divided)),
         )
 
 

@@ -17,8 +17,6 @@ from thinwire_proto.data.manifest import Source
 
 
 class BlobWriter:
-    """Writes blobs into a folder, under their hashes."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,22 +83,6 @@ class ShardCutter:
         self._parts, self._pending = [], 0
 
 
-def cut(
-    name: str,
-    documents: Iterable[Encoded],
-    split: Split,
-    blobs: BlobWriter,
-    shard_tokens: int,
-    elsewhere: Collection[bytes] = (),
-) -> Source:
-    """Cut the documents of a source, ordered by key, into shards of at most `shard_tokens`.
-
-    split: without what other sources hold out. elsewhere: the keys of that.
-    """
-    held_out = ShardCutter(blobs, split.held_out, shard_tokens)
-    return cut_with(name, documents, split, ShardCutter(blobs, split.train, shard_tokens), held_out, elsewhere)
-
-
 class Cutter(Protocol):
     """Makes the shards of one side of a source."""
 
@@ -113,7 +95,7 @@ class Cutter(Protocol):
         """Write what is left."""
 
 
-def cut_with(
+def cut(
     name: str,
     documents: Iterable[Encoded],
     split: Split,
@@ -121,7 +103,8 @@ def cut_with(
     held_out: Cutter,
     elsewhere: Collection[bytes] = (),
 ) -> Source:
-    """See `cut`."""
+    """Cut the documents of a source, ordered by key. split: without what other sources hold out. elsewhere: the keys
+    of that."""
     for number, document in enumerate(documents):
         if number < split.held_out.documents:
             held_out.add(document)

@@ -216,7 +216,6 @@ def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outside(files: list[SourceFile], folder: Path) -> list[SourceFile]:
-    """The files that are not below a local folder."""
     top, resolved = folder.resolve(), cache(Path.resolve)
     return [file for file in files if not (file.is_local and resolved(Path(file.path).parent).is_relative_to(top))]
 

@@ -120,7 +120,6 @@ class JsonEncoder(Encoder):
             yield self._encoded(text, [next(found).ids for _ in pieces_of_one])
 
     def _of_chat(self, conversation: Rendered) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Its tokens, and which of them count."""
         self._library.encode_special_tokens = False
         found = self._library.encode(conversation.text, add_special_tokens=False)
         before = np.zeros(len(conversation.text) + 1, np.int64)  # characters that count before each

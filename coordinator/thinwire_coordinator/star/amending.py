@@ -7,17 +7,30 @@ on under the same contract: nodes may have trained on samples that it has chosen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from shutil import disk_usage
 
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_common.units import human_bytes
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
-from thinwire_coordinator.hall.orders import tell_amended, tell_refused
+from thinwire_coordinator.hall.ledger.state_directory import GoOn, StartInterrupted, always, open_state
+from thinwire_coordinator.hall.run import tell_amended, tell_refused
+from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
+from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.intake import Intake
-from thinwire_coordinator.star.rewinding import CannotGoBack, Rewinding
+from thinwire_coordinator.star.open_round import KnownFingerprints
+from thinwire_coordinator.star.replay import replica_at_step
 from thinwire_coordinator.star.round.driver import RoundDriver
+from thinwire_coordinator.star.sealing import Earlier, Sealer
 from thinwire_proto.contract.amendment import Amendment
-from thinwire_proto.errors import ContractError
-from thinwire_proto.exact.amendments import amended
+from thinwire_proto.errors import ContractError, LedgerError, LocalError, Locked
+from thinwire_proto.exact.aggregation import merger_of
+from thinwire_proto.exact.amendments import amended, given_up, history, row_extras
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.rows import Row
 
 
 class Amending:
@@ -101,3 +114,134 @@ class Amending:
     def _refuse(self, amendment: Amendment, why: str) -> None:
         self.refused[amendment.id] = why
         tell_refused(amendment, why)
+
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+class CannotGoBack(LocalError):
+    """The run cannot go back to a step. Nothing was written."""
+
+
+def kept_replica(folder: Path, step: int, go_on: GoOn = always) -> Replica:
+    """The replica of an earlier step of the run in a state directory. Raises CannotGoBack if it is no longer kept or
+    the snapshot after the row has no room, LedgerError, OSError, or what `go_on` raises after a row."""
+    with closing(open_state(folder, read_only=True)) as state:
+        if why := state.why_not_kept(step):
+            raise CannotGoBack(why)
+        needed, free = state.snapshot_path(state.snapshot_steps()[-1]).stat().st_size, disk_usage(folder).free
+        if free < needed:
+            raise CannotGoBack(
+                f"nodes need a snapshot of {human_bytes(needed)} then, and {human_bytes(free)} are free in {folder}; "
+                "make room, and order it again"
+            )
+        newest = state.snapshots_before(step)[-1]
+        count = sum(max(0, last - max(first, newest)) for first, last in history(state.contract, step))
+        log.info("%d updates after the snapshot of step %d lead to step %d", count, newest, step)
+        return replica_at_step(state, step, go_on=go_on)
+
+
+class Rewinding:
+    """Goes back to the parameters of an earlier step, between two rounds.
+
+    The row that does it has no contributions. The parameters after it are those of the earlier step, so steps count
+    on, and the ledger keeps those that were given up. Nodes drop their momentum and fetch the snapshot of the step
+    after it. Their leases go on, unless the samples of the given-up steps are to begin again. If the process dies
+    before the row is sealed, nothing has happened, and the order still waits.
+    """
+
+    def __init__(
+        self, hall: Hall, driver: RoundDriver, fingerprints: KnownFingerprints, sealer: Sealer, keeper: Keeper
+    ) -> None:
+        self._hall = hall
+        self._driver = driver
+        self._fingerprints = fingerprints
+        self._sealer = sealer
+        self._keeper = keeper
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Compute no earlier step any more: the process ends, and the order still waits."""
+        self._stopped = True
+
+    async def go_back(self, amendment: Amendment) -> bool:
+        """Seal the row of an amendment that goes back. Return False if it cannot be sealed now. Raises ContractError or
+        CannotGoBack, and nothing is written then; or what `Sealer.seal` does if the disk fails."""
+        hall, to = self._hall, amendment.rewind
+        assert to is not None
+        contract = amended(hall.contract, amendment)
+        hall.state.goes_back = True
+        try:
+            hall.state.data.amend(contract)
+            if away := self._keeper.why_away():
+                raise StandbyAway(away)
+            log.info("going back to step %d", to)
+            earlier = Earlier(await self._read(to), contract)
+            again = await self._samples_since(to, amendment.step) if amendment.begins_samples_again else None
+            await self._seal(amendment, earlier, again)
+        except (Locked, StandbyAway) as error:
+            log.warning("the run does not go back yet: %s", error)
+            return False
+        except StartInterrupted:
+            return False
+        finally:
+            hall.state.data.amend(hall.contract)
+            hall.state.goes_back = False
+        self._fingerprints.forget()
+        self._driver.machine.went_back()
+        hall.sealed_at = self._driver.now()
+        hall.sealed.set()
+        return True
+
+    async def _read(self, step: int) -> Replica:
+        hall = self._hall
+        try:
+            return await hall.workers.submit(Job.READ_EARLIER, kept_replica, hall.state.folder, step, self._go_on)
+        except Locked:
+            raise
+        except (LedgerError, OSError, MemoryError) as error:
+            raise CannotGoBack(f"the parameters of step {step} cannot be computed: {error}") from None
+
+    async def _samples_since(self, back: int, step: int) -> int:
+        hall, total = self._hall, 0
+        for first, end in given_up(hall.contract, back, step):
+            read = hall.state.reading_ledger.counted_at
+            for _, _, counted in await hall.workers.submit(Job.READ_EARLIER, read, first, end):
+                total += sum(samples for _, samples in counted)
+        return total
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            raise StartInterrupted
+
+    async def _seal(self, amendment: Amendment, earlier: Earlier, again: int | None) -> None:
+        """again: samples that begin again; None: leases go on."""
+        hall, contract = self._hall, earlier.contract
+        undo: Callable[[], None] | None = None
+
+        def leases() -> bytes:
+            nonlocal undo
+            if again is not None:
+                undo = hall.leases.begin_again(again)
+            return hall.leases.packed()
+
+        nonce = hall.nonce()
+        row = Row(
+            step=amendment.step,
+            round=self._driver.machine.next_round,
+            term=hall.term.number,
+            nonce=nonce,
+            fingerprint=await hall.workers.submit(Job.FINGERPRINT, hall.replica.fingerprint, nonce),
+            body_hash=b"",
+            body_bytes=0,
+            counted=(),
+            previous=b"",
+            extras=row_extras(contract, amendment.step),
+        )
+        merger = merger_of(contract, hall.layout, amendment.step)
+        try:
+            await self._sealer.seal(row, (), merger, leases, earlier)
+        except (Locked, StandbyAway):
+            if undo is not None:
+                undo()
+            raise

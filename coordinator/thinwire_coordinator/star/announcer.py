@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from thinwire_coordinator.hall.hall import Hall
@@ -11,9 +12,8 @@ from thinwire_coordinator.hall.ledger.state_directory import unsealed
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.evaluations import Evaluations
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
-from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.open_round import KnownFingerprints, OpenRound
 from thinwire_coordinator.star.round.announcements import IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.view import StarView
@@ -21,24 +21,17 @@ from thinwire_coordinator.star.view import StarView
 IDLE_EVERY_S = 1.0
 
 
+@dataclass
 class Announcer:
-    def __init__(
-        self,
-        hall: Hall,
-        driver: RoundDriver,
-        fingerprints: KnownFingerprints,
-        view: StarView,
-        intake: Intake,
-        evaluations: Evaluations,
-        keeper: Keeper,
-    ) -> None:
-        self._keeper = keeper
-        self._view = view
-        self._intake = intake
-        self._evaluations = evaluations
-        self._hall = hall
-        self._driver = driver
-        self._fingerprints = fingerprints
+    hall: Hall
+    driver: RoundDriver
+    fingerprints: KnownFingerprints
+    view: StarView
+    intake: Intake
+    evaluations: Evaluations
+    keeper: Keeper
+
+    def __post_init__(self) -> None:
         self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
         self._telling: asyncio.TimerHandle | None = None
@@ -48,23 +41,23 @@ class Announcer:
 
         The order matters: after a crash, the coordinator must not grant the same samples to other nodes.
         """
-        leases, step, spec = self._hall.leases, self._driver.machine.step, self._view.contract.round
+        leases, step, spec = self.hall.leases, self.driver.machine.step, self.view.contract.round
         for node in leases.away_since_before(step - spec.momentum_age_max):
-            if (member := self._hall.members.by_id.get(node)) is None or not member.active:
+            if (member := self.hall.members.by_id.get(node)) is None or not member.active:
                 leases.take_back(node)  # its momentum is too old by now, and the node must drop it when it returns
         for node in nodes:
             leases.grant(node, spec.lease_samples, step)
             self._granted[node] = None
         if not self._writing:
             self._writing = True
-            self._hall.tasks.keep_timed(self._write_leases())
+            self.hall.tasks.keep_timed(self._write_leases())
 
     def announce_to_all(self) -> None:
-        self._announce(self._hall.members.by_id)
+        self._announce(self.hall.members.by_id)
 
     def announce_again(self, nodes: Iterable[str]) -> None:
         """Announce the open round again, because what nodes shall measure has changed."""
-        if self._intake.current is None or self._driver.machine.sealing:
+        if self.intake.current is None or self.driver.machine.sealing:
             return  # the next announcement has it
         if self._writing:
             self._granted |= dict.fromkeys(nodes)  # their leases may not be on disk yet
@@ -74,25 +67,25 @@ class Announcer:
     def tell_idle_soon(self) -> None:
         """While no round is open, tell all nodes what the swarm waits for now: who came first waits for fewer. Once in
         IDLE_EVERY_S, because a thousand nodes may come together."""
-        if self._intake.current is None and self._telling is None:
+        if self.intake.current is None and self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(IDLE_EVERY_S, self._tell_idle)
 
     def _tell_idle(self) -> None:
         self._telling = None
-        if self._intake.current is None:
+        if self.intake.current is None:
             self.announce_to_all()
 
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
-        text = self._view.condition if self._intake.current is None else "waiting for samples of the open round"
-        pause, machine = self._hall.pause, self._driver.machine
-        left_s = None if pause is None else pause.left_s(self._hall.surroundings.wall())
+        text = self.view.condition if self.intake.current is None else "waiting for samples of the open round"
+        pause, machine = self.hall.pause, self.driver.machine
+        left_s = None if pause is None else pause.left_s(self.hall.surroundings.wall())
         return IdleAnnouncement(
-            self._view.term.number,
+            self.view.term.number,
             machine.step,
             text,
-            complete=machine.complete and self._driver.going_back is None,
-            paused=self._view.stage == "paused",
+            complete=machine.complete and self.driver.going_back is None,
+            paused=self.view.stage == "paused",
             resumes_in_s=left_s,
         )
 
@@ -105,38 +98,38 @@ class Announcer:
         while self._granted:
             announced = list(self._granted)
             self._granted.clear()
-            await self._hall.workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
-            self._keeper.granted()
-            await self._keeper.has_leases()
+            await self.hall.workers.newest_once_unlocked(Job.WRITE_LEASES, self._recording)
+            self.keeper.granted()
+            await self.keeper.has_leases()
             # who has been granted more meanwhile gets it all with the next write
             self._announce([node for node in announced if node not in self._granted])
         self._writing = False
 
     def _recording(self) -> Callable[[], None]:
-        ledger, leases = self._hall.state.ledger, self._hall.leases.packed()
-        if begun := unsealed(self._hall.contract, self._driver.machine.step):
+        ledger, leases = self.hall.state.ledger, self.hall.leases.packed()
+        if begun := unsealed(self.hall.contract, self.driver.machine.step):
             return partial(ledger.record_directory, leases, begun)
         return partial(ledger.record_leases, leases)
 
     def _announce(self, nodes: Iterable[str]) -> None:
-        current = self._intake.current
+        current = self.intake.current
         for node in nodes:
-            member = self._hall.members.by_id.get(node)
+            member = self.hall.members.by_id.get(node)
             if member is not None and member.announcements is not None:
-                takes_part = current is not None and self._hall.leases.holds(node)
+                takes_part = current is not None and self.hall.leases.holds(node)
                 member.announcements.put(self._announcement(current, node) if current and takes_part else self.idle())
 
     def _announcement(self, current: OpenRound, node: str) -> RoundAnnouncement:
         return RoundAnnouncement(
-            term=self._view.term.number,
+            term=self.view.term.number,
             number=current.round.number,
             step=current.round.step,
             deadline=current.round.deadline,
-            now=self._driver.now(),
-            k=self._hall.contract.demo.k,
-            nonces=tuple(self._fingerprints.nonces(current.round.step)),
-            lease=self._hall.leases.granted(node),
-            upcoming=self._hall.leases.reserved(node),
-            evaluate=tuple(self._evaluations.open_to(node)),
-            evaluating=self._evaluations.step_for(node),
+            now=self.driver.now(),
+            k=self.hall.contract.demo.k,
+            nonces=tuple(self.fingerprints.nonces(current.round.step)),
+            lease=self.hall.leases.granted(node),
+            upcoming=self.hall.leases.reserved(node),
+            evaluate=tuple(self.evaluations.open_to(node)),
+            evaluating=self.evaluations.step_for(node),
         )

@@ -22,8 +22,6 @@ from thinwire_proto.wire import service_pb2 as pb
 
 
 class StarService(Service):
-    """The service of a star run."""
-
     run: Star
 
     def own_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:

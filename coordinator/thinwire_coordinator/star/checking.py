@@ -10,8 +10,7 @@ from thinwire_coordinator.hall.events import FingerprintCompared
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.fingerprints import KnownFingerprint, KnownFingerprints
-from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.open_round import KnownFingerprint, KnownFingerprints, OpenRound
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.round.driver import RoundDriver

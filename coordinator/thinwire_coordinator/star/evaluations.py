@@ -82,7 +82,6 @@ class Evaluations:
     # for announcements
 
     def open_to(self, node: str) -> list[Part]:
-        """The parts that a node has to measure."""
         return self._current.open_to(node) if self._current is not None else []
 
     def step_for(self, node: str) -> int | None:
@@ -138,7 +137,6 @@ class Evaluations:
         return isinstance(result.action, SetMeasured) or result.measurement is self._current
 
     def measured_here(self, measurement: Measurement, part: Part, loss: float) -> None:
-        """The coordinator has measured a part itself."""
         if measurement is self._current:
             self._carry_out(measurement.measured_here(part, loss))
 

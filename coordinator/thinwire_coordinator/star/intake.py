@@ -18,13 +18,12 @@ from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature
 from thinwire_coordinator.hall.members import Member
 from thinwire_coordinator.star.checking import Checker
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
-from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.open_round import KnownFingerprints, OpenRound
 from thinwire_coordinator.star.round import admission
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.votes import Merges

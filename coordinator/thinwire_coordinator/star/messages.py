@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from thinwire_coordinator.hall.rpc.messages import evaluation_part, trained_through
 from thinwire_coordinator.star.round.admission import ContributionClaim
-from thinwire_coordinator.star.round.announcements import Announcement, RoundAnnouncement
-from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.round.announcements import Announcement, Receipt, RoundAnnouncement
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import split_for_download

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.ledger.checks import check_length, no_snapshot
+from thinwire_coordinator.hall.ledger.checks import check_follows, check_length, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.amendments import history, rewinds
@@ -32,10 +32,7 @@ def replay(
     """
     back = rewinds(state.contract)
     for row in state.ledger.rows(replica.step, stop):
-        if row.step != replica.step:
-            raise Damaged(f"step {replica.step}: the row is missing; the next row is of step {row.step}", replica.step)
-        if row.previous != replica.head:
-            raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
+        check_follows(row, replica.step, replica.head)
         if replica.fingerprint(row.nonce) != row.fingerprint:
             # hashes protect rows, bodies and snapshots, so the computation on this machine must have gone wrong
             raise LedgerError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.hall.events import ContributionRefused, PhaseTook, RoundOpened, RoundSealed, RoundVoid
@@ -17,13 +18,12 @@ from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.amending import Amending
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
-from thinwire_coordinator.star.open_round import OpenRound
+from thinwire_coordinator.star.open_round import KnownFingerprints, OpenRound
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import Action, Gathered, Opened, Voided
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.sealing import PublishedUpdate, Sealer
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import Locked
@@ -37,131 +37,118 @@ log = logging.getLogger("thinwire.coordinator")
 LEDGER_LOCKED = "another program holds the lock of the ledger"
 
 
+@dataclass
 class Rounds:
     """Carries out each action that `handle` receives."""
 
-    def __init__(
-        self,
-        hall: Hall,
-        driver: RoundDriver,
-        fingerprints: KnownFingerprints,
-        sealer: Sealer,
-        intake: Intake,
-        announcer: Announcer,
-        evaluations: Evaluations,
-        observer: Observer,
-        amending: Amending,
-    ) -> None:
-        self._hall = hall
-        self._driver = driver
-        self._fingerprints = fingerprints
-        self._intake = intake
-        self._announcer = announcer
-        self._evaluations = evaluations
-        self._observer = observer
-        self._sealer = sealer
-        self._amending = amending
+    hall: Hall
+    driver: RoundDriver
+    fingerprints: KnownFingerprints
+    sealer: Sealer
+    intake: Intake
+    announcer: Announcer
+    evaluations: Evaluations
+    observer: Observer
+    amending: Amending
 
     def handle(self, action: Action) -> None:
         try:
             if isinstance(action, Opened):
                 self._open(action)
             elif isinstance(action, Gathered):
-                assert self._intake.current is not None
-                self._hall.tasks.seal(self._seal(self._intake.current, action))
+                assert self.intake.current is not None
+                self.hall.tasks.seal(self._seal(self.intake.current, action))
             else:
                 self._void(action)
         except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round forever
-            self._hall.tasks.fail(error)
+            self.hall.tasks.fail(error)
 
     def _open(self, opened: Opened) -> None:
-        current = self._driver.machine.round
+        current = self.driver.machine.round
         assert current is not None
-        nonce = self._hall.nonce()
-        fingerprint = self._hall.workers.submit(Job.FINGERPRINT, self._hall.replica.fingerprint, nonce)
-        self._fingerprints.know(opened.step, nonce, fingerprint)
-        self._intake.open(current, merger_of(self._hall.contract, self._hall.layout, opened.step))
-        self._hall.events.tell(
-            RoundOpened(
-                opened.round, opened.step, len(opened.nodes), current.opened, self._hall.contract.round.length_s
-            )
+        nonce = self.hall.nonce()
+        fingerprint = self.hall.workers.submit(Job.FINGERPRINT, self.hall.replica.fingerprint, nonce)
+        self.fingerprints.know(opened.step, nonce, fingerprint)
+        self.intake.open(current, merger_of(self.hall.contract, self.hall.layout, opened.step))
+        self.hall.events.tell(
+            RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self.hall.contract.round.length_s)
         )
-        self._evaluations.opened(opened.step, opened.nodes)
-        self._observer.opened(opened.round, opened.nodes)
-        self._announcer.grant_and_announce(opened.nodes)
+        self.evaluations.opened(opened.step, opened.nodes)
+        self.observer.opened(opened.round, opened.nodes)
+        self.announcer.grant_and_announce(opened.nodes)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
-        gathered_at = self._driver.now()
-        base = self._fingerprints.at(gathered.step)
+        gathered_at = self.driver.now()
+        base = self.fingerprints.at(gathered.step)
         assert base is not None
         fingerprint = await base.fingerprint
-        accepted, leases = tuple(current.round.accepted), self._hall.leases
+        accepted, leases = tuple(current.round.accepted), self.hall.leases
         settled = {contribution.node: leases.settle(contribution.node) for contribution in accepted}
         signatures = tuple(contribution.signed for contribution in accepted)
         row = Row(
             step=gathered.step,
             round=gathered.round,
-            term=self._hall.term.number,
+            term=self.hall.term.number,
             nonce=base.nonce,
             fingerprint=fingerprint,
             body_hash=b"",
             body_bytes=0,
             counted=tuple(contribution.counted for contribution in accepted),
             previous=b"",
-            extras=row_extras(self._hall.contract, gathered.step),
+            extras=row_extras(self.hall.contract, gathered.step),
         )
         try:
-            out = await self._sealer.seal(row, signatures, current.merger, leases.packed)
+            out = await self.sealer.seal(row, signatures, current.merger, leases.packed)
         except (Locked, StandbyAway) as error:
             log.warning("round %d is not sealed, and its contributions go back: %s", gathered.round, error)
             for node, runs in settled.items():
                 leases.unsettle(node, runs)
-            self._driver.not_sealed(LEDGER_LOCKED if isinstance(error, Locked) else str(error))
+            self.driver.not_sealed(LEDGER_LOCKED if isinstance(error, Locked) else str(error))
             return
-        self._hall.tasks.keep(self._tell_applied(out.applied))
-        self._hall.sealed_at = self._driver.now()
-        self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
+        self.hall.tasks.keep(self._tell_applied(out.applied))
+        self.hall.sealed_at = self.driver.now()
+        self.intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
-        self._observer.sealed()
+        self.observer.sealed()
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
-        self._amending.between_rounds(gathered.step + 1)
-        self._hall.sealed.set()
-        self._driver.sealed()
-        if self._driver.machine.complete:
-            text = f"the run is complete: {self._driver.machine.step} updates are sealed"
-            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.machine.step)
-        if self._driver.machine.complete or self._hall.pause is not None or self._driver.going_back is not None:
-            self._announcer.announce_to_all()
+        self.amending.between_rounds(gathered.step + 1)
+        self.hall.sealed.set()
+        self.driver.sealed()
+        if self.driver.machine.complete:
+            text = f"the run is complete: {self.driver.machine.step} updates are sealed"
+            tell(log, logging.INFO, "coordinator.run_complete", text, step=self.driver.machine.step)
+        if self.driver.machine.complete or self.hall.pause is not None or self.driver.going_back is not None:
+            self.announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:
-        current = self._intake.current
+        current = self.intake.current
         assert current is not None
         text = f"round {voided.round} is void: {voided.why}"
         tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
-        written = self._hall.workers.submit(
-            Job.WRITE_VOID, self._hall.state.ledger.record_void, self._hall.term.number, voided.round, voided.why
+        written = self.hall.workers.submit(
+            Job.WRITE_VOID, self.hall.state.ledger.record_void, self.hall.term.number, voided.round, voided.why
         )
-        self._hall.tasks.must_succeed(written)
-        self._observer.voided()
-        self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
-        events = self._hall.events
+        self.hall.tasks.must_succeed(written)
+        self.observer.voided()
+        self.intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
+        events = self.hall.events
         for contribution in current.round.accepted:
             events.tell(ContributionRefused(contribution.node, Reason.VOID))
-        events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
-        self._amending.between_rounds(self._driver.machine.step)
-        self._announcer.announce_to_all()
+        events.tell(RoundVoid(voided.round, voided.why, self.driver.now()))
+        self.amending.between_rounds(self.driver.machine.step)
+        self.announcer.announce_to_all()
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:
         accepted = tuple(current.accepted)
-        self._hall.events.tell(
+        self.hall.events.tell(
             RoundSealed(
                 round=gathered.round,
                 step=gathered.step,
-                at=self._hall.sealed_at,
+                at=self.hall.sealed_at,
                 why=gathered.why,
                 counted=tuple(contribution.counted for contribution in accepted),
-                tokens=_samples(accepted) * self._hall.state.tokens_a_sample,
+                tokens=_samples(accepted) * self.hall.state.tokens_a_sample,
                 loss=weighted_median((one.loss, one.weight) for one in accepted),
                 learning_rate=out.update.learning_rate,
                 update_bytes=out.size,
@@ -173,7 +160,7 @@ class Rounds:
         )
 
     async def _tell_applied(self, applied: asyncio.Future[float]) -> None:
-        self._hall.events.tell(PhaseTook("apply", await applied))
+        self.hall.events.tell(PhaseTook("apply", await applied))
 
 
 def _samples(accepted: tuple[Contribution, ...]) -> int:

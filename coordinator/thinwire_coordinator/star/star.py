@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.events import Events, NodeCame, NodeWent
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.retention import NotKept
@@ -21,23 +21,20 @@ from thinwire_coordinator.hall.run import JoinDecision, OfferedMomentum, Run
 from thinwire_coordinator.hall.series import Bucket, ReadRow
 from thinwire_coordinator.hall.standby.keeper import Keeper
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.amending import Amending
+from thinwire_coordinator.star.amending import Amending, Rewinding
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
-from thinwire_coordinator.star.fingerprints import KnownFingerprints
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
-from thinwire_coordinator.star.rewinding import Rewinding
+from thinwire_coordinator.star.open_round import KnownFingerprints
 from thinwire_coordinator.star.round.admission import ContributionClaim, why_drop_momentum
-from thinwire_coordinator.star.round.announcements import Announcement
+from thinwire_coordinator.star.round.announcements import Announcement, Receipt
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.round.machine import RoundMachine
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.rounds import Rounds
 from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.star.trust.observer import NO_AUDITS, Observer, TrustSettings
-from thinwire_coordinator.star.upkeep import Upkeep
 from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.exact.amendments import rewinds
@@ -66,7 +63,6 @@ class Presence:
             self._silent[member.node_id] = loop.call_later(LAST_WORD_S, self.back, member)
 
     def left(self, member: Member) -> None:
-        """Note that a member has called Leave."""
         if (timer := self._silent.pop(member.node_id, None)) is not None:
             timer.cancel()
             self._events.tell(NodeWent(member.node_id, lost=False))
@@ -114,7 +110,6 @@ class Star(Run):
         self.evaluations = Evaluations(hall, driver, observer, self._announce_again)
         self._announcer = Announcer(hall, driver, fingerprints, view, intake, self.evaluations, self.keeper)
         self._presence = Presence(hall.events)
-        self.keep_up: Upkeep | None = None
         sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now, self.keeper)
         self._rewinding = Rewinding(hall, driver, fingerprints, sealer, self.keeper)
         self._amending = Amending(hall, driver, intake, self._rewinding, self.hold)
@@ -261,14 +256,6 @@ class Star(Run):
 
     def past_reader(self) -> ReadRow:
         return bucket_of
-
-    async def upkeep(self) -> None:
-        if self.keep_up is not None:
-            await self.keep_up.run()
-
-    def stop_upkeep(self) -> None:
-        if self.keep_up is not None:
-            self.keep_up.stop()
 
     def stop(self) -> None:
         super().stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from thinwire_coordinator.hall.ledger.checks import SignatureCheck, first_state, no_snapshot
+from thinwire_coordinator.hall.ledger.checks import SignatureCheck, check_follows, first_state, no_snapshot
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.star.replay import not_kept, replay
 from thinwire_proto.errors import Damaged, ReplicaError
@@ -135,10 +135,7 @@ def _check_chain(
 
     step: the first of them. head: the hash of the row before it. Returns both for the rows that follow."""
     for row in state.ledger.rows(step, stop):
-        if row.step != step:
-            raise Damaged(f"step {step}: the row is missing; the next row is of step {row.step}", step)
-        if head is not None and row.previous != head:
-            raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
+        check_follows(row, step, head)
         signatures.check(row)
         step, head = step + 1, row.hash
     return step, head

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thinwire_planner.choosing.choice import TIE, Predicted, best_of_families, predict, take
-from thinwire_planner.choosing.thresholds import Change, changes
+from thinwire_planner.choosing.choice import TIE, Change, Predicted, best_of_families, changes, predict, take
 from thinwire_planner.methods.method import STAR_UP_BYTES, Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
 

@@ -12,12 +12,21 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire_common.doctor_report import read_doctor_report
-from thinwire_common.options import add_options, add_program_options, read_options
+from thinwire_common.options import Options, add_options, add_program_options, option, read_options
 from thinwire_common.units import human_count
 from thinwire_planner.choosing.choice import Predicted
 from thinwire_planner.choosing.plan import Plan, change_in_words, make_plan, seconds_in_words
-from thinwire_planner.cli.options import PlanOptions
-from thinwire_planner.cli.plan_file import MEGA, parse, read_document, setting_of
+from thinwire_planner.cli.plan_file import (
+    MEGA,
+    NODES_MAX,
+    PARAMETERS_MAX,
+    POSITIVE_MAX,
+    RTT_MS_MAX,
+    parse,
+    read_document,
+    setting_of,
+)
+from thinwire_planner.timing.compute import VARIATION_MAX
 from thinwire_proto.errors import ConfigError
 
 FORMAT = 1
@@ -162,3 +171,31 @@ def _measured(machine: Path) -> dict[str, float]:
     if not found:
         raise ConfigError(f"{machine}: measured no run and no line; give the doctor an invite of one")
     return found
+
+
+class PlanOptions(Options):
+    file: Path | None = option(
+        "a TOML file with the setting (docs/planner.md); options override it", None, metavar="FILE", positional=True
+    )
+    preset: str | None = option("the model, by the name of a built-in size", None, metavar="NAME")
+    parameters: int | None = option(
+        "the model, by its number of parameters", None, metavar="N", ge=1, le=PARAMETERS_MAX
+    )
+    nodes: int | None = option(f"how many nodes, at most {NODES_MAX:,}", None, metavar="N", ge=1, le=NODES_MAX)
+    per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1, le=NODES_MAX)
+    compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0, le=POSITIVE_MAX)
+    variation: float | None = option(
+        "their standard deviation over their mean", None, metavar="PART", ge=0, le=VARIATION_MAX
+    )
+    up: float | None = option("rate up of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX)
+    down: float | None = option(
+        "rate down of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="that of --up"
+    )
+    rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
+    lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
+    machine: Path | None = option(
+        "what `thinwire-node doctor --json` printed: its line, and with an invite of a run its step",
+        None,
+        metavar="FILE",
+        has_variable=False,
+    )

@@ -1,6 +1,6 @@
 """Gossip: each node steps by itself and mixes with its neighbours on a topology (docs/decentralized.md).
 
-The time is that of `max_plus`, with the message time of each edge while all edges of the iteration are in use. A
+The time is that of `iteration_s`, with the message time of each edge while all edges of the iteration are in use. A
 codec's bytes are those of one message, and its arithmetic is that of encoding and decoding one. With slack, several
 messages are on their way at once, so a step also takes at least as long as the busiest line needs for its messages, on
 average over a cycle.
@@ -8,14 +8,15 @@ average over a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
-from thinwire_planner.gossip.max_plus import iteration_s, iterations_for
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
+from thinwire_planner.timing.link import Floats
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
@@ -138,3 +139,54 @@ def gossip(setting: Setting) -> Iterator[Variant]:
             yield gossip_variant(topology, codec, is_overlapped=False, is_one_way=is_one_way)
             for slack in SLACKS:
                 yield gossip_variant(topology, codec, slack=slack, is_one_way=is_one_way)
+
+
+WARMUP_PART = 0.25
+ITERATIONS_MIN = 48
+WORK_MAX = 20_000_000
+"""Largest number of edges that are gone through for one prediction, beyond the least number of iterations."""
+
+
+def iterations_for(cycle: Sequence[Arcs], most: int) -> int:
+    """The number of iterations of a prediction: fewer where there are many edges."""
+    edges = sum(arcs.heard.size for arcs in cycle) / len(cycle)
+    return int(min(most, max(ITERATIONS_MIN, WORK_MAX / edges, 4 * len(cycle))))
+
+
+def iteration_s(
+    cycle: Sequence[Arcs],
+    transfers_s: Sequence[Floats],
+    computing_s: Floats,
+    *,
+    slack: int = 0,
+    is_overlapped: bool = True,
+) -> float:
+    """Mean seconds of an iteration in the long run, from the recurrence of when each node has finished it.
+
+        overlapped      F_i(t) = max(F_i(t−1) + C_i(t), max_j F_j(t−1−slack) + t_ij)
+        not overlapped  F_i(t) = max(F_i(t−1) + C_i(t), max_j F_j(t−1−slack) + C_j(t−slack) + t_ij)
+
+    with j over the nodes that i hears in iteration t. Computing and exchange go on side by side in the first, and one
+    after the other in the second. The maximum and the sum make this a linear recurrence in the max-plus algebra
+    (Baccelli et al., Synchronization and Linearity, 1992), so F grows at one rate T = lim F/t for all nodes that hear
+    of each other. With random C the limit is found by going through many iterations, of which the first are left out.
+    cycle, transfers_s: the arcs of each iteration of the cycle, and the seconds of a message on each. computing_s:
+    [iterations, nodes].
+    """
+    count, nodes = computing_s.shape
+    finished = np.zeros(nodes)
+    ready: deque[Floats] = deque(maxlen=slack + 1)
+    """The times that messages are sent at, of this iteration and of the `slack` before it."""
+    warm = int(WARMUP_PART * count)
+    since = 0.0
+    for iteration, own_s in enumerate(computing_s):
+        if iteration == warm:
+            since = float(finished.mean())
+        arcs, transfer_s = cycle[iteration % len(cycle)], transfers_s[iteration % len(cycle)]
+        computed = finished + own_s
+        ready.append(finished if is_overlapped else computed)
+        finished = computed
+        if len(ready) > slack and len(arcs.senders):
+            arrived = np.append(ready[0][arcs.senders] + transfer_s, -np.inf)
+            finished = np.maximum(computed, arrived[arcs.heard].max(axis=1))
+    return float((finished.mean() - since) / (count - warm))

@@ -141,5 +141,4 @@ METHODS: Kinds[Variants] = Kinds("method", "thinwire_planner.methods")
 
 
 def all_variants(setting: Setting) -> Sequence[Variant]:
-    """The variants of all methods, each method's together."""
     return [variant for name in sorted(METHODS.names()) for variant in METHODS[name](setting)]

@@ -18,8 +18,8 @@ from thinwire_coordinator.gossip.directory import Directory, Phase
 from thinwire_coordinator.gossip.settings import LEASE_FIRST
 from thinwire_coordinator.gossip.store import MEMBERS
 from thinwire_coordinator.gossip.verify import verify_beats
-from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.door import DoorReason
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger.checks import SignatureCheck
 from thinwire_coordinator.hall.ledger.state_directory import BEGUN_AMENDMENTS
 from thinwire_proto.contract.amendment import Amendment

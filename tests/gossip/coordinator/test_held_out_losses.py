@@ -40,7 +40,7 @@ def samples_of(part: Part) -> int:
 def losses(
     every: int = 32, trained: int = 4, iterations: int = 10_000, weight_of: Callable[[Part], int] = samples_of
 ) -> HeldOutLosses:
-    return HeldOutLosses(SETS, 64, every, trained, lambda: iterations, weight_of)
+    return HeldOutLosses(SETS, every, trained, lambda: iterations, weight_of)
 
 
 def parts(held_out: HeldOutLosses, nodes: list[str]) -> dict[str, list[Part]]:
@@ -145,7 +145,7 @@ def test_a_set_that_is_added_is_in_the_next_measurement() -> None:
 
 def test_a_measurement_beyond_a_new_end_is_given_up() -> None:
     steps = 10_000
-    held_out = HeldOutLosses(SETS, 64, 32, 4, lambda: steps, samples_of)
+    held_out = HeldOutLosses(SETS, 32, 4, lambda: steps, samples_of)
     held_out.begin(AT, NODES)
     steps = AT + 1
     assert not held_out.amend(SETS)
@@ -171,7 +171,7 @@ async def test_a_run_weighs_a_part_by_the_tokens_that_count(tmp_path: Path) -> N
     create_state(tmp_path / "state", RunSpec.model_validate(sections))
     with closing(open_state(tmp_path / "state")) as state, closing(Workers()) as workers:
         hall = open_hall(state, state.load_snapshot(0), workers)
-        held_out = Gossip(hall, evaluate_every=1, evaluate_samples=64).held_out
+        held_out = Gossip(hall, evaluate_every=1).held_out
         held_out.begin(AT, NODES)
         (found,) = state.held_out_sets
         weighed = held_out._current[found.name].weights

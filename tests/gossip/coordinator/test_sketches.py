@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from thinwire_coordinator.gossip.measurements import Measurement, NodeSketch, SketchCheck, measure
+from thinwire_coordinator.gossip.measurements import Measurement, NodeSketch, SketchCheck, Sketches, measure
 from thinwire_coordinator.gossip.participants import Participant
-from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import ERROR, MEASURE_EVERY, pack_sketch
 from thinwire_proto.gossip.reports import Report, sketch_hash

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from thinwire_planner.gossip.max_plus import WARMUP_PART, iteration_s
+from thinwire_planner.methods.gossip import WARMUP_PART, iteration_s
 from thinwire_planner.timing.link import Floats
 from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names

@@ -15,8 +15,7 @@ from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import START_S, Programs
 from deploy.local_swarm.ports import free_addresses
-from deploy.local_swarm.processes import BIN
-from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command
+from deploy.local_swarm.processes import BIN, HOW_TO_INSTALL, PROGRAM, prometheus_command
 from support.prometheus import Prometheus, parsed, read, value
 from support.real import LONG_MS, RESTING, ended, real_swarm, run_text, until
 from thinwire_proto.wire.service_pb2 import StatusReply
@@ -62,7 +61,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletedRun]:
     with real_swarm(tmp_path_factory.mktemp("watched")) as swarm:
         targets = {"coordinator": [here], "node": nodes}
         # on a fast machine the run takes half a second
-        program = swarm.start("prometheus", *command(swarm.folder, listen, targets, scrape_every="200ms"))
+        program = swarm.start("prometheus", *prometheus_command(swarm.folder, listen, targets, scrape_every="200ms"))
         prometheus = Prometheus(f"http://{listen}")
         swarm.coordinator(
             run_text(STEPS, length_ms=LONG_MS), "--wait-for", "2", "--evaluate-every", "5", "--http", here

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import Bench
-from thinwire_coordinator.hall.access.amendments import Order
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.events import Event, RoundOpened
 
 MINIMUM = Order("one", {"round.min_contributions": 1})

@@ -15,7 +15,7 @@ from support.sealed_run import make_run
 from thinwire_coordinator.hall.capacity import measure
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import open_state
-from thinwire_coordinator.star.disk import star_forecast
+from thinwire_coordinator.star.kind import star_forecast
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_coordinator.verify import verify
 from thinwire_node.data_addresses import DataAddresses

@@ -8,8 +8,7 @@ from thinwire_coordinator.hall.leases import SampleRange
 from thinwire_coordinator.hall.rpc import messages
 from thinwire_coordinator.hall.run import OfferedMomentum
 from thinwire_coordinator.star import messages as star_messages
-from thinwire_coordinator.star.round.announcements import RoundAnnouncement
-from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.round.announcements import Receipt, RoundAnnouncement
 from thinwire_node.exchange import port
 from thinwire_node.exchange.coordinator import messages as node_messages
 from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey

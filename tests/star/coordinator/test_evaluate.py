@@ -17,9 +17,9 @@ import pytest
 from support.sealed_run import make_run
 from support.small import small_corpus
 from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.cli.evaluate import TaskFigure, figures_of
 from thinwire_coordinator.export.export import export
 from thinwire_coordinator.hall.ledger.results import FILE, read_results
-from thinwire_coordinator.harness import TaskFigure, figures_of
 
 HAS_LM_EVAL = find_spec("lm_eval") is not None
 WITH_LM_EVAL = pytest.mark.skipif(not HAS_LM_EVAL, reason="lm-eval is not installed: pip install lm_eval")

@@ -11,7 +11,7 @@ import torch
 
 from support.new_state import make_state
 from support.small import small_contract
-from thinwire_coordinator.chat import chat_prompt
+from thinwire_coordinator.cli.sample import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import AUTO, FAST, class_to_open, write_model
 from thinwire_coordinator.hall.ledger.creation import keep_blobs

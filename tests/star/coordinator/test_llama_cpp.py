@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from support.adapters import base_folder
 from support.prepared import prepared
-from thinwire_coordinator.chat import chat_prompt
+from thinwire_coordinator.cli.sample import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.state_directory import open_state

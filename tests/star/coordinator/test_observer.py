@@ -13,8 +13,8 @@ from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.events import Cause, Event, NodeJudged, Verdict
 from thinwire_coordinator.hall.members import Member
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution
-from thinwire_coordinator.star.round.receipts import Receipt
 from thinwire_coordinator.star.trust import observer
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_proto.contract import DemoSpec

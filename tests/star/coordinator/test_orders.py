@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import Bench
-from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.access.store import AccessStore
-from thinwire_coordinator.hall.orders import watch_orders
+from thinwire_coordinator.hall.run import watch_orders
 
 NOW = 1_790_000_000.0
 
 
 @pytest.fixture(autouse=True)
 def _polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire_coordinator.hall.orders.ORDERS_READ_S", 0.01)
+    monkeypatch.setattr("thinwire_coordinator.hall.run.ORDERS_READ_S", 0.01)
 
 
 @pytest.fixture

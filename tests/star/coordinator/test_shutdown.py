@@ -12,7 +12,7 @@ from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.round.receipts import Receipt
+from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.star import Star
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.wire.reasons import Reason

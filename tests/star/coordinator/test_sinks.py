@@ -17,11 +17,10 @@ from support.swarm_bench import Bench
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import LossMeasured, RoundSealed
 from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Totals, recall
-from thinwire_coordinator.hall.observe.sinks.port import HELD_OUT, TRAINING, Point
 from thinwire_coordinator.hall.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard
 from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases
-from thinwire_coordinator.hall.observe.sinks.worker import SinkWorker
+from thinwire_coordinator.hall.observe.sinks.worker import HELD_OUT, TRAINING, Point, SinkWorker
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
 

@@ -15,8 +15,8 @@ from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.events import Cause, Verdict
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
+from thinwire_coordinator.star.trust.observer import AccessTrustStore
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.store import AccessTrustStore
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = 1_790_000_000.0
@@ -64,9 +64,11 @@ async def test_standings_and_bans_outlive_the_process(tmp_path: Path, workers: W
         assert access.admit(Candidate(key, b"", "", ""), NOW + 30) is None
 
 
-async def test_standings_are_bounded_and_damaged_ones_are_left_out(tmp_path: Path, workers: Workers) -> None:
+async def test_standings_are_bounded_and_damaged_ones_are_left_out(
+    tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thinwire_coordinator.hall.access.store.STANDINGS_MAX", 3)
     with closing(AccessStore(tmp_path)) as access:
-        access.standings._standings_max = 3
         access.standings.put({f"{number}": some_standing("").plain() for number in range(5)})
         access.standings.put({"3": {"counted": "many"}, "4": []})
         assert list(access.standings.all()) == ["2", "3", "4"]

@@ -123,5 +123,12 @@ class Database:
         return (Locked if is_locked(error) else LocalError)(f"{text}; {advice}{or_else}")
 
 
+class Table:
+    """What asks the database for one table."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+
 def _columns(of: type[Any]) -> str:
     return ", ".join(field.name for field in fields(of))

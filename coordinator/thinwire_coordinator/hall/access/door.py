@@ -139,15 +139,6 @@ class Admits(Protocol):
 NONCE_BYTES = 32
 
 
-@dataclass(frozen=True)
-class Greeting:
-    """The answer to Hello; see service.proto."""
-
-    public_key: bytes
-    challenge: bytes
-    signature: bytes
-
-
 class Door:
     """key: the coordinator's. now: seconds on a clock that never goes back. run: runs a blocking call on a worker."""
 
@@ -158,19 +149,17 @@ class Door:
         now: Callable[[], float],
         run: Callable[[Callable[[], Denied | None]], Awaitable[Denied | None]],
         randomness: random.Random,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.key = key
         self._admits = admits
         self._now = now
         self._run = run
-        self._wall_clock = wall_clock
         self._challenges = Challenges(randomness)
 
-    def greet(self, nonce: bytes) -> Greeting:
+    def greet(self, nonce: bytes) -> tuple[bytes, bytes]:
+        """A challenge, and the coordinator's signature of it and of the nonce."""
         challenge = self._challenges.give(self._now())
-        signature = self.key.sign(statements.hello(nonce, challenge))
-        return Greeting(self.key.public.data, challenge, signature)
+        return challenge, self.key.sign(statements.hello(nonce, challenge))
 
     def is_own_key(self, challenge: bytes, signature: bytes) -> bool:
         """Whether the caller has answered a challenge with the coordinator's own key, which a standby holds."""
@@ -200,11 +189,11 @@ class Door:
             return Denied(DoorReason.BAD_SIGNATURE, "the node did not prove that it holds the key of its identity")
         if not self._challenges.take(challenge, self._now()):  # after the proof: else anybody could use up the memory
             return Denied(DoorReason.STALE_CHALLENGE, "the challenge was answered too late, or twice; join again")
-        return await self._run(lambda: asked(candidate, self._wall_clock()))
+        return await self._run(lambda: asked(candidate, time.time()))
 
     async def joined(self, candidate: Candidate) -> None:
         """Record that a candidate which `check` let in has joined. A failure is logged: the node takes part anyway."""
         try:
-            await self._run(lambda: self._admits.joined(candidate, self._wall_clock()))
+            await self._run(lambda: self._admits.joined(candidate, time.time()))
         except LocalError as error:
             log.warning("the join of node %s is not recorded: %s", candidate.public_key.node_id[:8], error)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
-from thinwire_coordinator.hall.access.database import Database
+from thinwire_coordinator.hall.access.database import Table
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
 from thinwire_proto.errors import ConfigError
 
@@ -70,11 +70,7 @@ INVITES_MAX = 4096
 """Invites that are kept."""
 
 
-class InviteTable:
-    def __init__(self, database: Database, invites_max: int = INVITES_MAX) -> None:
-        self._db = database
-        self._invites_max = invites_max
-
+class InviteTable(Table):
     def make(
         self,
         token: bytes,
@@ -114,12 +110,12 @@ class InviteTable:
 
     def _make_room(self, now: float) -> None:
         """In a full table, forget the oldest invite that admits nobody any more. Its token is then unknown."""
-        if self._db.execute("SELECT count(*) FROM invites")[0][0] < self._invites_max:
+        if self._db.execute("SELECT count(*) FROM invites")[0][0] < INVITES_MAX:
             return
         over = "revoked IS NOT NULL OR expires <= ? OR uses >= uses_max"
         oldest = f"SELECT number FROM invites WHERE {over} ORDER BY number LIMIT 1"
         if not self._db.write(f"DELETE FROM invites WHERE number = ({oldest})", now):
-            text = f"{self._invites_max} invites are valid, the most that are kept; revoke one that nobody needs"
+            text = f"{INVITES_MAX} invites are valid, the most that are kept; revoke one that nobody needs"
             raise ConfigError(f"{text}: thinwire-coordinator revoke NUMBER")
 
 

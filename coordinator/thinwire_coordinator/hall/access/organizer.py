@@ -124,7 +124,6 @@ class Logins:
         return token
 
     def holds(self, token: str, now: float) -> bool:
-        """Whether this is the token of a login that has not ended."""
         return self._ends.get(_digest(token), now) > now
 
     def end(self, token: str) -> None:

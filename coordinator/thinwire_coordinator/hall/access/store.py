@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.hall.access.addresses import network_of
-from thinwire_coordinator.hall.access.amendments import AmendmentOrders
-from thinwire_coordinator.hall.access.database import FILE, Database
+from thinwire_coordinator.hall.access.database import FILE, Database, Table
 from thinwire_coordinator.hall.access.door import Candidate, Denied, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, InviteTable, why_not
-from thinwire_coordinator.hall.access.pauses import Pauses
+from thinwire_coordinator.hall.access.settings import AmendmentOrders, Pauses, SettingsTable
 
 NODES_MAX = 1 << 16
 """Enrolled nodes that are kept, about 31 MB."""
@@ -43,11 +42,7 @@ class NodeRecord:
     address: str
 
 
-class NodeTable:
-    def __init__(self, database: Database, nodes_max: int = NODES_MAX) -> None:
-        self._db = database
-        self._nodes_max = nodes_max
-
+class NodeTable(Table):
     def all(self) -> list[NodeRecord]:
         """All nodes, the one seen last at the end."""
         return self._db.records(NodeRecord, "ORDER BY seen")
@@ -64,7 +59,6 @@ class NodeTable:
         return [node for (node,) in self._db.execute("SELECT node FROM nodes WHERE invite = ?", invite)]
 
     def enrolled_from(self, invite: int, network: str, since: float) -> int:
-        """Count the nodes of a network that enrolled with an invite since a time."""
         query = "SELECT count(*) FROM nodes WHERE invite = ? AND enrolled_from = ? AND enrolled > ?"
         return int(self._db.execute(query, invite, network, since)[0][0])
 
@@ -82,42 +76,18 @@ class NodeTable:
 
         So one invite in the wrong hands cannot push out the nodes of others. A forgotten node needs its token again.
         """
-        if self._db.execute("SELECT count(*) FROM nodes")[0][0] < self._nodes_max:
+        if self._db.execute("SELECT count(*) FROM nodes")[0][0] < NODES_MAX:
             return
         most = "SELECT invite FROM nodes GROUP BY invite ORDER BY count(*) DESC LIMIT 1"
         oldest = f"SELECT node FROM nodes WHERE invite = ({most}) ORDER BY seen LIMIT 1"
         self._db.write(f"DELETE FROM nodes WHERE node = ({oldest})")
 
 
-ADDRESS = "address"
-"""HOST:PORT in invites."""
-PUBLIC_TLS = "public_tls"
-"""Not empty if the certificate there is the organizer's own, or that of a proxy in front."""
-
-
-class SettingsTable:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def get(self, key: str) -> str | None:
-        for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
-            return str(value)
-        return None
-
-    def put(self, key: str, value: str) -> None:
-        if self.get(key) != value:
-            self._db.write("INSERT OR REPLACE INTO settings (key, value) VALUES (?, ?)", key, value)
-
-
 STANDINGS_MAX = 1 << 16
 """Standings that are kept. Those that did not change for longest go first."""
 
 
-class StandingTable:
-    def __init__(self, database: Database, standings_max: int = STANDINGS_MAX) -> None:
-        self._db = database
-        self._standings_max = standings_max
-
+class StandingTable(Table):
     def all(self) -> dict[str, Any]:
         """All standings by node; one that cannot be read is left out."""
         found = {}
@@ -149,9 +119,9 @@ class StandingTable:
             for node, plain in standings.items():
                 insert = "INSERT OR REPLACE INTO standings (node, packed) VALUES (?, ?)"
                 self._db.write(insert, node, json.dumps(plain))
-            if self._db.execute("SELECT count(*) FROM standings")[0][0] > self._standings_max:
+            if self._db.execute("SELECT count(*) FROM standings")[0][0] > STANDINGS_MAX:
                 keep = "SELECT number FROM standings ORDER BY number DESC LIMIT ?"
-                self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", self._standings_max)
+                self._db.write(f"DELETE FROM standings WHERE number NOT IN ({keep})", STANDINGS_MAX)
 
 
 ORGANIZER, COORDINATOR = "organizer", "coordinator"
@@ -202,18 +172,12 @@ class Decision:
     by: str
 
 
-class BanTable:
-    def __init__(self, database: Database, bans_max: int = BANS_MAX, decisions_max: int = DECISIONS_MAX) -> None:
-        self._db = database
-        self._bans_max = bans_max
-        self._decisions_max = decisions_max
-
+class BanTable(Table):
     def of(self, node: str) -> Ban | None:
         """The newest ban of a node, which may have ended."""
         return next(iter(self._db.records(Ban, "WHERE node = ?", node)), None)
 
     def holding(self, now: float) -> dict[str, Ban]:
-        """The bans that hold, by node."""
         return {ban.node: ban for ban in self._db.records(Ban, "WHERE until IS NULL OR until > ?", now)}
 
     def ban(self, node: str, until: float | None, reason: str, by: str, now: float) -> Ban:
@@ -243,11 +207,9 @@ class BanTable:
 
     @property
     def newest_decision(self) -> int:
-        """The number of the newest decision."""
         return int(self._db.execute("SELECT coalesce(max(number), 0) FROM decisions")[0][0])
 
     def record(self, decision: Decision) -> None:
-        """Record a decision that is no ban."""
         with self._db.transaction():
             self._record(decision)
 
@@ -257,10 +219,10 @@ class BanTable:
 
     def _record(self, decision: Decision) -> None:
         number = self._db.put(decision)
-        self._db.write("DELETE FROM decisions WHERE number <= ?", number - self._decisions_max)
+        self._db.write("DELETE FROM decisions WHERE number <= ?", number - DECISIONS_MAX)
 
     def _make_room(self) -> None:
-        if self._db.execute("SELECT count(*) FROM bans")[0][0] < self._bans_max:
+        if self._db.execute("SELECT count(*) FROM bans")[0][0] < BANS_MAX:
             return
         first = "SELECT node FROM bans ORDER BY until IS NULL, until LIMIT 1"
         self._db.write(f"DELETE FROM bans WHERE node = ({first})")

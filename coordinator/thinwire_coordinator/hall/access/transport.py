@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
@@ -41,16 +41,6 @@ PEM_BYTES_MAX = 1 << 20
 _KEY_BEGINS = b"-----BEGIN PRIVATE KEY-----"
 
 
-class Certificates(Protocol):
-    """A source of the certificate that the coordinator serves with."""
-
-    @property
-    def current(self) -> Certificate: ...
-
-    def renew(self, now: datetime) -> str | None:
-        """Replace `current` if it is due. Return the reason, or None. Raises ConfigError; `current` then stays."""
-
-
 class OwnCertificates:
     """Certificates that the coordinator issues to itself.
 
@@ -74,6 +64,7 @@ class OwnCertificates:
         return self._leaf
 
     def renew(self, now: datetime) -> str | None:
+        """Replace `current` if it is due. Return the reason, or None. Raises ConfigError; `current` then stays."""
         reason = "there was none" if self._authority is None else why_renew_authority(self._authority, now)
         if reason is not None:
             self._authority = self._keep("authority.pem", new_authority(now))
@@ -110,17 +101,12 @@ class GivenCertificates:
 
     def __init__(self, chain: Path, key: Path, now: datetime) -> None:
         self._paths = (chain, key)
-        self._certificate = self._read()
+        self.current = self._read()
         self._check_time(now)
 
-    @property
-    def current(self) -> Certificate:
-        return self._certificate
-
     def renew(self, now: datetime) -> str | None:
-        found, before = self._read(), self._certificate
-        if found != before:
-            self._certificate = found
+        found, before = self._read(), self.current
+        self.current = found
         self._check_time(now)
         return "its files have changed" if found != before else None
 
@@ -135,12 +121,15 @@ class GivenCertificates:
 
     def _check_time(self, now: datetime) -> None:
         try:
-            check_not_expired(self._certificate, now)
+            check_not_expired(self.current, now)
         except ConfigError as error:
             raise self._wrong(error) from None
 
     def _wrong(self, error: ConfigError) -> ConfigError:
         return ConfigError(f"{self._paths[0]} and {self._paths[1]}: {error}")
+
+
+Certificates: TypeAlias = OwnCertificates | GivenCertificates
 
 
 def publish_authority(path: Path, authority: Certificate) -> None:

@@ -75,7 +75,6 @@ class Bodies:
         return body
 
     def names(self) -> set[str]:
-        """The names of all stored bodies."""
         return {name for name in self.everything() if NAME.fullmatch(name)}
 
     def everything(self) -> list[str]:

@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from thinwire_common.files import replace_synced, sync_folder
-from thinwire_coordinator.hall.access.amendments import KEY, REFUSED
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
+from thinwire_coordinator.hall.access.settings import AMENDMENTS, REFUSED
 from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
 from thinwire_coordinator.hall.ledger.creation import link, save_first_state
 from thinwire_coordinator.hall.ledger.ledger import Ledger
@@ -119,7 +119,7 @@ def _take_over(parent: Path, folder: Path) -> None:
         (folder / ACCESS).unlink(missing_ok=True)
         copy_database(parent / ACCESS, folder / ACCESS)
         with closing(sqlite3.connect(folder / ACCESS)) as db:  # the branch has the parent's amendments in its contract
-            db.execute("DELETE FROM settings WHERE key IN (?, ?)", (KEY, REFUSED))
+            db.execute("DELETE FROM settings WHERE key IN (?, ?)", (AMENDMENTS, REFUSED))
             db.commit()
 
 

@@ -65,6 +65,14 @@ def check_length(state: RunState) -> None:
         )
 
 
+def check_follows(row: Row, step: int, head: bytes | None) -> None:
+    """Raise Damaged unless a row is of `step` and names the row before it. head: that row's hash; None: not known."""
+    if row.step != step:
+        raise Damaged(f"step {step}: the row is missing; the next row is of step {row.step}", step)
+    if head is not None and row.previous != head:
+        raise Damaged(f"step {step}: the row does not follow the previous row", step)
+
+
 def first_state(state: RunState, say: Callable[[str], None]) -> Replica:
     """The first state, checked against the start of the ledger. say: receives a line about it. Raises Damaged."""
     try:

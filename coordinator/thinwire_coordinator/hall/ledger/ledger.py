@@ -261,7 +261,6 @@ class Ledger:
         return int(total), list(self._execute(query, (term, limit)))[::-1]
 
     def record_names(self, names: dict[str, str]) -> None:
-        """Record the display names of nodes, by node id."""
         with self._transaction():
             for pair in names.items():
                 self._execute("INSERT OR REPLACE INTO names (node, name) VALUES (?, ?)", pair)

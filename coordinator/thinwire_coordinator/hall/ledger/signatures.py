@@ -17,8 +17,6 @@ from thinwire_proto.wire.rows import Counted
 
 @dataclass(frozen=True)
 class NodeSignature:
-    """A node's signature of its contribution, and the public key that verifies it."""
-
     public_key: PublicKey
     signature: bytes
 

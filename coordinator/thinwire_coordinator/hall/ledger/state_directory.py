@@ -105,7 +105,6 @@ class RunState:
 
     @property
     def key(self) -> SecretKey:
-        """The coordinator's key, which signs the rows."""
         if self.secret_key is None:
             raise RuntimeError(f"{self.folder} was opened only to read, so nothing can be signed")
         return self.secret_key
@@ -124,7 +123,6 @@ class RunState:
         return self.folder / "snapshots" / f"{step}.safetensors"
 
     def snapshot_steps(self) -> list[int]:
-        """The steps of all snapshots, ascending."""
         found = (self.folder / "snapshots").glob("*.safetensors")
         return sorted(int(path.stem) for path in found if path.stem.isdigit())
 

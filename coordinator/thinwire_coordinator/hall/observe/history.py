@@ -183,14 +183,12 @@ class History:
         return (self._sealed[-1][1] - before) / max(now - then, 1e-3)
 
     def share(self, node: str) -> Share:
-        """The share of a node over all terms."""
         before, since = self._shares_before.get(node, Share()), self._counts.nodes.get(node)
         if since is None:
             return before
         return Share(before.rounds + since.counted, before.tokens + since.tokens)
 
     def shares(self) -> dict[str, Share]:
-        """The shares of all nodes with a counted contribution."""
         return {node: self.share(node) for node in {*self._shares_before, *self._gave()}}
 
     def _gave(self) -> list[str]:
@@ -222,7 +220,6 @@ class History:
             del self.names[next(iter(self.names))]
 
     def begin_with(self, past: Past) -> None:
-        """Prepend the history of earlier terms."""
         self.series.prepend(past.series)
         for name, curve in self.held_out.items():
             curve.prepend(past.held_out.get(name, []))

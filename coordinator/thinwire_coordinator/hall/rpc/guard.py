@@ -270,33 +270,26 @@ class _Terms:
     answered: str
 
 
+@dataclass
 class _GuardedCall:
     """One admitted call: reads its messages, each in time and within its bound, and sends its answers."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        requests: AsyncIterator[bytes],
-        context: Context[Any, Any],
-        terms: _Terms,
-        silence: Silence,
-    ) -> None:
-        self._handler = handler
-        self._requests = requests
-        self._messages: AsyncIterator[bytes] | None = None  # gRPC's iterator must be awaited once it exists
-        self._context = context
-        self._terms = terms
-        self.silence = silence
+    handler: Handler
+    requests: AsyncIterator[bytes]
+    context: Context[Any, Any]
+    terms: _Terms
+    silence: Silence
+    messages: AsyncIterator[bytes] | None = None  # gRPC's iterator must be awaited once it exists
 
     async def serve(self) -> None:
-        handler = self._handler
+        handler = self.handler
         request = self._stream() if handler.request_streaming else await self._only_one()
         kinds = (handler.request_streaming, handler.response_streaming)
         behavior = getattr(handler, "_".join("stream" if streams else "unary" for streams in kinds))
         if not handler.response_streaming:
-            await self.write(await behavior(request, self._context))
+            await self.write(await behavior(request, self.context))
         elif isasyncgenfunction(behavior):
-            async with aclosing(behavior(request, self._context)) as answers:
+            async with aclosing(behavior(request, self.context)) as answers:
                 async for answer in answers:
                     await self.write(answer)
         else:
@@ -304,55 +297,55 @@ class _GuardedCall:
 
     async def write(self, answer: Any) -> None:
         """Send a message. If the peer does not accept it in time, end its connection and cancel the call."""
-        data = self._handler.response_serializer(answer)
-        self._terms.traffic.sent.add(self._terms.answered, len(data))
+        data = self.handler.response_serializer(answer)
+        self.terms.traffic.sent.add(self.terms.answered, len(data))
         try:
-            async with Within(self._terms.patience.accept_s):
-                await self._context.write(data)
+            async with Within(self.terms.patience.accept_s):
+                await self.context.write(data)
         except asyncio.TimeoutError:
-            log.debug("a peer has accepted nothing for %g s; its connection is ended", self._terms.patience.accept_s)
-            shut_down_connection(self._context.peer())
+            log.debug("a peer has accepted nothing for %g s; its connection is ended", self.terms.patience.accept_s)
+            shut_down_connection(self.context.peer())
             raise asyncio.CancelledError from None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)  # a behavior that writes itself takes this for its context
+        return getattr(self.context, name)  # a behavior that writes itself takes this for its context
 
     async def _only_one(self) -> Any:
         try:
-            return await self._read(self._terms.patience.first_message_s)
+            return await self._read(self.terms.patience.first_message_s)
         except StopAsyncIteration:
             denied = Denied(DoorReason.MALFORMED, "the call ended without a message")
-            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
+            await _abort(self.context, grpc.StatusCode.INVALID_ARGUMENT, denied)
 
     async def _stream(self) -> AsyncIterator[Any]:
-        patience_s = self._terms.patience.first_message_s
+        patience_s = self.terms.patience.first_message_s
         while True:
             try:
                 message = await self._read(patience_s)
             except StopAsyncIteration:
                 return
             yield message
-            patience_s = self._terms.patience.part_s
+            patience_s = self.terms.patience.part_s
 
     async def _read(self, patience_s: float) -> Any:
         """The next message, parsed. Raises StopAsyncIteration after the last one. Ends the call if it is not right."""
         try:
-            self._messages = self._messages or aiter(self._requests)
+            self.messages = self.messages or aiter(self.requests)
             async with self.silence.within(patience_s):
-                data = await anext(self._messages)
+                data = await anext(self.messages)
             self.silence.spoke()
         except asyncio.TimeoutError:
             text = f"no message came for {patience_s:g} s"
-            await _abort(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
-        if len(data) > self._terms.bytes_max:
-            text = f"a message of this call has at most {self._terms.bytes_max} bytes; this one has {len(data)}"
-            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, Denied(DoorReason.TOO_LARGE, text))
-        self._terms.traffic.received.add(self._terms.asked, len(data))
+            await _abort(self.context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
+        if len(data) > self.terms.bytes_max:
+            text = f"a message of this call has at most {self.terms.bytes_max} bytes; this one has {len(data)}"
+            await _abort(self.context, grpc.StatusCode.INVALID_ARGUMENT, Denied(DoorReason.TOO_LARGE, text))
+        self.terms.traffic.received.add(self.terms.asked, len(data))
         try:
-            return self._handler.request_deserializer(data)
+            return self.handler.request_deserializer(data)
         except DecodeError:
             denied = Denied(DoorReason.MALFORMED, UNREADABLE)
-            await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
+            await _abort(self.context, grpc.StatusCode.INVALID_ARGUMENT, denied)
 
 
 async def _abort(context: Context[Any, Any], code: grpc.StatusCode, denied: Denied) -> NoReturn:

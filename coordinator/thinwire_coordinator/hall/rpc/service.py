@@ -126,8 +126,8 @@ class Service(SwarmServicer):
         if len(request.nonce) != NONCE_BYTES:
             text = f"the nonce must have {NONCE_BYTES} bytes"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-        greeting = self._door.greet(request.nonce)
-        return pb.HelloReply(public_key=greeting.public_key, challenge=greeting.challenge, signature=greeting.signature)
+        challenge, signature = self._door.greet(request.nonce)
+        return pb.HelloReply(public_key=self._door.key.public.data, challenge=challenge, signature=signature)
 
     async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
         try:

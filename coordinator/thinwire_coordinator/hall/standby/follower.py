@@ -18,8 +18,7 @@ from thinwire_coordinator.hall.ledger.creation import keep_blob
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.signatures import NodeSignature, RowSignatures
 from thinwire_coordinator.hall.ledger.state_directory import RunState
-from thinwire_coordinator.hall.standby.items import Item, Position, blobs_in, unpack
-from thinwire_coordinator.hall.standby.tables import write_changes
+from thinwire_coordinator.hall.standby.items import Item, Position, blobs_in, unpack, write_changes
 from thinwire_proto.contract.amendment import parse_amendment
 from thinwire_proto.errors import ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.amendments import amended_by, amendments_in

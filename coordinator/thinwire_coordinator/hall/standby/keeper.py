@@ -22,13 +22,13 @@ from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.standby.items import (
     SNAPSHOT_PART_BYTES,
     Position,
+    TableReader,
     leases_item,
     pack,
     row_item,
     snapshot_item,
     terms_item,
 )
-from thinwire_coordinator.hall.standby.tables import TableReader
 from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_proto.errors import LocalError
 from thinwire_proto.limits import LOST_AFTER_S, ORDERS_READ_S

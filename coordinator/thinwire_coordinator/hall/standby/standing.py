@@ -23,8 +23,6 @@ TO_RETURN = "to make this machine its standby, back the run up there, and restor
 
 
 class Superseded(LocalError):
-    """Another machine was promoted, and is the coordinator of this run now."""
-
     def __init__(self, term: int) -> None:
         super().__init__(
             f"another machine was promoted to be the coordinator of this run (term {term:,}), so this one seals "
@@ -43,7 +41,6 @@ class Standing:
 
     @property
     def waits(self) -> bool:
-        """Whether this is a standby that was not promoted."""
         return bool(self.follows) and not self.promoted
 
 

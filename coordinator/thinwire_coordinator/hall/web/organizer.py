@@ -89,11 +89,10 @@ class AccessPanel:
     `standings` and `pardon` belong to the event loop. The other methods read and write a file, and may run on any
     thread. All raise ThinwireError."""
 
-    def __init__(self, store: AccessStore, folder: Path, run: Run, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: AccessStore, folder: Path, run: Run) -> None:
         self._store = store
         self._folder = folder
         self._run = run
-        self._now = now
 
     def standings(self) -> dict[str, Standing]:
         return {
@@ -109,7 +108,7 @@ class AccessPanel:
         return {"ok": True}
 
     def state(self, standings: Mapping[str, Standing]) -> Plain:
-        now = self._now()
+        now = time.time()
         bans = self._store.bans.holding(now)
         nodes = self._store.nodes.all()
         invites = [
@@ -145,7 +144,7 @@ class AccessPanel:
 
     def invite(self, wish: InviteWish) -> Plain:
         """Make an invite. Its string is shown once, because the store keeps only its hash."""
-        now, name = self._now(), clean_name(wish.name)
+        now, name = time.time(), clean_name(wish.name)
         expires = None if wish.hours is None else now + 3600 * wish.hours
         record, invite = make_invite(self._store, self._folder, now, name=name, uses_max=wish.uses, expires=expires)
         return {"number": record.number, "invite": str(invite)}
@@ -153,18 +152,18 @@ class AccessPanel:
     def revoke(self, wish: RevokeWish) -> Plain:
         if self._store.invites.of(wish.number) is None:
             raise ConfigError(f"there is no invite {wish.number}")
-        self._store.revoke(wish.number, self._now())
+        self._store.revoke(wish.number, time.time())
         return {"ok": True}
 
     def ban(self, wish: NodeWish) -> Plain:
         """Ban a node until the organizer lifts it."""
         self._check(wish.node)
-        self._store.bans.ban(wish.node, None, clean_text(wish.reason), ORGANIZER, self._now())
+        self._store.bans.ban(wish.node, None, clean_text(wish.reason), ORGANIZER, time.time())
         return {"ok": True}
 
     def unban(self, wish: NodeWish) -> Plain:
         self._check(wish.node)
-        if not self._store.bans.unban(wish.node, clean_text(wish.reason), ORGANIZER, self._now()):
+        if not self._store.bans.unban(wish.node, clean_text(wish.reason), ORGANIZER, time.time()):
             raise ConfigError(f"node {wish.node[:8]} is not banned")
         return {"ok": True}
 
@@ -198,7 +197,6 @@ class Organizer:
         ]
 
     def knows(self, request: Request) -> bool:
-        """Whether a request comes with a login."""
         return self._logins.holds(_token(request), self._now())
 
     async def _login(self, request: Request) -> Response:

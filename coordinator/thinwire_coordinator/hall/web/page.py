@@ -193,7 +193,6 @@ class Page:
         return self._kept_answer(request, "csv", _curves, headers)
 
     def _answer(self, request: Request, question: str, make: Callable[[RunView, History], Any]) -> Response:
-        """Answer a question with JSON."""
         kind = {"content-type": "application/json"}
         return self._kept_answer(request, question, lambda swarm, history: _json(make(swarm, history)), kind)
 

@@ -32,7 +32,6 @@ EVALUATED_MAX, METRICS_MAX, POINTS_OF_METRIC_MAX = 12, 3, 50
 
 
 def _unit_of(swarm: RunView) -> str:
-    """The unit of the losses."""
     if isinstance(swarm.contract.data, CorpusSpec):
         return "nats per byte"
     return f"nats per {swarm.loss_unit}"

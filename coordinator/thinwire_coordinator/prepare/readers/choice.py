@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from thinwire_coordinator.prepare.conversations import KEYS, has_conversation
 from thinwire_coordinator.prepare.readers.arrow import ARROW_MAGICS, read_arrow
 from thinwire_coordinator.prepare.readers.codings import CODINGS, Coding
-from thinwire_coordinator.prepare.readers.json_array import read_json_array
-from thinwire_coordinator.prepare.readers.json_lines import read_json_lines
+from thinwire_coordinator.prepare.readers.json_lines import read_json_array, read_json_lines
 from thinwire_coordinator.prepare.readers.opening import BEGIN_BYTES, Content, stored
 from thinwire_coordinator.prepare.readers.parquet import read_parquet
 from thinwire_coordinator.prepare.readers.port import LINE_BYTES_MAX, Document, Reading
@@ -183,6 +182,5 @@ def _text_of(begin: bytes, character_set: str = "utf-8") -> str | None:
 
 
 def _without_suffix(name: str) -> str:
-    """A name without the suffix of a compressed file."""
     suffixes = (suffix for coding in CODINGS for suffix in coding.suffixes)
     return next((name[: -len(suffix)] for suffix in suffixes if name.lower().endswith(suffix)), name)

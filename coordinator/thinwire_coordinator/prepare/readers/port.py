@@ -62,11 +62,9 @@ class Reading:
         return None
 
     def has_document(self, keys: Collection[str]) -> bool:
-        """Whether rows with these keys have documents."""
         return self.text_key in keys or has_conversation(dict.fromkeys(keys))
 
     def keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys that a document may be read from."""
         found = list(keys)
         return [self.text_key] if self.text_key in found else [key for key in found if key in KEYS]
 

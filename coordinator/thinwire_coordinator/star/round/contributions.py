@@ -69,7 +69,6 @@ class Contribution:
 
     @property
     def counted(self) -> Counted:
-        """The contribution's entry in the update's row."""
         return Counted(self.node, self.name, self.weight, self.samples)
 
 
@@ -153,7 +152,6 @@ class Round:
         self.answered(contribution.node)
 
     def answered(self, node: str) -> None:
-        """A node has answered, with a contribution or without."""
         self.awaited.discard(node)
         self.others.discard(node)
 

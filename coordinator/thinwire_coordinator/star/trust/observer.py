@@ -9,25 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.hall.access.store import COORDINATOR, AccessStore
+from thinwire_coordinator.hall.access.store import Decision as Recorded
 from thinwire_coordinator.hall.events import NodeJudged, Verdict
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.ledger.kept_replica import KeptReplica
-from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject
 from thinwire_coordinator.star.trust.auditing import Auditor
 from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
 from thinwire_coordinator.star.trust.comparison import Comparer
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence
-from thinwire_coordinator.star.trust.store import AccessTrustStore
+from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
@@ -51,8 +56,6 @@ AUDIT_POSITIONS_MAX = 64
 
 @dataclass
 class _Notes:
-    """Observations of one round."""
-
     round: int
     nodes: tuple[str, ...]
     share: float  # of the components that are compared
@@ -64,7 +67,6 @@ class _Notes:
     votes: int = 0  # of all subjects; kept here, because adding them up at each contribution is quadratic
 
     def note(self, node: str, subject: Subject) -> None:
-        """Note what a node voted, in place of what was noted of it before."""
         before = self.subjects.get(node)
         self.votes += len(subject.ballot) - (len(before.ballot) if before is not None else 0)
         self.subjects[node] = subject
@@ -85,8 +87,6 @@ NO_AUDITS = TrustSettings()
 
 
 class Observer:
-    """The trust in each node."""
-
     def __init__(self, hall: Hall, settings: TrustSettings) -> None:
         self._hall = hall
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
@@ -135,7 +135,6 @@ class Observer:
     # a round
 
     def opened(self, number: int, nodes: tuple[str, ...]) -> None:
-        """A round has opened for these nodes."""
         # nodes go on sending what an update has left out after an amendment lets updates have all
         self._comparer.may_repeat |= self._hall.contract.demo.update_topk > 0
         votes_max = max(1, len(nodes) * self._hall.layout.selected_max(self._hall.contract.demo.k))
@@ -282,7 +281,6 @@ class Observer:
 
     @property
     def noted_votes(self) -> int:
-        """Votes of the open round that are noted."""
         return self._notes.votes if self._notes is not None else 0
 
     @property
@@ -293,3 +291,39 @@ class Observer:
     def stop(self) -> None:
         if self._audits is not None:
             self._audits.stop()
+
+
+@dataclass(frozen=True)
+class AccessTrustStore:
+    """Keeps standings and decisions on access.sqlite, where the door enforces bans. `save` returns at once; a worker
+    writes."""
+
+    access: AccessStore
+    workers: Workers
+    wall: Callable[[], float] = time.time
+
+    def load(self) -> Iterable[Standing]:
+        """All standings; one that cannot be read is left out."""
+        for node, plain in self.access.standings.all().items():
+            with suppress(TypeError, ValueError):
+                yield Standing.from_plain(node, plain)
+
+    def save(self, standings: Iterable[Standing], decisions: Iterable[Decision]) -> None:
+        plain = {standing.node: standing.plain() for standing in standings}
+        writing = self.workers.submit(Job.WRITE_TRUST, self._write, plain, tuple(decisions), self.wall())
+        writing.add_done_callback(_look)
+
+    def _write(self, standings: Mapping[str, Any], decisions: Sequence[Decision], now: float) -> None:
+        self.access.standings.put(standings)
+        for decision in decisions:
+            if decision.verdict is Verdict.BANNED:
+                self.access.bans.ban(decision.node, decision.until, decision.reason, COORDINATOR, now)
+            else:
+                what = decision.verdict.value
+                self.access.bans.record(Recorded(now, decision.node, what, decision.reason, COORDINATOR))
+
+
+def _look(writing: asyncio.Future[None]) -> None:
+    """Log a failure: the run goes on without it, and the next round writes again."""
+    if not writing.cancelled() and (error := writing.exception()) is not None:
+        log.warning("cannot keep the trust in nodes: %s", error)

@@ -20,7 +20,7 @@ from thinwire_common.files import replace_whole
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import BeatSealed, DisagreementMeasured, Event, LossMeasured, RoundSealed
 from thinwire_coordinator.hall.ledger.ledger import Ledger
-from thinwire_coordinator.hall.observe.sinks.port import CONSENSUS, HELD_OUT, TRAINING, Point, Sink
+from thinwire_coordinator.hall.observe.sinks.worker import CONSENSUS, HELD_OUT, TRAINING, Point, Sink
 
 log = logging.getLogger("thinwire.coordinator")
 

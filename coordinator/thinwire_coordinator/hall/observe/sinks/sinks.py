@@ -18,10 +18,9 @@ from prometheus_client.registry import Collector
 from thinwire_coordinator.hall.observe import definitions
 from thinwire_coordinator.hall.observe.metrics import family
 from thinwire_coordinator.hall.observe.sinks.memory import Continued, Fold, Memory, Totals, recall, totals_at
-from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_coordinator.hall.observe.sinks.tensorboard import TensorBoard, prepare_folder
 from thinwire_coordinator.hall.observe.sinks.wandb import WeightsAndBiases, check_login
-from thinwire_coordinator.hall.observe.sinks.worker import SinkWorker
+from thinwire_coordinator.hall.observe.sinks.worker import Point, Sink, SinkWorker
 from thinwire_coordinator.hall.run import Run
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from thinwire_coordinator.hall.observe.sinks.port import Point
+from thinwire_coordinator.hall.observe.sinks.worker import Point
 from thinwire_proto.errors import ConfigError
 
 

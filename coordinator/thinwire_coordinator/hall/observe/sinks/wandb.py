@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_coordinator.hall.observe.sinks.memory import Memory
-from thinwire_coordinator.hall.observe.sinks.port import Point
-from thinwire_coordinator.hall.observe.sinks.worker import BATCH_MAX
+from thinwire_coordinator.hall.observe.sinks.worker import BATCH_MAX, Point
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 

@@ -6,9 +6,11 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.hall.observe.sinks.port import Point, Sink
 from thinwire_proto.limits import SINK_RETRY_S
 
 log = logging.getLogger("thinwire.coordinator")
@@ -99,3 +101,38 @@ class SinkWorker:
         if not isinstance(error, OSError):
             log.warning("%s: an exception in the sink", self.name, exc_info=error)
         tell(log, logging.WARNING, "coordinator.sink_failed", text, sink=self.name, reason=repr(error))
+
+
+TRAINING = "training"
+HELD_OUT = "held out"
+CONSENSUS = "consensus"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Figures of a run at one step.
+
+    series: TRAINING, CONSENSUS, or HELD_OUT and the name of the set. Steps ascend within a series, but a loss may be
+    measured after the next step is sealed. step: number of updates sealed, or the median iteration of a gossip
+    run. at: Unix time in seconds. values: by name, such as `loss/training`. tokens, bytes_up, bytes_down: totals of
+    the run so far, which a restarted coordinator continues. rows: of the ledger by then.
+    """
+
+    series: str
+    step: int
+    at: float
+    values: Mapping[str, float]
+    tokens: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rows: int | None = None
+
+
+class Sink(Protocol):
+    """Receives items. One thread calls all methods. They may block and raise anything."""
+
+    def write(self, items: Sequence[Point]) -> None:
+        """Write items, in order. When it returns, they have left this process."""
+
+    def close(self) -> None:
+        """End. Called once, also if nothing was written or if writing failed."""

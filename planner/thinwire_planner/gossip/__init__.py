@@ -1,1 +1,0 @@
-"""What only the prediction of a gossip run needs."""
