@@ -36,8 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thinwire_common.reach.hosts import is_local_or_literal
-from thinwire_common.tls import ServerTls
-from thinwire_common.tls_listener import TlsListener
+from thinwire_common.tls import ServerTls, TlsListener
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from thinwire_coordinator.gossip.directory import Directory, Phase
 from thinwire_coordinator.gossip.participants import Participant
-from thinwire_proto.gossip.seen_lines import Line
+from thinwire_proto.gossip.reports import Line
 
 GossipStage = Literal["waiting", "training", "deposit", "complete"]
 STAGES: dict[Phase, GossipStage] = {

@@ -14,7 +14,7 @@ from thinwire.gossip.compressed import CompressedCodec
 from thinwire.gossip.edge_codec import EdgeCodec
 from thinwire.gossip.flat import FlatLayout
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.pull import pull
+from thinwire_proto.gossip.copies import pull
 
 
 class Pulled:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from thinwire_planner.timing.link import Floats
-from thinwire_proto.gossip.arcs import Arcs
+from thinwire_proto.gossip.topology import Arcs
 
 WARMUP_PART = 0.25
 ITERATIONS_MIN = 48

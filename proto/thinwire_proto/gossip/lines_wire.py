@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_proto.gossip.seen_lines import EDGES_MAX, Line, SeenEdge, SeenLines
+from thinwire_proto.gossip.reports import EDGES_MAX, Line, SeenEdge, SeenLines
 from thinwire_proto.wire import service_pb2 as pb
 
 LINES: dict[pb.EdgeReport.Line.ValueType, Line] = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.conversations import mean_loss, weight_of
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.initial import INITIAL_STD, draw_weights
 from thinwire_proto.models.rotary import angles, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.transformers_models import choose_context
@@ -34,6 +34,23 @@ from thinwire_proto.models.weights_folder import (
     weight_files,
 )
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
+
+INITIAL_STD = 0.02
+
+
+@torch.no_grad()
+def draw_weights(model: nn.Module, layers: int, residual: tuple[str, ...], generator: torch.Generator) -> None:
+    """Draw normal weights, and set those of norms to 1.
+
+    residual: endings of the names of the matrices that write to the residual stream; these are scaled by 1/√(2·layers).
+    """
+    for name, tensor in model.named_parameters():
+        if tensor.dim() == 1:
+            tensor.fill_(1.0)
+            continue
+        std = INITIAL_STD / math.sqrt(2 * layers) if name.endswith(residual) else INITIAL_STD
+        tensor.normal_(0.0, std, generator=generator)
+
 
 DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""
