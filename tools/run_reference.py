@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import textwrap
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -74,7 +78,7 @@ def keys(spec: type[Section]) -> dict[str, FieldInfo]:
 
 def _section(name: str) -> str:
     spec = type(RunSpec.model_fields[name].default)
-    rows = (_row(key, (), field) for key, field in keys(spec).items())
+    rows = (_row(spec, key, ()) for key in keys(spec))
     return "\n".join([f"## [{name}]", "", _summary(spec), "", HEAD, *rows, ""])
 
 
@@ -108,14 +112,14 @@ def _about(spec: type[Section]) -> str:
 def _rows_of_kinds(union: TaggedUnion[Any]) -> Iterator[str]:
     """The keys of all kinds. A key that is the same in several kinds has one row."""
     kinds_of: dict[tuple[str, str], list[str]] = {}
-    fields: dict[tuple[str, str], FieldInfo] = {}
+    specs: dict[tuple[str, str], type[Section]] = {}
     for kind in _kinds_of(union):
-        for key, field in keys(kind.spec).items():
-            same = (key, _row(key, (), field))
+        for key in keys(kind.spec):
+            same = (key, _row(kind.spec, key, ()))
             kinds_of.setdefault(same, []).append(kind.name)
-            fields[same] = field
+            specs[same] = kind.spec
     for (key, row), names in kinds_of.items():
-        yield _row(key, tuple(names), fields[key, row])
+        yield _row(specs[key, row], key, tuple(names))
 
 
 def _presets() -> Iterator[str]:
@@ -135,13 +139,28 @@ def _parameters(spec: ModelSpec) -> int:
     return count
 
 
-def _row(name: str, kinds_with_it: tuple[str, ...], field: FieldInfo) -> str:
+@lru_cache
+def descriptions(spec: type[Section]) -> dict[str, str]:
+    """What the source says of each field, in the text below it."""
+    found = {}
+    for base in reversed([base for base in spec.__mro__ if issubclass(base, Section)]):
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(defined, ast.ClassDef)
+        for field, text in pairwise(defined.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+    return found
+
+
+def _row(spec: type[Section], name: str, kinds_with_it: tuple[str, ...]) -> str:
     """A row of a table. kinds_with_it: the kinds that have the key; empty in a section without kinds."""
+    field = spec.model_fields[name]
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     of_kinds = (", ".join(f"`{kind}`" for kind in kinds_with_it),) if kinds_with_it else ()
     unit = str(extra.get("unit", ""))
     mark = "✎ " if is_amendable(extra) else ""
-    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, f"{mark}{field.description or ''}")
+    text = mark + descriptions(spec)[name]
+    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

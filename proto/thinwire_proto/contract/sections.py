@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 CONTRACT_BYTES_MAX = 1 << 20
 WEIGHT_SUM_MAX = 32_767
@@ -36,6 +36,10 @@ def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
                 f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
             )
     return urls
+
+
+Addresses = Annotated[tuple[str, ...], AfterValidator(check_addresses), Field(max_length=16, strict=False)]
+"""Addresses that a node may read. None by default: `urls: Addresses = ()`."""
 
 
 AMENDABLE: dict[str, Any] = {"amendable": True}
