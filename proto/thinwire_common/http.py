@@ -157,12 +157,7 @@ class _Server(uvicorn.Server):
         """Listen. uvicorn's own method would give each of any number of clients a minute for its TLS handshake."""
         await self.lifespan.startup()
         connection: Callable[..., Any] = self.config.http_protocol_class
-        make = partial(
-            connection,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+        make = partial(connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         loop, backlog = asyncio.get_running_loop(), self.config.backlog
         servers: list[Any] = []
         for one in sockets or ():

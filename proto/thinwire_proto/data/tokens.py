@@ -23,13 +23,7 @@ from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.conversations import counted_of, text_marks, weight_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
-from thinwire_proto.data.manifest import (
-    BLOBS_FOLDER,
-    MANIFEST_FILE,
-    Manifest,
-    Source,
-    read_manifest,
-)
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source, read_manifest
 from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError

@@ -12,15 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thinwire_proto.contract import (
-    WEIGHT_SUM_MAX,
-    Contract,
-    CorpusSpec,
-    DemoSpec,
-    MergedMuonSpec,
-    Parameter,
-    RuleSpec,
-)
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, CorpusSpec, DemoSpec, MergedMuonSpec, Parameter, RuleSpec
 from thinwire_proto.exact.apply import SMALLEST_NORMAL
 from thinwire_proto.exact.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.exact.fingerprint import fingerprint

@@ -28,8 +28,4 @@ def lines_of(report: pb.LinesReport) -> SeenLines:
 
 
 def _edge_of(edge: pb.EdgeReport) -> SeenEdge:
-    return SeenEdge(
-        edge.member,
-        LINES[edge.line],
-        edge.iteration if edge.HasField("iteration") else None,
-    )
+    return SeenEdge(edge.member, LINES[edge.line], edge.iteration if edge.HasField("iteration") else None)

@@ -41,12 +41,7 @@ class GossipSpec(ExchangeSpec):
 
     kind: Literal["gossip"] = "gossip"
     topology: Literal[
-        "alternating-exponential-ring",
-        "complete",
-        "matching",
-        "one-peer-exponential",
-        "random-regular",
-        "ring",
+        "alternating-exponential-ring", "complete", "matching", "one-peer-exponential", "random-regular", "ring"
     ] = "one-peer-exponential"
     """who mixes with whom in each iteration"""
     codec: Literal["dense", "bf16", "int8", "sign"] = "sign"
