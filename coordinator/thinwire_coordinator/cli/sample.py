@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-from thinwire_common.pieces import print_pieces
+from thinwire_common.program import print_pieces
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.kinds import kind_of

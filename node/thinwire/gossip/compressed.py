@@ -29,7 +29,7 @@ from thinwire_proto.errors import ConfigError, PayloadError, RemoteError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import LEVELS
-from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.message import PublicCopy
 
 HEAD = struct.Struct("<BQ")
 """Before each body: the number of its codec, and the fingerprint of a part of the sender's copy."""

@@ -169,10 +169,7 @@ class Merger:
             raise ValueError(f"weights must be 1 or more and add up to at most {self._weight_max}")
         self._weight += weight
         with one_torch_thread():
-            self._add(votes, weight)
-
-    def _add(self, votes: Votes, weight: int) -> None:
-        votes.add_to(self._sum, weight)
+            votes.add_to(self._sum, weight)
 
     def values(self, part: slice) -> npt.NDArray[np.int16]:
         """The merged votes of a range of components, int16."""

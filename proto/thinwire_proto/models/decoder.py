@@ -16,8 +16,7 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.conversations import mean_loss, weight_of
-from thinwire_proto.models.llama import LlamaTask, draw_weights
-from thinwire_proto.models.rotary import angles, packed_angles, rotate
+from thinwire_proto.models.llama import LlamaTask, angles, draw_weights, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
@@ -178,17 +177,5 @@ class DecoderTask(SpecTask[DecoderSpec]):
     def _as_llama(self) -> LlamaTask:
         """The same model in Llama's layout."""
         spec = self._spec
-        return LlamaTask(
-            LlamaSpec(
-                vocabulary=spec.vocabulary,
-                context=spec.context,
-                width=spec.width,
-                layers=spec.layers,
-                heads=spec.heads,
-                kv_heads=spec.heads,
-                hidden=spec.hidden,
-                tied=spec.tied,
-                rope_theta=ROTARY_BASE,
-                norm_epsilon=NORM_EPSILON,
-            )
-        )
+        more = {"kv_heads": spec.heads, "rope_theta": ROTARY_BASE, "norm_epsilon": NORM_EPSILON}
+        return LlamaTask(LlamaSpec.model_validate(spec.model_dump(exclude={"kind"}) | more))

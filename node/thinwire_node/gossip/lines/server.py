@@ -19,8 +19,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from thinwire_common import heartbeat
-from thinwire_common.serving.credentials import following
-from thinwire_common.serving.path_safe_server import path_safe_server
+from thinwire_common.grpc_server import following, path_safe_server
 from thinwire_common.tcp import shut_down_connection
 from thinwire_common.within import Within
 from thinwire_node.bind_host import bind_host, cannot_listen
