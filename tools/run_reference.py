@@ -18,7 +18,6 @@ from pydantic_core import PydanticUndefined
 
 from thinwire_proto.contract import ModelSpec, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.run import UNIONS
-from thinwire_proto.contract.unions import Kind
 from thinwire_proto.exact.amendments import is_amendable
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
@@ -42,7 +41,6 @@ SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
 POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 HEAD_OF_KINDS = "| key | of kind | values | default | unit | meaning |\n|---|---|---|---|---|---|"
 HEAD = "| key | values | default | unit | meaning |\n|---|---|---|---|---|"
-DEFAULT_KINDS = {union.section: union.kind_of({}) for union in UNIONS}
 
 
 def page() -> str:
@@ -60,14 +58,14 @@ def kinds() -> Iterator[tuple[str, str, type[Section]]]:
     unions = {union.section: union for union in UNIONS}
     for name in SECTIONS:
         if name in unions:
-            yield from ((name, kind.name, kind.spec) for kind in _kinds_of(unions[name]))
+            yield from ((name, kind, spec) for kind, spec in _kinds_of(unions[name]))
         else:
             yield name, "", type(RunSpec.model_fields[name].default)
 
 
-def _kinds_of(union: TaggedUnion[Any]) -> list[Kind[Any]]:
+def _kinds_of(union: TaggedUnion[Any]) -> list[tuple[str, type[Section]]]:
     """The kinds of thinwire itself, without those that installed packages and tests register."""
-    return [kind for kind in union if kind.spec.__module__.startswith("thinwire_proto.")]
+    return [(kind, spec) for kind, spec in union if spec.__module__.startswith("thinwire_proto.")]
 
 
 def keys(spec: type[Section]) -> dict[str, FieldInfo]:
@@ -83,9 +81,8 @@ def _section(name: str) -> str:
 
 
 def _union(union: TaggedUnion[Any]) -> str:
-    default = DEFAULT_KINDS[union.section]
-    assert default is not None
-    lines = [f"## [{union.section}]", "", f"The default of `kind` is `{default.name}`.", ""]
+    default = RunSpec.model_fields[union.section].default.kind
+    lines = [f"## [{union.section}]", "", f"The default of `kind` is `{default}`.", ""]
     if union.section == "model":
         lines += [
             "`preset` sets the keys of a size that is known by name. Every key that stands beside it overrides it.",
@@ -93,9 +90,9 @@ def _union(union: TaggedUnion[Any]) -> str:
             *_presets(),
             "",
         ]
-    lines += [f"* `{kind.name}`: {_about(kind.spec)}" for kind in _kinds_of(union)]
+    lines += [f"* `{kind}`: {_about(spec)}" for kind, spec in _kinds_of(union)]
     lines += ["", HEAD_OF_KINDS, *_rows_of_kinds(union), ""]
-    if local := sorted({key for kind in _kinds_of(union) for key in kind.spec.LOCAL}):
+    if local := sorted({key for _, spec in _kinds_of(union) for key in getattr(spec, "LOCAL", ())}):
         paths = " and ".join(f"`{key}`" for key in local)
         lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
     return "\n".join(lines)
@@ -113,11 +110,11 @@ def _rows_of_kinds(union: TaggedUnion[Any]) -> Iterator[str]:
     """The keys of all kinds. A key that is the same in several kinds has one row."""
     kinds_of: dict[tuple[str, str], list[str]] = {}
     specs: dict[tuple[str, str], type[Section]] = {}
-    for kind in _kinds_of(union):
-        for key in keys(kind.spec):
-            same = (key, _row(kind.spec, key, ()))
-            kinds_of.setdefault(same, []).append(kind.name)
-            specs[same] = kind.spec
+    for kind, spec in _kinds_of(union):
+        for key in keys(spec):
+            same = (key, _row(spec, key, ()))
+            kinds_of.setdefault(same, []).append(kind)
+            specs[same] = spec
     for (key, row), names in kinds_of.items():
         yield _row(specs[key, row], key, tuple(names))
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from thinwire_proto.blobs import Blob, Blobs
@@ -43,8 +42,6 @@ WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
 PREPARE = "make it with `thinwire-coordinator prepare`"
-
-Tokens = npt.NDArray[np.int64]
 
 
 class TokenShards(ShardedData):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ CHUNK = 1 << 18
 """Components processed at a time. Bounds the extra memory; does not change the result."""
 SPARSE_BELOW = 10
 """A part of the sum is sparse where fewer than one in so many values is nonzero. There numpy's own search is slow."""
-Kind = TypeVar("Kind", bound=np.generic)
 Components = npt.NDArray[np.int64]
 """Flat component numbers in tile space, strictly ascending."""
 

@@ -48,7 +48,7 @@ def check_header(header: pb.PeerHeader, bytes_max: int) -> None:
 
 def message_of(header: pb.PeerHeader, body: bytes) -> Message:
     """The message of a checked header and its whole body."""
-    return Message(*(getattr(header, name) for name in FIELDS), body)
+    return Message(**{name: getattr(header, name) for name in FIELDS}, body=body)
 
 
 def statement_of(contract_hash: bytes, source: str, target: str, message: Message) -> bytes:
