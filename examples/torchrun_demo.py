@@ -125,11 +125,7 @@ def _samples(text: Tensor, context: int, count: int, seed: tuple[int, int, int])
 
 
 def _save(
-    folder: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: DeMo,
-    scheduler: torch.optim.lr_scheduler.LambdaLR,
+    folder: Path, step: int, model: torch.nn.Module, optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LambdaLR
 ) -> None:
     """Write this rank's checkpoint. Each rank writes its own file, because the momentum is local."""
     path = folder / f"step-{step:08}" / f"rank-{dist.get_rank()}.pt"

@@ -11,10 +11,7 @@ from tools.generated import write_or_check
 OF_KINDS = [metric for name in KINDS for metric in kind(name).metrics]
 COORDINATOR = (*definitions.METRICS, *OF_KINDS)
 NODE = tuple(NODE_METRICS)
-TABLES = (
-    ("The coordinator", COORDINATOR),
-    ("A node", NODE),
-)
+TABLES = (("The coordinator", COORDINATOR), ("A node", NODE))
 OPENING = """# Metrics
 
 All metrics that a coordinator and a node serve at `/metrics`. `python -m tools.metrics_table` generates this page from

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import textwrap
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -14,7 +18,6 @@ from pydantic_core import PydanticUndefined
 
 from thinwire_proto.contract import ModelSpec, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.run import UNIONS
-from thinwire_proto.contract.unions import Kind
 from thinwire_proto.exact.amendments import is_amendable
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
@@ -38,7 +41,6 @@ SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
 POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 HEAD_OF_KINDS = "| key | of kind | values | default | unit | meaning |\n|---|---|---|---|---|---|"
 HEAD = "| key | values | default | unit | meaning |\n|---|---|---|---|---|"
-DEFAULT_KINDS = {union.section: union.kind_of({}) for union in UNIONS}
 
 
 def page() -> str:
@@ -56,14 +58,14 @@ def kinds() -> Iterator[tuple[str, str, type[Section]]]:
     unions = {union.section: union for union in UNIONS}
     for name in SECTIONS:
         if name in unions:
-            yield from ((name, kind.name, kind.spec) for kind in _kinds_of(unions[name]))
+            yield from ((name, kind, spec) for kind, spec in _kinds_of(unions[name]))
         else:
             yield name, "", type(RunSpec.model_fields[name].default)
 
 
-def _kinds_of(union: TaggedUnion[Any]) -> list[Kind[Any]]:
+def _kinds_of(union: TaggedUnion[Any]) -> list[tuple[str, type[Section]]]:
     """The kinds of thinwire itself, without those that installed packages and tests register."""
-    return [kind for kind in union if kind.spec.__module__.startswith("thinwire_proto.")]
+    return [(kind, spec) for kind, spec in union if spec.__module__.startswith("thinwire_proto.")]
 
 
 def keys(spec: type[Section]) -> dict[str, FieldInfo]:
@@ -74,14 +76,13 @@ def keys(spec: type[Section]) -> dict[str, FieldInfo]:
 
 def _section(name: str) -> str:
     spec = type(RunSpec.model_fields[name].default)
-    rows = (_row(key, (), field) for key, field in keys(spec).items())
+    rows = (_row(spec, key, ()) for key in keys(spec))
     return "\n".join([f"## [{name}]", "", _summary(spec), "", HEAD, *rows, ""])
 
 
 def _union(union: TaggedUnion[Any]) -> str:
-    default = DEFAULT_KINDS[union.section]
-    assert default is not None
-    lines = [f"## [{union.section}]", "", f"The default of `kind` is `{default.name}`.", ""]
+    default = RunSpec.model_fields[union.section].default.kind
+    lines = [f"## [{union.section}]", "", f"The default of `kind` is `{default}`.", ""]
     if union.section == "model":
         lines += [
             "`preset` sets the keys of a size that is known by name. Every key that stands beside it overrides it.",
@@ -89,9 +90,9 @@ def _union(union: TaggedUnion[Any]) -> str:
             *_presets(),
             "",
         ]
-    lines += [f"* `{kind.name}`: {_about(kind.spec)}" for kind in _kinds_of(union)]
+    lines += [f"* `{kind}`: {_about(spec)}" for kind, spec in _kinds_of(union)]
     lines += ["", HEAD_OF_KINDS, *_rows_of_kinds(union), ""]
-    if local := sorted({key for kind in _kinds_of(union) for key in kind.spec.LOCAL}):
+    if local := sorted({key for _, spec in _kinds_of(union) for key in getattr(spec, "LOCAL", ())}):
         paths = " and ".join(f"`{key}`" for key in local)
         lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
     return "\n".join(lines)
@@ -108,14 +109,14 @@ def _about(spec: type[Section]) -> str:
 def _rows_of_kinds(union: TaggedUnion[Any]) -> Iterator[str]:
     """The keys of all kinds. A key that is the same in several kinds has one row."""
     kinds_of: dict[tuple[str, str], list[str]] = {}
-    fields: dict[tuple[str, str], FieldInfo] = {}
-    for kind in _kinds_of(union):
-        for key, field in keys(kind.spec).items():
-            same = (key, _row(key, (), field))
-            kinds_of.setdefault(same, []).append(kind.name)
-            fields[same] = field
+    specs: dict[tuple[str, str], type[Section]] = {}
+    for kind, spec in _kinds_of(union):
+        for key in keys(spec):
+            same = (key, _row(spec, key, ()))
+            kinds_of.setdefault(same, []).append(kind)
+            specs[same] = spec
     for (key, row), names in kinds_of.items():
-        yield _row(key, tuple(names), fields[key, row])
+        yield _row(specs[key, row], key, tuple(names))
 
 
 def _presets() -> Iterator[str]:
@@ -135,13 +136,28 @@ def _parameters(spec: ModelSpec) -> int:
     return count
 
 
-def _row(name: str, kinds_with_it: tuple[str, ...], field: FieldInfo) -> str:
+@lru_cache
+def descriptions(spec: type[Section]) -> dict[str, str]:
+    """What the source says of each field, in the text below it."""
+    found = {}
+    for base in reversed([base for base in spec.__mro__ if issubclass(base, Section)]):
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(defined, ast.ClassDef)
+        for field, text in pairwise(defined.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+    return found
+
+
+def _row(spec: type[Section], name: str, kinds_with_it: tuple[str, ...]) -> str:
     """A row of a table. kinds_with_it: the kinds that have the key; empty in a section without kinds."""
+    field = spec.model_fields[name]
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     of_kinds = (", ".join(f"`{kind}`" for kind in kinds_with_it),) if kinds_with_it else ()
     unit = str(extra.get("unit", ""))
     mark = "✎ " if is_amendable(extra) else ""
-    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, f"{mark}{field.description or ''}")
+    text = mark + descriptions(spec)[name]
+    cells = (f"`{name}`", *of_kinds, values(field), f"`{default_of(field)}`", unit, text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -21,7 +21,7 @@ from bench.convergence.text import Text
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.models import initial_state
 from thinwire_proto.models.decoder import NORM_EPSILON, ROTARY_BASE
-from thinwire_proto.models.rotary import angles, rotate
+from thinwire_proto.models.llama import angles, rotate
 
 log = logging.getLogger("bench.card")
 

@@ -20,9 +20,9 @@ from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
+from thinwire_proto.gossip.copies import pull
+from thinwire_proto.gossip.message import PublicCopy
 from thinwire_proto.gossip.mixing import Mixing
-from thinwire_proto.gossip.public_copy import PublicCopy
-from thinwire_proto.gossip.pull import pull
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from bench.speed.row import BenchRow
-from thinwire_common.serving.credentials import following
+from thinwire_common.grpc_server import following
 from thinwire_coordinator.hall.access.transport import OwnCertificates, utc_now
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite

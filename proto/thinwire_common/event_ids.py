@@ -136,8 +136,7 @@ COORDINATOR = {
     ),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.topology": EventType(
-        "In a gossip run, a topology begins at the iteration `start`.",
-        ("topology", "start", "members", "reason"),
+        "In a gossip run, a topology begins at the iteration `start`.", ("topology", "start", "members", "reason")
     ),
     "coordinator.disagreement": EventType(
         "In a gossip run, the distance of the nodes from their mean was measured. in_steps: over the size of a step.",

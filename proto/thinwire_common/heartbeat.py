@@ -15,7 +15,4 @@ CLIENT_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", _ms(limits.PING_ANSWER_S)),  # gRPC's default is one minute
     ("grpc.http2.max_pings_without_data", 0),
 )
-SERVER_OPTIONS = (
-    *CLIENT_OPTIONS,
-    ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)),
-)
+SERVER_OPTIONS = (*CLIENT_OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)))

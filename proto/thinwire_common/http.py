@@ -36,8 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thinwire_common.reach.hosts import is_local_or_literal
-from thinwire_common.tls import ServerTls
-from thinwire_common.tls_listener import TlsListener
+from thinwire_common.tls import ServerTls, TlsListener
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
@@ -158,12 +157,7 @@ class _Server(uvicorn.Server):
         """Listen. uvicorn's own method would give each of any number of clients a minute for its TLS handshake."""
         await self.lifespan.startup()
         connection: Callable[..., Any] = self.config.http_protocol_class
-        make = partial(
-            connection,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+        make = partial(connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         loop, backlog = asyncio.get_running_loop(), self.config.backlog
         servers: list[Any] = []
         for one in sockets or ():

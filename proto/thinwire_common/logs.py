@@ -19,7 +19,6 @@ from thinwire_common.log_bound import LogBound
 from thinwire_common.log_stream import handler_for
 from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_written
 
-FORMATS = ("text", "json")
 INDENT = "  "
 """Before each further line of a message."""
 COLUMNS_LEAST = 20
@@ -113,12 +112,12 @@ def _columns(stream: TextIO | None) -> int | None:
 
 
 def formatter(name: str, stream: TextIO | None = None) -> logging.Formatter:
-    """The formatter for one of FORMATS. stream: see `TextFormatter`."""
+    """The formatter for `text` or `json`. stream: see `TextFormatter`."""
     return JsonFormatter() if name == "json" else TextFormatter(stream)
 
 
 def log_to_stderr(level: str, name: str = "text") -> None:
-    """Log to stderr, without waiting for a reader. name: one of FORMATS."""
+    """Log to stderr, without waiting for a reader. name: text or json."""
     handler = handler_for(sys.stderr)
     handler.setFormatter(formatter(name, sys.stderr))
     log_to(handler, level)

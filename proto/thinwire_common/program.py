@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 from thinwire_common.early_signals import end_at_once
 from thinwire_common.open_files import raise_open_files
+from thinwire_proto.clean_text import shown_as_written
 from thinwire_proto.errors import ThinwireError, UsageError
 
 FAILED = 1
@@ -145,3 +146,19 @@ def _end_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_pieces(pieces: Iterable[str]) -> None:
+    """Print pieces of text at once, and the end of a line. Ends quietly when the program that reads them has ended."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    seen = shown_as_written if sys.stdout.isatty() else str  # strangers trained the model; a file gets what it wrote
+    try:
+        for piece in pieces:
+            print(seen(piece), end="", flush=True)
+        print(flush=True)
+    except KeyboardInterrupt:
+        print(flush=True)
+        raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails when it flushes at exit

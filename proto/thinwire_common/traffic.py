@@ -7,31 +7,11 @@ from __future__ import annotations
 
 from thinwire_common.tcp import Connections, End, WireCount
 
-KINDS = (
-    "contribution",
-    "receipt",
-    "update",
-    "announcement",
-    "snapshot",
-    "corpus",
-    "blob",
-    "evaluated",
-    "beat",
-    "parcel",
-    "deposit",
-    "probe",
-    "hello",
-    "join",
-    "status",
-    "other",
-)
 KINDS_OF_CALL = {
-    "Hello": ("hello", "hello"),
-    "Join": ("join", "join"),
-    "Attend": ("announcement", "announcement"),
     "Contribute": ("contribution", "receipt"),
     "AskReceipt": ("receipt", "receipt"),
     "Updates": ("update", "update"),
+    "Attend": ("announcement", "announcement"),
     "Snapshot": ("snapshot", "snapshot"),
     "Corpus": ("corpus", "corpus"),
     "Blob": ("blob", "blob"),
@@ -41,9 +21,12 @@ KINDS_OF_CALL = {
     "Exchange": ("parcel", "parcel"),
     "Deposit": ("deposit", "deposit"),
     "Probe": ("probe", "probe"),
+    "Hello": ("hello", "hello"),
+    "Join": ("join", "join"),
     "Status": ("status", "status"),
 }
 """For each call, the kinds of its request and its response."""
+KINDS = (*dict.fromkeys(kind for kinds in KINDS_OF_CALL.values() for kind in kinds), "other")
 
 
 def kinds_of(method: str) -> tuple[str, str]:

@@ -19,8 +19,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind, read_body
-from thinwire_common.tls import ServerTls
-from thinwire_common.tls_listener import HANDSHAKES_MAX, TlsListener
+from thinwire_common.tls import HANDSHAKES_MAX, ServerTls, TlsListener
 from thinwire_proto import limits
 from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from support.http2_client import CONNECT_S, Http2Client, prefixed
-from thinwire_common.serving.path_safe_server import path_safe_server
+from thinwire_common.grpc_server import path_safe_server
 from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
 from thinwire_coordinator.hall.rpc.guard import Guard
 

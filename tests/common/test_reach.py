@@ -17,8 +17,7 @@ import uvloop
 from support.connect_proxy import ConnectProxy, proxy_at
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.happy_eyeballs import connect_first
-from thinwire_common.reach.preflight import Way, find_way
-from thinwire_common.reach.proxy import proxy_for
+from thinwire_common.reach.preflight import Way, find_way, proxy_for
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf

@@ -17,8 +17,7 @@ from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines
 from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.report_wire import report_of, sign_report
-from thinwire_proto.gossip.reports import Report
-from thinwire_proto.gossip.seen_lines import EDGES_MAX, SeenEdge, SeenLines
+from thinwire_proto.gossip.reports import EDGES_MAX, Report, SeenEdge, SeenLines
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 

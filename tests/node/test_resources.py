@@ -177,12 +177,12 @@ def test_a_corpus_of_a_million_lists_is_refused() -> None:
 def test_a_model_of_a_million_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch import nn  # noqa: PLC0415
 
-    from thinwire_proto.models import bounded_build  # noqa: PLC0415
+    from thinwire_proto.models import wrapped  # noqa: PLC0415
 
-    monkeypatch.setattr(bounded_build, "MODULES_MAX", 1000)
-    with bounded_build.bounded_build():
+    monkeypatch.setattr(wrapped, "MODULES_MAX", 1000)
+    with wrapped.bounded_build():
         nn.Sequential(*(nn.Identity() for _ in range(100)))
-    with pytest.raises(ConfigError, match="more than 1,000 modules"), bounded_build.bounded_build():
+    with pytest.raises(ConfigError, match="more than 1,000 modules"), wrapped.bounded_build():
         nn.ModuleList(nn.Identity() for _ in range(1001))
 
 

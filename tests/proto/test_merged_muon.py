@@ -19,10 +19,10 @@ from thinwire_proto.exact import orthogonal as orthogonal_module
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.apply import decode_gradients
 from thinwire_proto.exact.magnitudes import rounded
-from thinwire_proto.exact.merged_reference import merged_steps_differ, reference_orthogonal
 from thinwire_proto.exact.merged_step import CLIP_SQUARES, power
 from thinwire_proto.exact.orthogonal import mean_squares, orthogonal_exact
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
+from thinwire_proto.exact.selftest import merged_steps_differ, reference_orthogonal
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, WholeVotes

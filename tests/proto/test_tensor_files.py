@@ -129,7 +129,7 @@ def step(replica: Replica) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")
 def test_steps_while_a_slow_disk_takes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe takes 64 KiB and then nothing until it is read."""
-    monkeypatch.setattr("thinwire_proto.exact.frozen.PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("thinwire_proto.exact.replica.PIECE_BYTES", 1 << 12)
     replica = random_replica(small_contract(model=WIDE))
     before, frozen, pipe = replica.clone(), replica.freeze(), tmp_path / "pipe"
     os.mkfifo(pipe)

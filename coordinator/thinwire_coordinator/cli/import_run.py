@@ -12,7 +12,7 @@ from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.state_directory import is_state, lock_state, open_state
 from thinwire_coordinator.planning.problems import read_run
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
+from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer

@@ -172,8 +172,8 @@ def _status(arguments: argparse.Namespace) -> None:
 def _verify(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
-    from thinwire_common.invite_file import parse_given_invite  # noqa: PLC0415
     from thinwire_coordinator.verify import verify  # noqa: PLC0415
+    from thinwire_proto.identity.invite import parse_given_invite  # noqa: PLC0415
 
     invite = parse_given_invite(arguments.invite) if arguments.invite else None
     _set_threads(options)

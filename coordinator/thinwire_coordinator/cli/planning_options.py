@@ -38,7 +38,7 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     init.add_argument("--data", type=Path, metavar="FOLDER", help="prepared data; default: the byte corpus")
     init.add_argument(
         "--exchange",
-        choices=tuple(kind.name for kind in EXCHANGES),
+        choices=tuple(name for name, _ in EXCHANGES),
         default="star",
         help="star (default): the coordinator merges votes; gossip: nodes that trust each other average with peers",
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_core import from_json
 
-from thinwire_common.pieces import print_pieces
+from thinwire_common.program import print_pieces
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.kinds import kind_of
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 
-from thinwire_common.invite_file import FILE_MARK, parse_given_invite
 from thinwire_common.reach.errors import Unreachable, WrongCertificate
 from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
@@ -24,7 +23,7 @@ from thinwire_coordinator.hall.standby.standing import read_standing, rows_in
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.identity import statements
-from thinwire_proto.identity.invite import PREFIX, Invite
+from thinwire_proto.identity.invite import FILE_MARK, PREFIX, Invite, parse_given_invite
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire.metadata import ORGANIZER
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX

@@ -34,8 +34,7 @@ from thinwire_proto import limits
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import Locked
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.reports import SignedReport
-from thinwire_proto.gossip.seen_lines import SeenLines
+from thinwire_proto.gossip.reports import SeenLines, SignedReport
 
 log = logging.getLogger("thinwire.coordinator")
 

@@ -29,8 +29,7 @@ from thinwire_proto.contract.rules.own_steps import OwnStepsSpec
 from thinwire_proto.errors import LedgerError, PayloadError
 from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.gossip.reports import SignedReport, decode_reports
-from thinwire_proto.gossip.seen_lines import Line
+from thinwire_proto.gossip.reports import Line, SignedReport, decode_reports
 
 GossipStage = Literal["waiting", "training", "deposit", "complete"]
 STAGES: dict[Phase, GossipStage] = {

@@ -17,8 +17,8 @@ from typing import Any
 from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.happy_eyeballs import look_up
 from thinwire_common.reach.hosts import split_address
-from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
 from thinwire_coordinator.hall.access.addresses import address_for_invites, advice, classify
 from thinwire_coordinator.hall.access.invites import InviteRecord

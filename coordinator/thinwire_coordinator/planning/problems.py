@@ -143,13 +143,13 @@ class _Check:
         unions: tuple[TaggedUnion[Any], ...] = (MODELS, DATA)
         for union in unions:
             name, section = union.section, self._document.get(union.section, {})
-            kind = union.kind_of(section)
-            if kind is None or not isinstance(section, dict):
+            spec = union.spec_of(section)
+            if spec is None or not isinstance(section, dict):
                 continue
-            for key in kind.spec.DERIVED:
+            for key in spec.DERIVED:
                 if section.pop(key, None) is not None and (name, key) in self._lines:
                     self._add((name, key), "computed by the coordinator; remove it")
-            for key in kind.spec.LOCAL:
+            for key in spec.LOCAL:
                 if isinstance(value := section.get(key), str) and value:
                     section[key] = str(self._folder.resolve() / value)
 
@@ -182,7 +182,7 @@ class _Check:
             return f"; the key belongs into {' or '.join(homes)}" if homes else guess
         section = path[0]
         if union := UNION_OF.get(section):
-            kinds = [kind.name for kind in union if name in kind.spec.model_fields]
+            kinds = [kind for kind, spec in union if name in spec.model_fields]
             if kinds:
                 return f"; it is for {section}.kind = {', '.join(kinds)}"
         homes = [f"[{other}]" for other in RunSpec.model_fields if other != section and name in self._keys(other)]
@@ -195,10 +195,10 @@ class _Check:
         union, given = UNION_OF.get(section), self._document.get(section, {})
         if union is None:
             return list(type(RunSpec.model_fields[section].default).model_fields)
-        kind = union.kind_of(given)
-        if kind is None:
+        spec = union.spec_of(given)
+        if spec is None:
             return ["kind"]
-        keys = [key for key in kind.spec.model_fields if key not in kind.spec.DERIVED]
+        keys = [key for key in spec.model_fields if key not in spec.DERIVED]
         return [*keys, "preset"] if section == "model" else keys
 
 

@@ -28,7 +28,7 @@ from thinwire_proto.errors import ConfigError, PayloadError, RemoteError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import LEVELS
-from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.message import PublicCopy
 
 DENSE = "dense"
 

@@ -24,8 +24,7 @@ from thinwire.gossip.turns import TOPOLOGY_NUMBER, Arrived, Edges, HostCopies, K
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.gossip.cut import Cut
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
-from thinwire_proto.gossip.lead import lead_of
-from thinwire_proto.gossip.topology import Topology
+from thinwire_proto.gossip.topology import Topology, lead_of
 
 
 class Saved(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 from thinwire.gossip.compressed import CompressedCodec, EdgeCodec
 from thinwire.gossip.flat import FlatLayout
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.pull import pull
+from thinwire_proto.gossip.copies import pull
 
 
 class Pulled:

@@ -195,7 +195,7 @@ def _page(arguments: argparse.Namespace) -> None:
 def _sample(arguments: argparse.Namespace) -> None:
     options = read_options(SampleOptions, arguments)
 
-    from thinwire_common.pieces import print_pieces  # noqa: PLC0415
+    from thinwire_common.program import print_pieces  # noqa: PLC0415
     from thinwire_node.cli.sample import sample  # noqa: PLC0415
     from thinwire_proto.generation import Sampling  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ from thinwire_node.report import Edge, short_name
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.message import Message
-from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
+from thinwire_proto.gossip.reports import SeenEdge, SeenLines
 from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
 

@@ -12,8 +12,7 @@ from thinwire_node.exchange.port import Entrance, EvaluationPart
 from thinwire_proto.contract import Contract
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.message import Message
-from thinwire_proto.gossip.reports import Report
-from thinwire_proto.gossip.seen_lines import SeenLines
+from thinwire_proto.gossip.reports import Report, SeenLines
 from thinwire_proto.identity.keys import PublicKey
 
 Parcels = AsyncIterator[Any]

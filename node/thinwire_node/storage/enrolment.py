@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire_common.files import replace_synced
-from thinwire_common.invite_file import FILE_MARK, parse_given_invite
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError, UsageError
-from thinwire_proto.identity.invite import BREAKS, PREFIX, Invite, parse_invite
+from thinwire_proto.identity.invite import BREAKS, FILE_MARK, PREFIX, Invite, parse_given_invite, parse_invite
 
 FILE = "enrolment.json"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

@@ -19,8 +19,7 @@ from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_planner.timing.link import Floats
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
-from thinwire_proto.gossip.arcs import Arcs, cycle_of
-from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
+from thinwire_proto.gossip.topology import Arcs, Layout, cycle_of, make_topology, topology_names
 
 FAMILY = "gossip"
 DENSE_NODES_MAX = 128

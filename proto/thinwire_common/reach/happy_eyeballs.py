@@ -8,13 +8,43 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 from thinwire_common.reach.errors import Unreachable
-from thinwire_common.reach.name_lookup import look_up
 from thinwire_proto import limits
+
+Found: TypeAlias = "list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]]"
+
+
+async def look_up(host: str, port: int) -> Found:
+    """The addresses of a host for TCP, as `socket.getaddrinfo` returns them. Raises OSError.
+
+    The system's look-up blocks, for ten seconds or more where the name server does not answer. So each has a daemon
+    thread of its own: an event loop waits at its end for the threads of its own `getaddrinfo`."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Found] = loop.create_future()
+
+    def settle(found: Found, error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(found) if error is None else done.set_exception(error)
+
+    def work() -> None:
+        found: Found = []
+        error: Exception | None = None
+        try:
+            found += socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as raised:
+            error = OSError(str(raised)) if isinstance(raised, UnicodeError) else raised
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(settle, found, error)
+
+    threading.Thread(target=work, name="name look-up", daemon=True).start()
+    return await done
+
 
 ADDRESSES_MAX = 8
 """Addresses of one name that are tried."""

@@ -1,11 +1,11 @@
 """The contract: all settings that must be equal on the coordinator and on every node, and no others.
 
 `sections` and `unions` define its building blocks, `run` the part that an organizer writes, and `contract` the whole
-that both ends compare. `reading` parses and checks it. Settings of one process (paths, addresses, device) are not part
+that both ends compare, read and check. Settings of one process (paths, addresses, device) are not part
 of the contract.
 """
 
-from thinwire_proto.contract.contract import Contract
+from thinwire_proto.contract.contract import Contract, differences, parse_contract, run_differences
 from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.data.corpus import CorpusSpec
 from thinwire_proto.contract.demo import DemoSpec
@@ -13,7 +13,6 @@ from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.exchanges.star import StarSpec
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.decoder import DecoderSpec
-from thinwire_proto.contract.reading import differences, parse_contract, run_differences
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import ADAM_BETAS, RULES, RuleSpec, VotingRuleSpec
 from thinwire_proto.contract.rules.demo import DemoRuleSpec

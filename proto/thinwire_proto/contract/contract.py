@@ -12,12 +12,34 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
-from pydantic import FailFast, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, FailFast, Field, PrivateAttr, ValidationError, model_validator
 
 from thinwire_proto.contract.amendment import Amendment
-from thinwire_proto.contract.lineage import Lineage
 from thinwire_proto.contract.run import RunSpec
-from thinwire_proto.contract.sections import Parameter, Section, canonical_json
+from thinwire_proto.contract.sections import CONTRACT_BYTES_MAX, Parameter, Section, canonical_json, read_canonical
+from thinwire_proto.contract.unions import UNKNOWN_KIND
+from thinwire_proto.errors import ContractError
+from thinwire_proto.version import VERSION
+
+ANCESTORS_MAX = 64
+HASH = r"^[0-9a-f]{64}$"
+
+
+class Lineage(Section):
+    """Where a run's first parameters are from. contract: the hash of the parent's. step: of the parent, in the unit of
+    its `schedule.steps`. fingerprint: of the parameters, under nonce 0. ancestors: the contracts before the parent's,
+    the newest first."""
+
+    contract: str = Field(pattern=HASH)
+    step: int = Field(ge=0)
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{16}$")
+    ancestors: tuple[str, ...] = Field((), max_length=ANCESTORS_MAX, strict=False)
+
+    @property
+    def contracts(self) -> tuple[str, ...]:
+        """The hashes of all contracts that this run goes on from."""
+        return (self.contract, *self.ancestors)
+
 
 FORMAT: Literal[3] = 3
 """The version of the format. Contracts of another version are refused."""
@@ -115,3 +137,86 @@ class Contract(RunSpec):
 
     def __hash__(self) -> int:
         return hash(self.written)
+
+
+UNKNOWN = ("extra_forbidden", UNKNOWN_KIND)
+"""pydantic's error types for keys and kinds that another thinwire may know."""
+
+
+def parse_contract(data: bytes) -> Contract:
+    """Read a contract. Raises ContractError."""
+    document = read_canonical(data, "a contract", CONTRACT_BYTES_MAX)
+    version = document.get("version")
+    if type(version) is not int:
+        raise ContractError("this is not a contract: it does not say which version of the format it has")
+    if version != FORMAT:
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: it has version {version}, not {FORMAT}")
+    try:
+        contract = Contract.model_validate(document)
+    except ValidationError as error:
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: {plain(error)}{_hint(error)}") from None
+    return contract.as_read_from(data)
+
+
+def run_differences(held: Contract, run: RunSpec) -> list[str]:
+    """The fields in which a run file differs from a run's contract, in words. See `differences`.
+
+    What a run file leaves out, because the coordinator computes it, is as in the contract.
+    """
+    here, there = held.model_dump(mode="json"), run.model_dump(mode="json")
+    for section, spec, asked in (("data", held.data, run.data), ("model", held.model, run.model)):
+        if type(spec) is type(asked):
+            there[section] |= {key: here[section][key] for key in (*spec.DERIVED, *spec.LOCAL)}
+    there["model"] |= run.model.completed_like(held.model)
+    found: list[str] = []
+    for section in RunSpec.model_fields:
+        ours, theirs = here[section], there[section]
+        if ours.get("kind") != theirs.get("kind"):  # the keys of two kinds cannot be compared
+            ours, theirs = {"kind": ours["kind"]}, {"kind": theirs["kind"]}
+        found += _differences(ours, theirs, section)
+    return found
+
+
+def differences(ours: Contract, theirs: Contract) -> list[str]:
+    """The fields in which two contracts differ, in words: `demo.k: 32 here, 64 there`."""
+    left_out = {"version"}
+    if ours.model != theirs.model:
+        left_out.add("parameters")  # the model determines them
+    here, there = (contract.model_dump(mode="json", exclude=left_out) for contract in (ours, theirs))
+    return _differences(here, there, "")
+
+
+def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
+    if ours == theirs:
+        return []
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        found: list[str] = []
+        for key in sorted(ours.keys() | theirs.keys()):
+            found += _differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+        return found
+    if isinstance(ours, list) and isinstance(theirs, list) and path == "parameters":
+        by_name = [{entry["name"]: entry["shape"] for entry in side} for side in (ours, theirs)]
+        if by_name[0] != by_name[1]:
+            return _differences(by_name[0], by_name[1], path)
+    return [f"{path}: {ours} here, {theirs} there"]
+
+
+def _hint(error: ValidationError) -> str:
+    """The end of an error text, where a key or a kind is unknown."""
+    is_unknown = any(entry["type"] in UNKNOWN for entry in error.errors())
+    return "; it needs another thinwire, or a package that extends it" if is_unknown else ""
+
+
+def plain(error: ValidationError) -> str:
+    """pydantic's errors in one line: for each the field's dotted name, the problem, and the given value."""
+    found = []
+    for entry in error.errors():
+        field = ".".join(str(part) for part in entry["loc"])
+        given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r:.80})"
+        if entry["type"] == "extra_forbidden":
+            found.append(f"{field}: there is no such key")
+        elif entry["type"] == "value_error":
+            found.append(f"{field + ': ' if field else ''}{entry['ctx']['error']}")
+        else:
+            found.append(f"{field}: {entry['msg'][0].lower()}{entry['msg'][1:]}{given}")
+    return "; ".join(found)

@@ -13,52 +13,27 @@ class DemoSpec(Section):
     """Settings of decoupled momentum (arXiv 2411.19870): how nodes keep and compress their momentum. A tile is 64 × 64
     parameters; a component is one coefficient of a tile's transform."""
 
-    k: int = Field(
-        96,
-        ge=1,
-        le=TILE_EDGE**2,
-        description="components that a node sends per tile",
-        json_schema_extra=unit("components per tile") | AMENDABLE,
-    )
-    update_topk: int = Field(
-        320,
-        ge=0,
-        le=TILE_EDGE**2,
-        description="strongest components that an update keeps per tile; 0: all, which is the default with magnitude "
-        '"tile"',
-        json_schema_extra=unit("components per tile") | AMENDABLE,
-    )
-    update_levels: int = Field(
-        0,
-        ge=0,
-        le=127,
-        description='with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± '
-        "the largest of its tile; 0: 255 levels, and only components that are not 0 travel",
-    )
-    vote_levels: int = Field(
-        0,
-        ge=0,
-        le=127,
-        description="with update_levels and k = 4096: a contribution has every component, rounded to one of 2n + 1 "
-        "levels, which are vote_step apart; 0: the sign of each component alone",
-    )
-    vote_step: float = Field(
-        1.5,
-        gt=0,
-        le=3,
-        description="with vote_levels: distance of two levels, in standard deviations of the tile's components",
-        json_schema_extra=AMENDABLE,
-    )
-    beta: float = Field(
-        0.99, ge=0, le=1, description="decay of the momentum per step; 1: error feedback, which forgets nothing"
-    )
-    magnitude: Magnitude = Field(
-        "clipped",
-        description="size of a parameter's step. sign: always the learning rate; clipped: less where the merged votes "
-        "are weak; tile: votes also carry a scale for each tile",
-    )
-    precondition: Literal["none", "adam"] = Field("adam", description="divisor of the gradient: √v̂ (adam) or 1 (none)")
-    precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v per step")
+    k: int = Field(96, ge=1, le=TILE_EDGE**2, json_schema_extra=unit("components per tile") | AMENDABLE)
+    """components that a node sends per tile"""
+    update_topk: int = Field(320, ge=0, le=TILE_EDGE**2, json_schema_extra=unit("components per tile") | AMENDABLE)
+    """strongest components that an update keeps per tile; 0: all, which is the default with magnitude "tile" """
+    update_levels: int = Field(0, ge=0, le=127)
+    """with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± the largest of
+    its tile; 0: 255 levels, and only components that are not 0 travel"""
+    vote_levels: int = Field(0, ge=0, le=127)
+    """with update_levels and k = 4096: a contribution has every component, rounded to one of 2n + 1 levels, which are
+    vote_step apart; 0: the sign of each component alone"""
+    vote_step: float = Field(1.5, gt=0, le=3, json_schema_extra=AMENDABLE)
+    """with vote_levels: distance of two levels, in standard deviations of the tile's components"""
+    beta: float = Field(0.99, ge=0, le=1)
+    """decay of the momentum per step; 1: error feedback, which forgets nothing"""
+    magnitude: Magnitude = "clipped"
+    """size of a parameter's step. sign: always the learning rate; clipped: less where the merged votes are weak; tile:
+    votes also carry a scale for each tile"""
+    precondition: Literal["none", "adam"] = "adam"
+    """divisor of the gradient: √v̂ (adam) or 1 (none)"""
+    precondition_beta: float = Field(0.99, ge=0, lt=1)
+    """decay of the second moment v per step"""
 
     @model_validator(mode="before")
     @classmethod

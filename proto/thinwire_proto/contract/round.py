@@ -15,54 +15,23 @@ LEASE_ROUNDS = 3
 class RoundSpec(Section):
     """The timing of rounds, and the limits for a node within a round."""
 
-    pace: Literal["barrier", "clock"] = Field(
-        "barrier",
-        description="what ends a round. barrier: all nodes have delivered, or length_ms is over; clock: length_ms is "
-        "over, always",
-    )
-    length_ms: int = Field(
-        30_000,
-        ge=50,
-        le=86_400_000,
-        description="T: maximum length of a round",
-        json_schema_extra=unit("ms") | AMENDABLE,
-    )
-    base_age_max: int = Field(
-        0,
-        ge=0,
-        le=16,
-        description="steps that a base, the parameters that a gradient was computed on, may be behind its round; with "
-        "1 or more, computing does not wait for the update; default 1 at pace clock",
-        json_schema_extra=unit("steps"),
-    )
-    momentum_age_max: int = Field(
-        100,
-        ge=1,
-        description="steps after which an absent node must drop its momentum",
-        json_schema_extra=unit("steps") | AMENDABLE,
-    )
-    min_contributions: int = Field(
-        1,
-        ge=1,
-        description="contributions that a round needs; with fewer, it is void and changes nothing",
-        json_schema_extra=unit("contributions") | AMENDABLE,
-    )
-    samples: int = Field(
-        8,
-        ge=1,
-        le=1 << 20,
-        description="samples for the full weight; at pace barrier also a node's share",
-        json_schema_extra=unit("samples") | AMENDABLE,
-    )
-    weight_max: int = Field(
-        8,
-        ge=1,
-        le=WEIGHT_SUM_MAX,
-        description="full weight: a contribution weighs ⌈trained · weight_max / samples⌉, at most this",
-    )
-    nodes_max: int = Field(
-        1024, ge=1, le=8192, description="nodes that may take part at the same time", json_schema_extra=unit("nodes")
-    )
+    pace: Literal["barrier", "clock"] = "barrier"
+    """what ends a round. barrier: all nodes have delivered, or length_ms is over; clock: length_ms is over, always"""
+    length_ms: int = Field(30_000, ge=50, le=86_400_000, json_schema_extra=unit("ms") | AMENDABLE)
+    """T: maximum length of a round"""
+    base_age_max: int = Field(0, ge=0, le=16, json_schema_extra=unit("steps"))
+    """steps that a base, the parameters that a gradient was computed on, may be behind its round; with 1 or more,
+    computing does not wait for the update; default 1 at pace clock"""
+    momentum_age_max: int = Field(100, ge=1, json_schema_extra=unit("steps") | AMENDABLE)
+    """steps after which an absent node must drop its momentum"""
+    min_contributions: int = Field(1, ge=1, json_schema_extra=unit("contributions") | AMENDABLE)
+    """contributions that a round needs; with fewer, it is void and changes nothing"""
+    samples: int = Field(8, ge=1, le=1 << 20, json_schema_extra=unit("samples") | AMENDABLE)
+    """samples for the full weight; at pace barrier also a node's share"""
+    weight_max: int = Field(8, ge=1, le=WEIGHT_SUM_MAX)
+    """full weight: a contribution weighs ⌈trained · weight_max / samples⌉, at most this"""
+    nodes_max: int = Field(1024, ge=1, le=8192, json_schema_extra=unit("nodes"))
+    """nodes that may take part at the same time"""
 
     @model_validator(mode="before")
     @classmethod

@@ -38,12 +38,12 @@ class RunSpec(Section):
     def _defaults_of_the_rule(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        rule, demo, rounds = RULES.kind_of(given.get("rule", {})), given.get("demo", {}), given.get("round", {})
+        rule, demo, rounds = RULES.spec_of(given.get("rule", {})), given.get("demo", {}), given.get("round", {})
         found = dict(given)
-        if rule is not None and rule.spec.DEMO_DEFAULTS and isinstance(demo, dict):
-            found["demo"] = rule.spec.with_defaults(demo)
-        if rule is not None and rule.spec.ROUND_DEFAULTS and isinstance(rounds, dict):
-            found["round"] = rule.spec.ROUND_DEFAULTS | rounds
+        if rule is not None and rule.DEMO_DEFAULTS and isinstance(demo, dict):
+            found["demo"] = rule.with_defaults(demo)
+        if rule is not None and rule.ROUND_DEFAULTS and isinstance(rounds, dict):
+            found["round"] = rule.ROUND_DEFAULTS | rounds
         return found
 
     @model_validator(mode="after")

@@ -19,38 +19,21 @@ BENDS = frozenset({"steps", "warmup_steps", "shape", "floor"})
 class ScheduleSpec(Section):
     """Linear warm-up, then a decay to `floor` times the peak. It depends on the step, not on the round."""
 
-    learning_rate: float = Field(
-        2e-3, gt=0, le=1, description="peak of the learning rate, after the warm-up", json_schema_extra=AMENDABLE
-    )
-    warmup_steps: int = Field(
-        50,
-        ge=0,
-        description="steps in which the rate rises to its peak, from 0 or from where it stands",
-        json_schema_extra=unit("steps") | AMENDABLE,
-    )
-    steps: int = Field(
-        200, ge=1, le=1 << 31, description="updates of the whole run", json_schema_extra=unit("steps") | AMENDABLE
-    )
-    shape: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="how the rate falls to its floor; constant: not at all", json_schema_extra=AMENDABLE
-    )
-    floor: float = Field(
-        0.1, ge=0, le=1, description="rate at the end, as a fraction of the peak", json_schema_extra=AMENDABLE
-    )
-    weight_decay: float = Field(
-        0.0,
-        ge=0,
-        description="each step multiplies every parameter by 1 − rate · weight_decay",
-        json_schema_extra=AMENDABLE,
-    )
+    learning_rate: float = Field(2e-3, gt=0, le=1, json_schema_extra=AMENDABLE)
+    """peak of the learning rate, after the warm-up"""
+    warmup_steps: int = Field(50, ge=0, json_schema_extra=unit("steps") | AMENDABLE)
+    """steps in which the rate rises to its peak, from 0 or from where it stands"""
+    steps: int = Field(200, ge=1, le=1 << 31, json_schema_extra=unit("steps") | AMENDABLE)
+    """updates of the whole run"""
+    shape: Literal["cosine", "linear", "constant"] = Field("cosine", json_schema_extra=AMENDABLE)
+    """how the rate falls to its floor; constant: not at all"""
+    floor: float = Field(0.1, ge=0, le=1, json_schema_extra=AMENDABLE)
+    """rate at the end, as a fraction of the peak"""
+    weight_decay: float = Field(0.0, ge=0, json_schema_extra=AMENDABLE)
+    """each step multiplies every parameter by 1 − rate · weight_decay"""
 
-    start: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="rate at the beginning, as a fraction of the peak; without a warm-up, above 0, the rate falls from "
-        "there",
-    )
+    start: float = Field(0.0, ge=0, le=1)
+    """rate at the beginning, as a fraction of the peak; without a warm-up, above 0, the rate falls from there"""
 
     _begin: int = PrivateAttr(0)
     _moved: int = PrivateAttr(0)

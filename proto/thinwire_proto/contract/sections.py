@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import from_json
+
+from thinwire_proto.errors import ContractError
 
 CONTRACT_BYTES_MAX = 1 << 20
 WEIGHT_SUM_MAX = 32_767
@@ -38,6 +41,10 @@ def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
     return urls
 
 
+Addresses = Annotated[tuple[str, ...], AfterValidator(check_addresses), Field(max_length=16, strict=False)]
+"""Addresses that a node may read. None by default: `urls: Addresses = ()`."""
+
+
 AMENDABLE: dict[str, Any] = {"amendable": True}
 """Marks a field that may change within a run: `Field(8, json_schema_extra=AMENDABLE)`. See `exact.amendments`."""
 
@@ -61,6 +68,22 @@ class Parameter(Section):
             if size < 1 or elements >= TENSOR_ELEMENTS_MAX:
                 raise ValueError(f"{self.name}: shape {self.shape} must have 1 to 2³¹ − 1 elements")
         return self
+
+
+def read_canonical(data: bytes, what: str, bytes_max: int) -> dict[str, Any]:
+    """Read an object in canonical JSON. what: its name in errors. Raises ContractError."""
+    if len(data) > bytes_max:
+        raise ContractError(f"{what} has at most {bytes_max} bytes; this has {len(data)}")
+    try:
+        found = from_json(data, allow_inf_nan=False)
+        written = canonical_json(found)
+    except ValueError as error:
+        raise ContractError(f"this is not {what}: {error}") from None
+    if not isinstance(found, dict):
+        raise ContractError(f"this is not {what}: it is not a JSON object")
+    if written != data:
+        raise ContractError(f"this is not {what}: its JSON is not canonical")
+    return found
 
 
 def canonical_json(value: Any) -> bytes:

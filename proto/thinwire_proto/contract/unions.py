@@ -15,7 +15,6 @@ commands which only read contracts start at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import GetCoreSchemaHandler, ValidationError
@@ -43,14 +42,6 @@ Spec = TypeVar("Spec", bound=KindSpec)
 New = TypeVar("New", bound=KindSpec)
 
 
-@dataclass(frozen=True)
-class Kind(Generic[Spec]):
-    """A registered kind."""
-
-    name: str
-    spec: type[Spec]
-
-
 class TaggedUnion(Generic[Spec]):
     """The kinds of one section. With the annotation `Annotated[Base, UNION]`, pydantic reads the right spec.
 
@@ -74,19 +65,18 @@ class TaggedUnion(Generic[Spec]):
         self._specs.register(name)(spec)
         return registered
 
-    def find(self, name: str) -> Kind[Spec] | None:
-        """The kind with this name, or None if neither thinwire nor an installed package defines it.
+    def find(self, name: str) -> type[Spec] | None:
+        """The spec of this kind, or None if neither thinwire nor an installed package defines it.
 
         Raises ConfigError if the kind is unknown and an installed package cannot be imported."""
-        spec = self._specs.find(name)
-        return None if spec is None else Kind(name, spec)
+        return self._specs.find(name)
 
-    def __iter__(self) -> Iterator[Kind[Spec]]:
-        """All kinds, ordered by name."""
-        return iter([Kind(name, self._specs[name]) for name in sorted(self._specs.names())])
+    def __iter__(self) -> Iterator[tuple[str, type[Spec]]]:
+        """All kinds and their specs, ordered by name."""
+        return iter([(name, self._specs[name]) for name in sorted(self._specs.names())])
 
-    def kind_of(self, given: object) -> Kind[Spec] | None:
-        """The kind of a section, given as a spec or as a table."""
+    def spec_of(self, given: object) -> type[Spec] | None:
+        """The spec for a section, given as a spec or as a table."""
         name = given.get("kind", self._default) if isinstance(given, dict) else getattr(given, "kind", self._default)
         return self.find(name) if isinstance(name, str) else None
 
@@ -96,13 +86,13 @@ class TaggedUnion(Generic[Spec]):
             return given
         if not isinstance(given, dict):
             raise PydanticCustomError("table", "input should be a table")
-        kind = self.kind_of(given)
-        if kind is None:
-            names = ", ".join(kind.name for kind in self)
+        spec = self.spec_of(given)
+        if spec is None:
+            names = ", ".join(name for name, _ in self)
             error = PydanticCustomError(UNKNOWN_KIND, "there is no such kind; there are {names}", {"names": names})
             detail = InitErrorDetails(type=error, loc=("kind",), input=given["kind"])
             raise ValidationError.from_exception_data(self.section, [detail])
-        return kind.spec.model_validate({"kind": kind.name} | given)
+        return spec.model_validate({"kind": self._default} | given)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.read)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from thinwire_proto.blobs import Blob, Blobs
@@ -23,13 +22,7 @@ from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.conversations import counted_of, text_marks, weight_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
-from thinwire_proto.data.manifest import (
-    BLOBS_FOLDER,
-    MANIFEST_FILE,
-    Manifest,
-    Source,
-    read_manifest,
-)
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source, read_manifest
 from thinwire_proto.data.shard_order import Mixtures, ShardOrder
 from thinwire_proto.data.sharded import HeldOut, Place, ShardedData, paths_of, read_folder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
@@ -49,8 +42,6 @@ WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
 PREPARE = "make it with `thinwire-coordinator prepare`"
-
-Tokens = npt.NDArray[np.int64]
 
 
 class TokenShards(ShardedData):

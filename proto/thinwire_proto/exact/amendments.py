@@ -23,8 +23,7 @@ from pydantic import ValidationError
 
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract.amendment import AGAIN, AMENDMENTS_MAX, REWIND, SAMPLES, Amendment, parse_amendment
-from thinwire_proto.contract.contract import Contract
-from thinwire_proto.contract.reading import plain
+from thinwire_proto.contract.contract import Contract, plain
 from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import Section

@@ -20,9 +20,7 @@ from thinwire_proto.exact.decode import (
     tile_batch,
 )
 from thinwire_proto.exact.tiles import (
-    MATRIX_COMPONENTS,
     MATRIX_SHIFT,
-    VECTOR_COMPONENTS,
     VECTOR_SHIFT,
     Batch,
     TileLayout,
@@ -184,8 +182,7 @@ def _shape(batch: Batch) -> torch.Size:
 
 
 def _first_component(layout: TileLayout, batch: Batch) -> int:
-    first: int = batch.tiles.start
-    return first * MATRIX_COMPONENTS if batch.is_matrix else layout.matrix_components + first * VECTOR_COMPONENTS
+    return layout.first_component(batch.tiles.start + (0 if batch.is_matrix else layout.matrix_tiles))
 
 
 def _scale_of_tiles(merged: Merged, layout: TileLayout, device: torch.device) -> Tensor | None:

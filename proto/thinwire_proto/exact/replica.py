@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,12 +20,74 @@ from thinwire_proto.contract import Contract, MergedMuonSpec, Parameter
 from thinwire_proto.errors import OtherContract, ReplicaError
 from thinwire_proto.exact.apply import apply_votes, decode_gradients, flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint
-from thinwire_proto.exact.frozen import FrozenTensors
 from thinwire_proto.exact.mapped import MappedTensors
 from thinwire_proto.exact.merged_step import take_merged_step
-from thinwire_proto.exact.tensor_files import read_about, read_pieces, read_tensors, save_tensors
+from thinwire_proto.exact.tensor_files import (
+    PIECE_BYTES,
+    bytes_of,
+    head_of,
+    read_about,
+    read_pieces,
+    read_tensors,
+    save_tensors,
+)
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
+
+
+class FrozenTensors:
+    """The tensors of one moment, until they are in a file, while their owner goes on to change them.
+
+    A copy in memory would be as large as the tensors, and a slow disk must not hold their owner up. So the file is
+    written piece by piece, and before the owner changes them, `separate` copies the pieces that are not written yet.
+    The tensors are on the CPU, contiguous. One thread writes the file; the one that changes them calls `separate`.
+
+    released: set when the tensors are not needed any longer: they are in the file, or copied, or cannot be written.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+        self._pieces: deque[Tensor] = deque()  # not written yet, in the order of the file
+        for name in head_of(self._tensors, {})[0]:
+            flat = self._tensors[name].detach().reshape(-1)
+            self._pieces += [piece for piece in torch.split(flat, PIECE_BYTES // flat.element_size()) if len(piece)]
+        self._lock = threading.Lock()
+        self.released = threading.Event()
+
+    def write(self, path: Path, about: Mapping[str, str]) -> None:
+        """Write a safetensors file with `about` as metadata. Raises OSError."""
+        try:
+            with path.open("wb") as file:
+                file.write(head_of(self._tensors, about)[1])
+                passing = torch.empty(PIECE_BYTES, dtype=torch.uint8)
+                while (count := self._take(passing)) > 0:
+                    file.write(bytes_of(passing[:count]))
+        except OSError as error:
+            raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from None
+        finally:
+            with self._lock:
+                self._pieces.clear()
+            self._tensors.clear()
+            self.released.set()
+
+    def _take(self, passing: Tensor) -> int:
+        """Copy the next piece, so that the disk holds up nobody; returns its bytes, 0 after the last one."""
+        with self._lock:
+            if not self._pieces:
+                return 0
+            piece = self._pieces.popleft().view(torch.uint8)
+            passing[: len(piece)].copy_(piece)
+            return len(piece)
+
+    def separate(self) -> int:
+        """Copy what is not written yet, once; returns its bytes. The tensors may change when this returns."""
+        with self._lock:
+            if self.released.is_set():
+                return 0
+            self._pieces = deque(piece.clone() for piece in self._pieces)
+            self.released.set()
+            return sum(piece.numel() * piece.element_size() for piece in self._pieces)
+
 
 SNAPSHOT_VERSION = "1"
 STEP_MAX = 1 << 63

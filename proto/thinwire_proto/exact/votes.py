@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ CHUNK = 1 << 18
 """Components processed at a time. Bounds the extra memory; does not change the result."""
 SPARSE_BELOW = 10
 """A part of the sum is sparse where fewer than one in so many values is nonzero. There numpy's own search is slow."""
-Kind = TypeVar("Kind", bound=np.generic)
 Components = npt.NDArray[np.int64]
 """Flat component numbers in tile space, strictly ascending."""
 
@@ -169,10 +168,7 @@ class Merger:
             raise ValueError(f"weights must be 1 or more and add up to at most {self._weight_max}")
         self._weight += weight
         with one_torch_thread():
-            self._add(votes, weight)
-
-    def _add(self, votes: Votes, weight: int) -> None:
-        votes.add_to(self._sum, weight)
+            votes.add_to(self._sum, weight)
 
     def values(self, part: slice) -> npt.NDArray[np.int16]:
         """The merged votes of a range of components, int16."""

@@ -7,7 +7,7 @@ of all. Here most graphs give a node one peer in an iteration. So each edge has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,24 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.bounds import MixBounds
 from thinwire_proto.gossip.edge import Edge
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.pull import pull
+
+
+def pull(x: Tensor, peers: Sequence[Tensor], part: float, out: Tensor) -> Tensor:
+    """Where a node computes its gradients: out ← x + part·(m − x), with m the mean of x and the peers' copies. Returns
+    out.
+
+    The problem: a codec of one bit leaves a rest x − h on each edge, as large as the disagreement of the nodes. Each
+    node computes its gradient at parameters that have all of its own rests in them, and nothing of its peers' newest
+    steps. What fails: gradients at the mean itself, which do not see the node's own newest steps. Part of the way costs
+    little of that, and no byte, because the node holds a copy of each peer already (docs/log/decentralized.md).
+
+    x, each of peers, out: float32 [parameters]. part: 0 to 1.
+    """
+    each = part / (1 + len(peers))
+    torch.mul(x, 1 - each * len(peers), out=out)
+    for peer in peers:
+        out.add_(peer, alpha=each)
+    return out
 
 
 class Copies:
@@ -46,7 +63,7 @@ class Copies:
             self._bounds.forget(peer)
 
     def pull(self, x: Tensor, part: float, iteration: int, out: Tensor) -> None:
-        """See `thinwire_proto.gossip.pull`. The same edges give the same bits, whatever their order in memory."""
+        """See `pull` of this module. The same edges give the same bits, whatever their order in memory."""
         copies = [edge.theirs.flat for _, edge in sorted(self.edges.items()) if edge.knows_peer(iteration)]
         bounds = self._bounds
         pull(x, copies if bounds is None else [bounds.clipped_copy(x, copy) for copy in copies], part, out)

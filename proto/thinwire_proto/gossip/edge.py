@@ -31,8 +31,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.message import SKIP, Bodies, Message, When
-from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.message import SKIP, Bodies, Message, PublicCopy, When
 from thinwire_proto.gossip.receiver import Receiver
 from thinwire_proto.gossip.sender import Sender
 
@@ -67,11 +66,6 @@ class Edge:
     def differences_found(self) -> int:
         """How often `theirs` was found to differ from the peer's copy."""
         return self._receiver.differences_found
-
-    @property
-    def duplicates(self) -> int:
-        """Messages that came again."""
-        return self._receiver.duplicates
 
     @property
     def received(self) -> int:
@@ -133,7 +127,7 @@ class Edge:
     def receive(self, message: Message) -> list[Message]:
         """Take a message of the peer. Returns those that are now there in order, usually one.
 
-        A message that came before is counted and dropped. Raises PayloadError if the peer cannot have sent it; bodies
+        A message that came before is dropped. Raises PayloadError if the peer cannot have sent it; bodies
         are read when they are mixed.
         """
         if self._receiver.is_duplicate(message):

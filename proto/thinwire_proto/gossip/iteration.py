@@ -17,7 +17,7 @@ their iteration, and the turns between are void. It says so to all its peers: on
 otherwise wait for a message that never comes.
 
 Over one-way edges (`push_sum`), a node begins an iteration with its sources alone, and no turn is void: what has come
-counts, whatever this node sent. There, a source can be further ahead while all still wait for each other (`lead`).
+counts, whatever this node sent. There, a source can be further ahead while all still wait for each other (`lead_of`).
 
     computing ──computed──▶ awaiting ──all in, but for what slack allows──▶ mix, step, send ──▶ computing
                                 └──────peer absent, or patience over──────▶ mix, step, send ──▶ computing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_proto.gossip.seen_lines import EDGES_MAX, Line, SeenEdge, SeenLines
+from thinwire_proto.gossip.reports import EDGES_MAX, Line, SeenEdge, SeenLines
 from thinwire_proto.wire import service_pb2 as pb
 
 LINES: dict[pb.EdgeReport.Line.ValueType, Line] = {
@@ -28,8 +28,4 @@ def lines_of(report: pb.LinesReport) -> SeenLines:
 
 
 def _edge_of(edge: pb.EdgeReport) -> SeenEdge:
-    return SeenEdge(
-        edge.member,
-        LINES[edge.line],
-        edge.iteration if edge.HasField("iteration") else None,
-    )
+    return SeenEdge(edge.member, LINES[edge.line], edge.iteration if edge.HasField("iteration") else None)

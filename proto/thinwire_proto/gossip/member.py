@@ -27,8 +27,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.assignments import Assignments
+from thinwire_proto.gossip.assignment import Assignment, Assignments
 from thinwire_proto.gossip.bounds import MixBounds, radius_of
 from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec

@@ -7,7 +7,7 @@ on can neither alter nor misdirect it, and its number keeps it from being repeat
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgpack
 
@@ -19,6 +19,8 @@ from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 
 CODEC_BYTES_MAX = 32
+FIELDS = tuple(field.name for field in fields(Message) if field.name != "body")
+"""Of a message, in their order; a header has the same."""
 NUMBER_MAX = 1 << 53
 """Of a topology, an iteration or a sequence number."""
 
@@ -30,16 +32,7 @@ def body_bytes_max(layout: TileLayout, codec: str) -> int:
 
 def header_of(message: Message) -> pb.PeerHeader:
     """The header, without its signature."""
-    return pb.PeerHeader(
-        topology=message.topology,
-        iteration=message.iteration,
-        sequence=message.sequence,
-        acknowledged=message.acknowledged,
-        codec=message.codec,
-        fingerprint=message.fingerprint,
-        wants_snapshot=message.wants_snapshot,
-        body_bytes=len(message.body),
-    )
+    return pb.PeerHeader(**dict(zip(FIELDS, message.plain(), strict=False)), body_bytes=len(message.body))
 
 
 def check_header(header: pb.PeerHeader, bytes_max: int) -> None:
@@ -55,16 +48,7 @@ def check_header(header: pb.PeerHeader, bytes_max: int) -> None:
 
 def message_of(header: pb.PeerHeader, body: bytes) -> Message:
     """The message of a checked header and its whole body."""
-    return Message(
-        header.topology,
-        header.iteration,
-        header.sequence,
-        header.acknowledged,
-        header.codec,
-        header.fingerprint,
-        header.wants_snapshot,
-        body,
-    )
+    return Message(**{name: getattr(header, name) for name in FIELDS}, body=body)
 
 
 def statement_of(contract_hash: bytes, source: str, target: str, message: Message) -> bytes:
@@ -80,6 +64,4 @@ def message_hash(message: Message) -> bytes:
 
 
 def _canonical(message: Message) -> bytes:
-    fields = [message.topology, message.iteration, message.sequence, message.acknowledged, message.codec]
-    fields += [message.fingerprint, message.wants_snapshot, len(message.body)]
-    return bytes(msgpack.packb(fields, use_bin_type=True))
+    return bytes(msgpack.packb([*message.plain()[:-1], len(message.body)], use_bin_type=True))

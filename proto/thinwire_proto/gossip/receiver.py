@@ -10,8 +10,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.iteration import AHEAD_MAX
-from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Bodies, Message, When
-from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Bodies, Message, PublicCopy, When
 from thinwire_proto.gossip.sender import UNACKNOWLEDGED_MAX
 
 HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
@@ -30,7 +29,7 @@ class Receiver:
         self.theirs.sequence = self.received = base
         self.newest: When = (-1, -1)
         self.wants_snapshot = False
-        self.differences_found = self.duplicates = 0
+        self.differences_found = 0
         self._bodies = bodies
         self._early: dict[int, Message] = {}  # ahead of their order
         self._held: deque[Message] = deque()  # in order, not in `theirs` yet
@@ -56,12 +55,11 @@ class Receiver:
         return sequence <= self.received or sequence in self._early
 
     def is_duplicate(self, message: Message) -> bool:
-        """Whether a message came before, which is counted. Raises PayloadError if the peer cannot have sent it."""
+        """Whether a message came before. Raises PayloadError if the peer cannot have sent it."""
         if self.received < message.sequence <= self.received + UNACKNOWLEDGED_MAX:
             return False
         if not 1 <= message.sequence <= self.received:
             raise PayloadError(f"message {message.sequence} of an edge came after message {self.received}")
-        self.duplicates += 1
         return True
 
     def in_order(self, message: Message) -> Iterator[Message]:

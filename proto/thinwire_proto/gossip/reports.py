@@ -10,7 +10,7 @@ import hashlib
 import math
 import struct
 from dataclasses import astuple, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import numpy as np
@@ -158,3 +158,26 @@ def _float32(value: float) -> float:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
+
+
+EDGES_MAX = 64
+"""Edges in a report. A node of a larger complete topology names those with the smallest member numbers."""
+Line = Literal["direct", "relay", "away"]
+
+
+@dataclass(frozen=True)
+class SeenEdge:
+    """member: number of the peer. iteration: of its newest message; None before the first."""
+
+    member: int
+    line: Line
+    iteration: int | None = None
+
+
+@dataclass(frozen=True)
+class SeenLines:
+    """direct_sent, direct_received: payload bytes of direct lines since the node's process started."""
+
+    direct_sent: int = 0
+    direct_received: int = 0
+    edges: tuple[SeenEdge, ...] = ()

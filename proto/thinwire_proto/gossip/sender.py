@@ -10,8 +10,7 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.gossip.iteration import AHEAD_MAX
-from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Bodies, Message, When
-from thinwire_proto.gossip.public_copy import PublicCopy
+from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Bodies, Message, PublicCopy, When
 
 UNACKNOWLEDGED_MAX = 2 * AHEAD_MAX
 """Messages of a direction that are kept to be sent again, and so the furthest that one can come ahead of its order."""

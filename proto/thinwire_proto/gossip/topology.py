@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 
+import numpy as np
+from numpy.typing import NDArray
+
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.mixing import Edge, Mixing, check_stochastic, contraction, metropolis, push
 from thinwire_proto.kinds import Kinds
@@ -185,3 +188,78 @@ def _reached(neighbours: Sequence[set[int]]) -> set[int]:
             reached.add(node)
             waiting.append(node)
     return reached
+
+
+Ints = NDArray[np.intp]
+Part = tuple[Ints, Ints]
+"""Arcs of which no two have the same sender or the same receiver: all senders, and all receivers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """The one-way edges of an iteration. senders, receivers: [arcs]. heard: for each node the numbers of the arcs into
+    it [nodes, most], filled up with the number of arcs, which stands for none."""
+
+    senders: Ints
+    receivers: Ints
+    heard: Ints
+
+    @classmethod
+    def of(cls, mixing: Mixing) -> Arcs:
+        rows = [list(row) for row in mixing.rows]
+        senders = np.asarray([source for row in rows for source in row], np.intp)
+        receivers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        heard = np.full((len(rows), max(1, *map(len, rows))), len(senders), np.intp)
+        first = 0
+        for node, row in enumerate(rows):
+            heard[node, : len(row)] = range(first, first + len(row))
+            first += len(row)
+        return cls(senders, receivers, heard)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The arcs in parts."""
+        parts: list[list[tuple[int, int]]] = []
+        for sender, receiver in zip(self.senders.tolist(), self.receivers.tolist(), strict=True):
+            for part in parts:
+                if all(sender != other and receiver != another for other, another in part):
+                    part.append((sender, receiver))
+                    break
+            else:
+                parts.append([(sender, receiver)])
+        return tuple((ends[0], ends[1]) for ends in (np.asarray(part, np.intp).T for part in parts))
+
+
+def cycle_of(topology: Topology) -> tuple[Arcs, ...]:
+    return tuple(map(Arcs.of, topology.mixings))
+
+
+def lead_of(topology: Topology, slack: int) -> int:
+    """The largest number of messages that a node can hold of a source, before it begins the iterations itself, if no
+    node's patience ends.
+
+    Over an edge with both ends, it is slack + 1: a source waits for this node. Over one-way edges, a source waits for
+    its own sources, these for theirs, and somebody at last for this node. So the whole graph bounds the lead.
+    """
+    if not topology.is_directed or topology.nodes == 1:
+        return slack + 1
+    cycle = cycle_of(topology)
+    return max(_lead_from(cycle, first, topology.nodes, slack) for first in range(len(cycle)))
+
+
+def _lead_from(cycle: tuple[Arcs, ...], first: int, nodes: int, slack: int) -> int:
+    """The largest lead over a node that stops after beginning an iteration `first` of the cycle, for each node.
+
+    newest[stopped, node]: the newest iteration that a node can begin, counted from that one. A node that needs the
+    message of iteration i from one that cannot begin i begins i + slack at most.
+    """
+    never = np.iinfo(np.int64).max
+    newest = np.full((nodes, nodes), never)
+    np.fill_diagonal(newest, 0)
+    iteration = 0
+    while (newest == never).any() or iteration <= newest.max():
+        iteration += 1
+        for senders, receivers in cycle[(first + iteration) % len(cycle)].parts:
+            blocked = np.where(newest[:, senders] < iteration, iteration + slack, never)
+            newest[:, receivers] = np.minimum(newest[:, receivers], blocked)
+    return int(newest.max())

@@ -1,4 +1,7 @@
-"""A decoder-only transformer: pre-normalization with RMSNorm, rotary positions, SwiGLU, no biases."""
+"""A decoder-only transformer: pre-normalization with RMSNorm, rotary positions, SwiGLU, no biases.
+
+It computes the same as Llama's: only names differ, and that it has the matrices of queries, keys and values in one.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,49 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.conversations import mean_loss, weight_of
-from thinwire_proto.models.decoder_layout import from_llama, to_llama
-from thinwire_proto.models.initial import draw_weights
-from thinwire_proto.models.llama import LlamaTask
-from thinwire_proto.models.rotary import angles, packed_angles, rotate
+from thinwire_proto.models.llama import LlamaTask, angles, draw_weights, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
+
+QKV = "attention.qkv.weight"
+QUERY_KEY_VALUE = tuple(f"self_attn.{one}_proj.weight" for one in "qkv")
+OF_BLOCK = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.out.weight": "self_attn.o_proj.weight",
+    "feed_norm.weight": "post_attention_layernorm.weight",
+    "feed.gate.weight": "mlp.gate_proj.weight",
+    "feed.up.weight": "mlp.up_proj.weight",
+    "feed.down.weight": "mlp.down_proj.weight",
+}
+"""Names within a block of the decoder, and within a layer of Llama."""
+OF_MODEL = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+"""Names outside of the blocks. A tied model has no matrix of its own for the head."""
+
+
+def to_llama(tensors: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The decoder's tensors under Llama's names; views and not copies."""
+    found = {theirs: tensors[ours] for ours, theirs in OF_MODEL.items() if ours in tensors}
+    for number in range(layers):
+        block, layer = f"blocks.{number}.", f"model.layers.{number}."
+        found |= {layer + theirs: tensors[block + ours] for ours, theirs in OF_BLOCK.items()}
+        parts = tensors[block + QKV].chunk(3)
+        found |= {layer + theirs: part for theirs, part in zip(QUERY_KEY_VALUE, parts, strict=True)}
+    return found
+
+
+def from_llama(tensors: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The inverse of `to_llama`."""
+    found = {ours: tensors[theirs] for ours, theirs in OF_MODEL.items() if theirs in tensors}
+    for number in range(layers):
+        block, layer = f"blocks.{number}.", f"model.layers.{number}."
+        found |= {block + ours: tensors[layer + theirs] for ours, theirs in OF_BLOCK.items()}
+        found[block + QKV] = torch.cat([tensors[layer + theirs] for theirs in QUERY_KEY_VALUE])
+    return found
+
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 NORM_EPSILON = 1e-5
@@ -137,17 +177,5 @@ class DecoderTask(SpecTask[DecoderSpec]):
     def _as_llama(self) -> LlamaTask:
         """The same model in Llama's layout."""
         spec = self._spec
-        return LlamaTask(
-            LlamaSpec(
-                vocabulary=spec.vocabulary,
-                context=spec.context,
-                width=spec.width,
-                layers=spec.layers,
-                heads=spec.heads,
-                kv_heads=spec.heads,
-                hidden=spec.hidden,
-                tied=spec.tied,
-                rope_theta=ROTARY_BASE,
-                norm_epsilon=NORM_EPSILON,
-            )
-        )
+        more = {"kv_heads": spec.heads, "rope_theta": ROTARY_BASE, "norm_epsilon": NORM_EPSILON}
+        return LlamaTask(LlamaSpec.model_validate(spec.model_dump(exclude={"kind"}) | more))

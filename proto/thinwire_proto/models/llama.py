@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,8 @@ from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract.models.llama import LlamaSpec
-from thinwire_proto.data.conversations import mean_loss, weight_of
+from thinwire_proto.data.conversations import mean_loss, positions_of, visible, weight_of
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.initial import INITIAL_STD, draw_weights
-from thinwire_proto.models.rotary import angles, packed_angles, rotate
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.transformers_models import choose_context
 from thinwire_proto.models.weights_folder import (
@@ -34,6 +33,46 @@ from thinwire_proto.models.weights_folder import (
     weight_files,
 )
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
+
+
+def angles(length: int, head_width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles, each [length, head_width / 2]."""
+    exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+    of_each = torch.outer(torch.arange(length, device=device, dtype=torch.float32), base**-exponent)
+    return of_each.cos(), of_each.sin()
+
+
+def packed_angles(cos: Tensor, sin: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """cos and sin for packed conversations, each [batch, 1, length, head_width / 2], and what each token sees, bool
+    [batch, 1, length, length]. Without marks, the same cos and sin, and None: each token sees all before it."""
+    if marks is None:
+        return cos, sin, None
+    positions = positions_of(marks)
+    return cos[positions][:, None], sin[positions][:, None], visible(marks)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + half) of the last dimension of x [batch, heads, length, head_width]."""
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+INITIAL_STD = 0.02
+
+
+@torch.no_grad()
+def draw_weights(model: nn.Module, layers: int, residual: tuple[str, ...], generator: torch.Generator) -> None:
+    """Draw normal weights, and set those of norms to 1.
+
+    residual: endings of the names of the matrices that write to the residual stream; these are scaled by 1/√(2·layers).
+    """
+    for name, tensor in model.named_parameters():
+        if tensor.dim() == 1:
+            tensor.fill_(1.0)
+            continue
+        std = INITIAL_STD / math.sqrt(2 * layers) if name.endswith(residual) else INITIAL_STD
+        tensor.normal_(0.0, std, generator=generator)
+
 
 DEFAULTS = {"num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """What transformers takes for keys that a config leaves out, where neither shapes nor other keys show it."""

@@ -16,11 +16,10 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.contract.models.timm import TimmSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.trained import SpecTask, trained
 from thinwire_proto.models.weights_folder import CONFIG, read_json, read_tensors
-from thinwire_proto.models.wrapped import Wrapped
+from thinwire_proto.models.wrapped import Wrapped, bounded_build
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel
 
 

@@ -18,7 +18,6 @@ from thinwire_proto.contract.models.hugging_face_config import check_config_json
 from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.data.conversations import mean_loss, positions_of, weight_of
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.weights_folder import (
     COMPUTED,
@@ -32,7 +31,7 @@ from thinwire_proto.models.weights_folder import (
     tell_left_out,
     weight_files,
 )
-from thinwire_proto.models.wrapped import Wrapped
+from thinwire_proto.models.wrapped import Wrapped, bounded_build
 
 CONTEXT_DEFAULT_MAX = 1024
 NOT_OF_THE_MODEL = {

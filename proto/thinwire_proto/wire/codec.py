@@ -3,7 +3,7 @@
 A contribution consists of its components (`component_codec`) and one sign bit for each, or of some tiles and the signs
 or levels of all their components (`whole_tiles`). An update has in addition the size of each merged vote. Where nodes
 seldom choose the same component nearly all sizes are 1, so several are packed into one byte before zstandard compresses
-them. With `demo.update_levels` an update contains the level of each component (`levels_form`).
+them. With `demo.update_levels` an update contains the level of each component.
 
 With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
 kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
@@ -29,7 +29,6 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import CHUNK, Levels, Merged, Votes, WholeVotes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
-from thinwire_proto.wire.levels_form import digits_of_a_byte, pack_levels
 from thinwire_proto.wire.packing import (
     check_types,
     compress,
@@ -50,7 +49,9 @@ from thinwire_proto.wire.whole_tiles import (
     WHOLE,
     decode_levels,
     decode_whole,
+    digits_of_a_byte,
     encode_whole,
+    pack_levels,
     take,
     tiles_in,
 )

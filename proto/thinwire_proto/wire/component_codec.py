@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.exact.topk import update_bounds
 from thinwire_proto.exact.votes import CHUNK, Components, counts_of
 from thinwire_proto.wire.packing import (
     Bytes,
@@ -111,13 +112,10 @@ def decode_components(
 
 
 def _check_counts(counts: Numbers, per_tile: int, layout: TileLayout) -> None:
-    for first, part, size in (
-        (0, counts[: layout.matrix_tiles], MATRIX_COMPONENTS),
-        (layout.matrix_tiles, counts[layout.matrix_tiles :], VECTOR_COMPONENTS),
-    ):
-        if len(part) and part.max() > min(per_tile, size):
-            tile = int(np.argmax(part > min(per_tile, size)))
-            raise PayloadError(f"tile {first + tile} has {part[tile]} votes; k allows {min(per_tile, size)}")
+    bounds = update_bounds(layout, per_tile)
+    if (counts > bounds).any():
+        tile = int(np.argmax(counts > bounds))
+        raise PayloadError(f"tile {tile} has {counts[tile]} votes; k allows {bounds[tile]}")
 
 
 # gaps

@@ -12,7 +12,7 @@ from thinwire.gossip.compressed import CompressedCodec
 from thinwire.gossip.flat import FlatLayout
 from thinwire.gossip.pulled import Pulled
 from thinwire_proto.errors import RemoteError
-from thinwire_proto.gossip.public_copy import FINGERPRINT_PARTS
+from thinwire_proto.gossip.message import FINGERPRINT_PARTS
 
 SIZE = 300
 

@@ -10,8 +10,7 @@ import pytest
 
 from thinwire_planner.methods.gossip import WARMUP_PART, iteration_s
 from thinwire_planner.timing.link import Floats
-from thinwire_proto.gossip.arcs import Arcs, cycle_of
-from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
+from thinwire_proto.gossip.topology import Arcs, Layout, Topology, cycle_of, make_topology, topology_names
 
 
 def simulated_s(

@@ -15,9 +15,8 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
 from thinwire_proto.exact.magnitudes import TABLE, UNIT
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.blocks import BLOCK
+from thinwire_proto.gossip.blocks import BLOCK, VALUES, covering_codes
 from thinwire_proto.gossip.codec import VERSION, codec_names, make_codec, register_codec
-from thinwire_proto.gossip.scales import VALUES, covering_codes
 
 Floats = npt.NDArray[np.float32]
 LAYOUT = TileLayout(

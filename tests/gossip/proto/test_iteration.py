@@ -11,9 +11,8 @@ import pytest
 from support.gossiping import GossipWorld
 from thinwire_proto.errors import ConfigError, LocalError
 from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Turn
-from thinwire_proto.gossip.lead import lead_of
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
+from thinwire_proto.gossip.topology import Layout, Topology, lead_of, make_topology, topology_names
 
 UNDIRECTED = topology_names(directed=False)
 PATIENCE_S = 5.0

@@ -11,8 +11,15 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines
 from thinwire_proto.gossip.report_wire import report_of, sign_report
-from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports
-from thinwire_proto.gossip.seen_lines import EDGES_MAX, SeenEdge, SeenLines
+from thinwire_proto.gossip.reports import (
+    EDGES_MAX,
+    Report,
+    SeenEdge,
+    SeenLines,
+    SignedReport,
+    decode_reports,
+    encode_reports,
+)
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 

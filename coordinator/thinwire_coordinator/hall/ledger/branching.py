@@ -23,8 +23,7 @@ from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
-from thinwire_proto.contract.lineage import ANCESTORS_MAX, Lineage
-from thinwire_proto.contract.reading import plain
+from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage, plain
 from thinwire_proto.data.tokens import WEIGHTS
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import contract_at

@@ -15,7 +15,7 @@ from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, GoOn, always
 from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import Contract, RunSpec
-from thinwire_proto.contract.lineage import Lineage
+from thinwire_proto.contract.contract import Lineage
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import Task, complete_model, data_kind_of, task_of

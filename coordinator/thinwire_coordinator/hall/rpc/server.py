@@ -13,10 +13,9 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from thinwire_common import heartbeat
+from thinwire_common.grpc_server import following, path_safe_server
+from thinwire_common.reach.happy_eyeballs import look_up
 from thinwire_common.reach.hosts import split_address
-from thinwire_common.reach.name_lookup import look_up
-from thinwire_common.serving.credentials import following
-from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_coordinator.hall.access.admission import AdmissionRules, Bounds
 from thinwire_coordinator.hall.access.door import Denied, Door
 from thinwire_coordinator.hall.access.transport import Transport

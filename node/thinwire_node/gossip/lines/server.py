@@ -19,8 +19,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from thinwire_common import heartbeat
-from thinwire_common.serving.credentials import following
-from thinwire_common.serving.path_safe_server import path_safe_server
+from thinwire_common.grpc_server import following, path_safe_server
 from thinwire_common.tcp import shut_down_connection
 from thinwire_common.within import Within
 from thinwire_node.gossip.lines.stream import PARCEL_BYTES_MAX, PROOF_BYTES_MAX, Wire, challenge_parcel, parse, proved

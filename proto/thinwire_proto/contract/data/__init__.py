@@ -11,7 +11,8 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 class DataSpec(KindSpec):
     """The training data and the order of its samples."""
 
-    seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
+    seed: int = Field(1, ge=0, lt=1 << 63)
+    """seed of the order of samples"""
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if the model cannot be trained on this data."""

@@ -18,9 +18,12 @@ class CorpusSpec(DataSpec):
     DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
 
     kind: Literal["corpus"] = "corpus"
-    corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the corpus, uncompressed")
-    corpus_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the whole corpus")
-    train_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the part that nodes train on")
+    corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$")
+    """SHA-256 of the corpus, uncompressed"""
+    corpus_bytes: int = Field(0, ge=0, le=1 << 40)
+    """size of the whole corpus"""
+    train_bytes: int = Field(0, ge=0, le=1 << 40)
+    """size of the part that nodes train on"""
 
     def check(self, model: ModelSpec) -> None:
         if 0 < model.vocabulary < 256:  # 0: not known before the model's config is read

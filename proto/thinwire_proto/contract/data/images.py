@@ -20,8 +20,10 @@ class ImagesSpec(PreparedSpec):
     DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "classes", "image_size")
 
     kind: Literal["images"] = "images"
-    classes: int = Field(0, ge=0, le=1 << 20, description="number of classes")
-    image_size: int = Field(0, ge=0, le=4096, description="width and height of an image", json_schema_extra=unit("px"))
+    classes: int = Field(0, ge=0, le=1 << 20)
+    """number of classes"""
+    image_size: int = Field(0, ge=0, le=4096, json_schema_extra=unit("px"))
+    """width and height of an image"""
 
     def check_complete(self, model: ModelSpec) -> None:
         super().check_complete(model)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from thinwire_proto.blobs import HASH_PATTERN, Blob
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract.data import DataSpec
 from thinwire_proto.contract.models import ModelSpec
-from thinwire_proto.contract.sections import Section, check_addresses
+from thinwire_proto.contract.sections import Addresses, Section
 
 
 def _visible(name: str) -> str:
@@ -55,21 +55,15 @@ class PreparedSpec(DataSpec):
 
     LOCAL: ClassVar[tuple[str, ...]] = ("folder",)
 
-    folder: str = Field("", description="the folder that `thinwire-coordinator prepare` wrote; only in a run file")
-    urls: tuple[str, ...] = Field(
-        (),
-        max_length=16,
-        strict=False,
-        description="addresses of copies of that folder's `blobs`: https://…, s3://…, gs://…; nodes fetch shards from "
-        "there, and from the coordinator only if that fails",
-    )
-    manifest_hash: str = Field("", pattern=f"^({HASH_PATTERN[1:-1]})?$", description="SHA-256 of the manifest")
-    manifest_bytes: int = Field(0, ge=0, le=1 << 32, description="size of the manifest")
-
-    @field_validator("urls")
-    @classmethod
-    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return check_addresses(urls)
+    folder: str = ""
+    """the folder that `thinwire-coordinator prepare` wrote; only in a run file"""
+    urls: Addresses = ()
+    """addresses of copies of that folder's `blobs`: https://…, s3://…, gs://…; nodes fetch shards from there, and from
+    the coordinator only if that fails"""
+    manifest_hash: str = Field("", pattern=f"^({HASH_PATTERN[1:-1]})?$")
+    """SHA-256 of the manifest"""
+    manifest_bytes: int = Field(0, ge=0, le=1 << 32)
+    """size of the manifest"""
 
     def check_complete(self, model: ModelSpec) -> None:
         if not self.manifest_hash:

@@ -25,19 +25,15 @@ class TokensSpec(PreparedSpec):
     DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "vocabulary", "held_out")
 
     kind: Literal["tokens"] = "tokens"
-    weights: dict[str, float] = Field(
-        default_factory=dict,
-        description="how often each source of the manifest is drawn, by its name; without it, by its size. A source "
-        "that it leaves out is not trained on, and is still measured",
-        json_schema_extra=AMENDABLE,
-    )
-    vocabulary: int = Field(0, ge=0, le=1 << 31, description="number of different tokens")
+    weights: dict[str, float] = Field(default_factory=dict, json_schema_extra=AMENDABLE)
+    """how often each source of the manifest is drawn, by its name; without it, by its size. A source that it leaves out
+    is not trained on, and is still measured"""
+    vocabulary: int = Field(0, ge=0, le=1 << 31)
+    """number of different tokens"""
     held_out: dict[SourceName, Shard] = Field(
-        default_factory=dict,
-        max_length=ADDED_SETS_MAX,
-        description="held-out sets beside those of the manifest, which an amendment has added",
-        json_schema_extra=AMENDABLE,
+        default_factory=dict, max_length=ADDED_SETS_MAX, json_schema_extra=AMENDABLE
     )
+    """held-out sets beside those of the manifest, which an amendment has added"""
 
     @field_validator("held_out")
     @classmethod

@@ -41,38 +41,20 @@ class GossipSpec(ExchangeSpec):
 
     kind: Literal["gossip"] = "gossip"
     topology: Literal[
-        "alternating-exponential-ring",
-        "complete",
-        "matching",
-        "one-peer-exponential",
-        "random-regular",
-        "ring",
-    ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
-    codec: Literal["dense", "bf16", "int8", "sign"] = Field("sign", description="what a message carries")
-    gamma: float = Field(
-        1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"
-    )
-    gradient_pull: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="part of the way, from a node's own parameters to the mean of them and of what it knows of its "
-        "peers, at which it computes gradients; costs no byte; 0: at its own",
-    )
-    slack: int = Field(
-        0,
-        ge=0,
-        le=4,  # gossip.iteration.SLACK_MAX
-        description="iterations that a message may be late before a node waits for it",
-        json_schema_extra=unit("iterations"),
-    )
-    patience_ms: int = Field(
-        30_000,
-        ge=100,
-        le=3_600_000,
-        description="a node waits at most so long in an iteration for its peers",
-        json_schema_extra=unit("ms"),
-    )
+        "alternating-exponential-ring", "complete", "matching", "one-peer-exponential", "random-regular", "ring"
+    ] = "one-peer-exponential"
+    """who mixes with whom in each iteration"""
+    codec: Literal["dense", "bf16", "int8", "sign"] = "sign"
+    """what a message carries"""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """γ: the fraction of the way to the peers' copies that mixing goes"""
+    gradient_pull: float = Field(0.0, ge=0, le=1)
+    """part of the way, from a node's own parameters to the mean of them and of what it knows of its peers, at which it
+    computes gradients; costs no byte; 0: at its own"""
+    slack: int = Field(0, ge=0, le=4, json_schema_extra=unit("iterations"))  # gossip.iteration.SLACK_MAX
+    """iterations that a message may be late before a node waits for it"""
+    patience_ms: int = Field(30_000, ge=100, le=3_600_000, json_schema_extra=unit("ms"))
+    """a node waits at most so long in an iteration for its peers"""
 
     def may_change(self, key: str) -> bool:
         return key in CHANGEABLE or key.startswith("schedule.")

@@ -18,7 +18,7 @@ class ModelSpec(KindSpec):
     @property
     def first_weights(self) -> str:
         """A folder with the weights that a new run begins from; empty if they are drawn."""
-        return ""
+        return str(getattr(self, "weights", ""))
 
     def completed_like(self, held: ModelSpec) -> dict[str, Any]:
         """For a run file's spec: the optional keys that it leaves out, as a contract's spec `held` has them."""

@@ -15,17 +15,20 @@ class DecoderSpec(ModelSpec):
     """A decoder-only transformer with RMSNorm, rotary positions and SwiGLU; made for text as bytes."""
 
     kind: Literal["decoder"] = "decoder"
-    vocabulary: int = Field(
-        256, ge=2, le=1 << 20, description="number of different tokens", json_schema_extra=unit("tokens")
-    )
-    context: int = Field(256, ge=2, le=1 << 17, description="tokens per sample", json_schema_extra=unit("tokens"))
-    width: int = Field(
-        128, ge=2, le=1 << 16, description="size of the residual stream; a multiple of 2 · heads, best of 64"
-    )
-    layers: int = Field(4, ge=1, le=512, description="number of blocks")
-    heads: int = Field(4, ge=1, le=1024, description="attention heads per block")
-    hidden: int = Field(384, ge=1, le=1 << 18, description="inner width of the SwiGLU; best a multiple of 64")
-    tied: bool = Field(True, description="the output matrix is the embedding")
+    vocabulary: int = Field(256, ge=2, le=1 << 20, json_schema_extra=unit("tokens"))
+    """number of different tokens"""
+    context: int = Field(256, ge=2, le=1 << 17, json_schema_extra=unit("tokens"))
+    """tokens per sample"""
+    width: int = Field(128, ge=2, le=1 << 16)
+    """size of the residual stream; a multiple of 2 · heads, best of 64"""
+    layers: int = Field(4, ge=1, le=512)
+    """number of blocks"""
+    heads: int = Field(4, ge=1, le=1024)
+    """attention heads per block"""
+    hidden: int = Field(384, ge=1, le=1 << 18)
+    """inner width of the SwiGLU; best a multiple of 64"""
+    tied: bool = True
+    """the output matrix is the embedding"""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> DecoderSpec:

@@ -19,38 +19,22 @@ class HuggingFaceSpec(ModelSpec):
     LOCAL: ClassVar[tuple[str, ...]] = ("folder", "weights")
 
     kind: Literal["hf"] = "hf"
-    folder: str = Field("", description="a folder with the model's config.json; or write its keys in [model.config]")
-    weights: str = Field(
-        "",
-        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
-    )
-    config: ConfigJson = Field(
-        "", description="the contents of config.json, as a table; transformers completes it with its defaults"
-    )
-    vocabulary: int = Field(
-        0,
-        ge=0,
-        le=1 << 20,
-        description="number of different tokens; 0: as in the config",
-        json_schema_extra=unit("tokens"),
-    )
-    context: int = Field(
-        0,
-        ge=0,
-        le=1 << 17,
-        description="tokens per sample; 0: as in the config, but at most 1,024",
-        json_schema_extra=unit("tokens"),
-    )
+    folder: str = ""
+    """a folder with the model's config.json; or write its keys in [model.config]"""
+    weights: str = ""
+    """a folder with weights to begin from, as transformers or timm saves them; without it, random"""
+    config: ConfigJson = ""
+    """the contents of config.json, as a table; transformers completes it with its defaults"""
+    vocabulary: int = Field(0, ge=0, le=1 << 20, json_schema_extra=unit("tokens"))
+    """number of different tokens; 0: as in the config"""
+    context: int = Field(0, ge=0, le=1 << 17, json_schema_extra=unit("tokens"))
+    """tokens per sample; 0: as in the config, but at most 1,024"""
 
     @model_validator(mode="after")
     def _one_config(self) -> HuggingFaceSpec:
         if self.folder and self.config:
             raise ValueError("folder and config: give one of them")
         return self
-
-    @property
-    def first_weights(self) -> str:
-        return self.weights
 
     def check_complete(self) -> None:
         if not (self.config and self.vocabulary and self.context > 1):

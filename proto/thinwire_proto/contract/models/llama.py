@@ -17,30 +17,28 @@ class LlamaSpec(ModelSpec):
     LOCAL: ClassVar[tuple[str, ...]] = ("weights",)
 
     kind: Literal["llama"] = "llama"
-    weights: str = Field(
-        "",
-        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
-    )
-    vocabulary: int = Field(
-        2048,
-        ge=2,
-        le=1 << 20,
-        description="number of different tokens, at least the tokenizer's; best a multiple of 64",
-        json_schema_extra=unit("tokens"),
-    )
-    context: int = Field(256, ge=2, le=1 << 17, description="tokens per sample", json_schema_extra=unit("tokens"))
-    width: int = Field(
-        128, ge=2, le=1 << 16, description="size of the residual stream; a multiple of 2 · heads, best of 64"
-    )
-    layers: int = Field(4, ge=1, le=512, description="number of blocks")
-    heads: int = Field(2, ge=1, le=1024, description="attention heads per block")
-    kv_heads: int = Field(1, ge=1, le=1024, description="heads of keys and values per block; must divide heads")
-    hidden: int = Field(384, ge=1, le=1 << 18, description="inner width of the SwiGLU; best a multiple of 64")
-    tied: bool = Field(True, description="the output matrix is the embedding")
-    rope_theta: float = Field(
-        10_000.0, gt=1, le=1e9, description="base of the rotary positions; more for long contexts"
-    )
-    norm_epsilon: float = Field(1e-5, gt=0, lt=1, description="added to the mean square in RMSNorm")
+    weights: str = ""
+    """a folder with weights to begin from, as transformers or timm saves them; without it, random"""
+    vocabulary: int = Field(2048, ge=2, le=1 << 20, json_schema_extra=unit("tokens"))
+    """number of different tokens, at least the tokenizer's; best a multiple of 64"""
+    context: int = Field(256, ge=2, le=1 << 17, json_schema_extra=unit("tokens"))
+    """tokens per sample"""
+    width: int = Field(128, ge=2, le=1 << 16)
+    """size of the residual stream; a multiple of 2 · heads, best of 64"""
+    layers: int = Field(4, ge=1, le=512)
+    """number of blocks"""
+    heads: int = Field(2, ge=1, le=1024)
+    """attention heads per block"""
+    kv_heads: int = Field(1, ge=1, le=1024)
+    """heads of keys and values per block; must divide heads"""
+    hidden: int = Field(384, ge=1, le=1 << 18)
+    """inner width of the SwiGLU; best a multiple of 64"""
+    tied: bool = True
+    """the output matrix is the embedding"""
+    rope_theta: float = Field(10_000.0, gt=1, le=1e9)
+    """base of the rotary positions; more for long contexts"""
+    norm_epsilon: float = Field(1e-5, gt=0, lt=1)
+    """added to the mean square in RMSNorm"""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> LlamaSpec:
@@ -49,10 +47,6 @@ class LlamaSpec(ModelSpec):
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide heads; {self.kv_heads} does not divide {self.heads}")
         return self
-
-    @property
-    def first_weights(self) -> str:
-        return self.weights
 
     @property
     def head_width(self) -> int:

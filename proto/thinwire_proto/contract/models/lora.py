@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from thinwire_proto.blobs import HASH_PATTERN, Blob
 from thinwire_proto.contract.models import MODELS, ModelSpec
 from thinwire_proto.contract.models.hugging_face_config import ConfigJson
-from thinwire_proto.contract.sections import Section, check_addresses, unit
+from thinwire_proto.contract.sections import Addresses, Section, unit
 
 ALL_LINEAR = ("all-linear",)
 FILE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
@@ -34,58 +34,34 @@ class LoraSpec(ModelSpec):
     LOCAL: ClassVar[tuple[str, ...]] = ("base", "weights")
 
     kind: Literal["lora"] = "lora"
-    base: str = Field("", description="a folder with the config.json and the safetensors of the model that is adapted")
-    base_name: str = Field(
-        "",
-        max_length=256,
-        description="the base's name on the Hugging Face Hub, such as Qwen/Qwen3-8B, for the exported adapter's config",
-    )
-    base_urls: tuple[str, ...] = Field(
-        (),
-        max_length=16,
-        strict=False,
-        description="addresses of folders with the base's files by their names, which nodes read before they ask the "
-        "coordinator, such as https://huggingface.co/Qwen/Qwen3-8B/resolve/REVISION; s3 and gs too",
-    )
-    weights: str = Field("", description="a folder with an adapter to begin from; without it, one that changes nothing")
-    rank: int = Field(8, ge=1, le=1024, description="inner width of the adapter's matrices")
-    alpha: float = Field(16.0, gt=0, le=1e6, description="the adapter's output is scaled by alpha / rank")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of the adapter's inputs that are dropped in training")
-    targets: tuple[str, ...] = Field(
-        ALL_LINEAR,
-        min_length=1,
-        max_length=64,
-        strict=False,
-        description='the modules that are adapted, by the ends of their names, such as ["q_proj", "v_proj"]; '
-        '["all-linear"]: all matrices but the output\'s',
-    )
-    beta: float = Field(
-        0.1,
-        gt=0,
-        le=100,
-        description="β of DPO, where data hold preferences; the larger, the closer the model stays to its base",
-    )
-    context: int = Field(
-        0,
-        ge=0,
-        le=1 << 17,
-        description="tokens per sample; 0: as in the config, but at most 1,024",
-        json_schema_extra=unit("tokens"),
-    )
-    vocabulary: int = Field(
-        0, ge=0, le=1 << 31, description="number of different tokens", json_schema_extra=unit("tokens")
-    )
-    config: ConfigJson = Field("", description="the base's config")
-    files: tuple[BaseFile, ...] = Field((), max_length=1024, strict=False, description="the base's weights")
-
-    @field_validator("base_urls")
-    @classmethod
-    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return check_addresses(urls)
-
-    @property
-    def first_weights(self) -> str:
-        return self.weights
+    base: str = ""
+    """a folder with the config.json and the safetensors of the model that is adapted"""
+    base_name: str = Field("", max_length=256)
+    """the base's name on the Hugging Face Hub, such as Qwen/Qwen3-8B, for the exported adapter's config"""
+    base_urls: Addresses = ()
+    """addresses of folders with the base's files by their names, which nodes read before they ask the coordinator, such
+    as https://huggingface.co/Qwen/Qwen3-8B/resolve/REVISION; s3 and gs too"""
+    weights: str = ""
+    """a folder with an adapter to begin from; without it, one that changes nothing"""
+    rank: int = Field(8, ge=1, le=1024)
+    """inner width of the adapter's matrices"""
+    alpha: float = Field(16.0, gt=0, le=1e6)
+    """the adapter's output is scaled by alpha / rank"""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """share of the adapter's inputs that are dropped in training"""
+    targets: tuple[str, ...] = Field(ALL_LINEAR, min_length=1, max_length=64, strict=False)
+    """the modules that are adapted, by the ends of their names, such as ["q_proj", "v_proj"]; ["all-linear"]: all
+    matrices but the output's"""
+    beta: float = Field(0.1, gt=0, le=100)
+    """β of DPO, where data hold preferences; the larger, the closer the model stays to its base"""
+    context: int = Field(0, ge=0, le=1 << 17, json_schema_extra=unit("tokens"))
+    """tokens per sample; 0: as in the config, but at most 1,024"""
+    vocabulary: int = Field(0, ge=0, le=1 << 31, json_schema_extra=unit("tokens"))
+    """number of different tokens"""
+    config: ConfigJson = ""
+    """the base's config"""
+    files: tuple[BaseFile, ...] = Field((), max_length=1024, strict=False)
+    """the base's weights"""
 
     @property
     def blobs(self) -> tuple[Blob, ...]:

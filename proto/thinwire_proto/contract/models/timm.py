@@ -62,28 +62,20 @@ class TimmSpec(ModelSpec):
     LOCAL: ClassVar[tuple[str, ...]] = ("weights",)
 
     kind: Literal["timm"] = "timm"
-    weights: str = Field(
-        "",
-        description="a folder with weights to begin from, as transformers or timm saves them; without it, random",
-    )
-    name: str = Field(
-        "vit_tiny_patch16_224",
-        pattern=r"^[a-z0-9_]{1,128}$",
-        description="the model's name in timm, such as convnext_tiny, resnet50_gn or vit_small_patch16_224",
-    )
-    classes: int = Field(2, ge=2, le=1 << 20, description="number of classes")
-    image_size: int = Field(
-        224, ge=8, le=4096, description="width and height of an image", json_schema_extra=unit("px")
-    )
-    options: Annotated[str, BeforeValidator(read_options)] = Field(
-        "", description="further arguments of timm's model, as a table, such as drop_path_rate = 0.1"
-    )
-    vocabulary: Literal[0] = Field(0, description="an image has no tokens")
-    context: Literal[1] = Field(1, description="a sample is one image")
-
-    @property
-    def first_weights(self) -> str:
-        return self.weights
+    weights: str = ""
+    """a folder with weights to begin from, as transformers or timm saves them; without it, random"""
+    name: str = Field("vit_tiny_patch16_224", pattern=r"^[a-z0-9_]{1,128}$")
+    """the model's name in timm, such as convnext_tiny, resnet50_gn or vit_small_patch16_224"""
+    classes: int = Field(2, ge=2, le=1 << 20)
+    """number of classes"""
+    image_size: int = Field(224, ge=8, le=4096, json_schema_extra=unit("px"))
+    """width and height of an image"""
+    options: Annotated[str, BeforeValidator(read_options)] = ""
+    """further arguments of timm's model, as a table, such as drop_path_rate = 0.1"""
+    vocabulary: Literal[0] = 0
+    """an image has no tokens"""
+    context: Literal[1] = 1
+    """a sample is one image"""
 
     def in_words(self) -> str:
         return f"{self.name}, {self.classes} classes, {self.image_size} × {self.image_size} px"

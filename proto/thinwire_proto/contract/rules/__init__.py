@@ -93,13 +93,8 @@ class VotingRuleSpec(RuleSpec):
 class OuterRateSpec(VotingRuleSpec):
     """The base of the voting rules whose updates are changes of the parameters."""
 
-    outer_rate: float = Field(
-        1.0,
-        ge=1e-3,
-        le=16,
-        description="factor on the mean of updates that carry magnitudes",
-        json_schema_extra=AMENDABLE,
-    )
+    outer_rate: float = Field(1.0, ge=1e-3, le=16, json_schema_extra=AMENDABLE)
+    """factor on the mean of updates that carry magnitudes"""
 
     @property
     def update_factor(self) -> float:

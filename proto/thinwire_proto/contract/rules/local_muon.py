@@ -30,10 +30,10 @@ class LocalMuonSpec(MuonStepsSpec, LocalStepsSpec):
     """0.015 over 0.002, with 16 and 64 nodes."""
 
     kind: Literal["local_muon"] = "local_muon"
-    outer_rate: float = Field(
-        0.8, ge=1e-3, le=16, description="factor on the mean of what the nodes send", json_schema_extra=AMENDABLE
-    )
-    outer_momentum: float = Field(0.6, ge=0, lt=1, description="decay of the momentum of a node's differences")
+    outer_rate: float = Field(0.8, ge=1e-3, le=16, json_schema_extra=AMENDABLE)
+    """factor on the mean of what the nodes send"""
+    outer_momentum: float = Field(0.6, ge=0, lt=1)
+    """decay of the momentum of a node's differences"""
 
     def undivided(self, parameters: Sequence[Parameter]) -> set[str]:
         return {one.name for one in parameters if self.takes(one)}

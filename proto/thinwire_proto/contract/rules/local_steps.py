@@ -24,13 +24,8 @@ class LocalStepsSpec(OuterRateSpec):
     """Five float32 values in place of three (docs/local-rules.md)."""
     OWN_MOMENT_BYTES_A_PARAMETER: ClassVar[int] = 8
 
-    micro_batch: int = Field(
-        8,
-        ge=1,
-        le=1 << 20,
-        description="maximum number of samples per inner step",
-        json_schema_extra=unit("samples") | AMENDABLE,
-    )
+    micro_batch: int = Field(8, ge=1, le=1 << 20, json_schema_extra=unit("samples") | AMENDABLE)
+    """maximum number of samples per inner step"""
 
     def micro_batch_max(self, allowed: int) -> int:
         return min(allowed, self.micro_batch)

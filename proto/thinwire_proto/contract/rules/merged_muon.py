@@ -54,9 +54,8 @@ class MergedMuonSpec(MuonStepsSpec, VotingRuleSpec):
     """0.015 over 0.002 with 0.9M parameters, at 20 tokens a parameter (docs/convergence/card.md)."""
 
     kind: Literal["merged_muon"] = "merged_muon"
-    adamw_rate: float = Field(
-        1.0, gt=0, le=16, description="factor on the learning rate for tensors that take steps of Adam, row by row"
-    )
+    adamw_rate: float = Field(1.0, gt=0, le=16)
+    """factor on the learning rate for tensors that take steps of Adam, row by row"""
 
     def takes(self, parameter: Parameter) -> bool:
         return super().takes(parameter) and max(parameter.shape) <= SIDE_MAX

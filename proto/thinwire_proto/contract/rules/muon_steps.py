@@ -20,16 +20,14 @@ class MuonStepsSpec(RuleSpec):
 
     NEEDS_WHOLE: ClassVar[str] = "steps with whole matrices"
 
-    momentum: float = Field(0.9, ge=0, lt=1, description="decay of the momentum of a matrix, in steps")
-    adamw_rate: float = Field(
-        0.2, gt=0, le=16, description="factor on the learning rate for tensors that take steps of AdamW"
-    )
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """decay of the momentum of a matrix, in steps"""
+    adamw_rate: float = Field(0.2, gt=0, le=16)
+    """factor on the learning rate for tensors that take steps of AdamW"""
     adamw_for: tuple[str, ...] = Field(
-        ("embed", "wte", "wpe", "head.weight", "classifier", "score"),
-        max_length=64,
-        strict=False,
-        description="parts of the names of matrices that take steps of AdamW, as all other tensors do",
+        ("embed", "wte", "wpe", "head.weight", "classifier", "score"), max_length=64, strict=False
     )
+    """parts of the names of matrices that take steps of AdamW, as all other tensors do"""
 
     def takes(self, parameter: Parameter) -> bool:
         """Whether a parameter takes steps of Muon."""

@@ -16,13 +16,8 @@ class OwnStepsSpec(RuleSpec):
 
     STEPS_ALONE: ClassVar[bool] = True
 
-    samples: int = Field(
-        8,
-        ge=1,
-        le=1 << 20,
-        description="samples of an iteration",
-        json_schema_extra=unit("samples"),
-    )
+    samples: int = Field(8, ge=1, le=1 << 20, json_schema_extra=unit("samples"))
+    """samples of an iteration"""
 
     def samples_at_most(self, of_a_round: int) -> int:
         return self.samples  # there are no rounds

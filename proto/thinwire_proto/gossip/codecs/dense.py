@@ -11,14 +11,7 @@ from torch import Tensor
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.apply import flush_subnormals
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.codec import (
-    STEP_MAX,
-    Bytes,
-    Codec,
-    check_length,
-    is_bounded,
-    register_codec,
-)
+from thinwire_proto.gossip.codec import STEP_MAX, Bytes, Codec, check_length, is_bounded, register_codec
 
 
 @register_codec("dense")

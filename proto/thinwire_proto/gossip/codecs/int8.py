@@ -10,9 +10,8 @@ from torch import Tensor
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.blocks import Blocks
+from thinwire_proto.gossip.blocks import VALUES, Blocks, covering_codes
 from thinwire_proto.gossip.codec import Bytes, Codec, check_length, register_codec
-from thinwire_proto.gossip.scales import VALUES, covering_codes
 
 LEVELS = 127
 

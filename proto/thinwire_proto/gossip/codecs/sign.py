@@ -14,9 +14,8 @@ from torch import Tensor
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.gossip.blocks import Blocks
+from thinwire_proto.gossip.blocks import VALUES, Blocks, nearest_codes
 from thinwire_proto.gossip.codec import Bytes, Codec, check_length, register_codec
-from thinwire_proto.gossip.scales import VALUES, nearest_codes
 
 BITS = 8
 

@@ -1,4 +1,4 @@
-"""A gRPC server that no path of a call can end.
+"""A gRPC server that no path of a call can end, and its TLS credentials, which are renewed while it runs.
 
 The problem: the server of grpc.aio (up to 1.85 at least) decodes the path of a call to a method that nobody registered
 as UTF-8, in the loop that accepts all calls. So one call with the path `/\\xff`, which anybody can send, ended the
@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server
+
+from thinwire_proto.identity.certificates import Certificate
 
 UNREGISTERED: Final = "an unregistered method"
 LOG = logging.getLogger("grpc._cython.cygrpc")
@@ -64,3 +66,20 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
             task = loop.create_task(cygrpc._schedule_rpc_coro(refusal, call, loop, UNREGISTERED))
             refusing.add(task)
             task.add_done_callback(refusing.discard)
+
+
+def following(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
+    """Credentials that follow the current certificate. gRPC asks at each handshake, in a thread of its own."""
+    served = [current()]
+
+    def changed() -> Any:
+        if (newest := current()) == served[0]:
+            return None  # keep the one in use
+        served[0] = newest
+        return _configuration(newest)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(served[0]), changed)
+
+
+def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)])

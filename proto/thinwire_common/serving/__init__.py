@@ -1,1 +1,0 @@
-"""The parts of a gRPC server that coordinators and nodes share."""
