@@ -62,7 +62,7 @@ def measure(system: System, plan: Plan, machine: EmulationSupport, environments:
 def _train(
     system: System, python: Path, plan: Plan, machine: EmulationSupport, folder: Path, outcome: Outcome
 ) -> Outcome:
-    lines = (LINK, NODES, machine.netem, SEED, folder)
+    lines = (LINK, NODES, SEED, folder)
     with (
         groups_for(machine.controller, NODES) as groups,
         hosts_behind(*lines, groups=groups) as hosts,
