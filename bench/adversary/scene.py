@@ -75,21 +75,19 @@ HOSTILE = (2, 4, 6)
 
 @dataclass(frozen=True)
 class Study:
-    """The scenes of a study. repeated: further seeds with trust against a quarter of hostile nodes."""
+    """The scenes of a study, on seed 1. repeated: further seeds with trust against a quarter of hostile nodes."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
-    seeds: tuple[int, ...] = (1,)
     repeated: tuple[int, ...] = ()
 
     def scenes(self) -> Iterator[Scene]:
         """All scenes, those first that others are compared with."""
-        for seed in self.seeds:
-            for hostile in (0, *self.hostile):
-                yield Scene(False, NOBODY, hostile, seed, self.size)
-            yield Scene(True, NOBODY, 0, seed, self.size)
-            for trusting, attack, hostile in product((True, False), ATTACKS, self.hostile):
-                yield Scene(trusting, attack, hostile, seed, self.size)
+        for hostile in (0, *self.hostile):
+            yield Scene(False, NOBODY, hostile, 1, self.size)
+        yield Scene(True, NOBODY, 0, 1, self.size)
+        for trusting, attack, hostile in product((True, False), ATTACKS, self.hostile):
+            yield Scene(trusting, attack, hostile, 1, self.size)
         quarter = self.size.present // 4
         for seed in self.repeated:
             yield Scene(False, NOBODY, quarter, seed, self.size)

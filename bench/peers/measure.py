@@ -13,14 +13,8 @@ from pathlib import Path
 
 from bench.peers.environments import NotInstalledError, check_imports, last_error, python_of, versions_of
 from bench.peers.evaluator import Evaluator
-from bench.peers.figures import (
-    CurvePoint,
-    Outcome,
-    back_after_s,
-    longest_gap_s,
-    tokens_until,
-)
-from bench.peers.runs import Place, ScriptRun, SystemRun, ThinwireRun, kill_everything, wait
+from bench.peers.figures import CurvePoint, Outcome, back_after_s, longest_gap_s, tokens_until
+from bench.peers.runs import Place, ScriptRun, ThinwireRun, kill_everything, wait
 from bench.peers.scripts.trainee import SAVE_EVERY_S
 from bench.peers.systems import System
 from bench.wide_area.cores import groups_for
@@ -113,7 +107,7 @@ def _train(
     return replace(outcome, parameters=evaluator.parameters, curve=curve, last_losses=losses)
 
 
-def _wait_for_all(run: SystemRun, programs: Programs) -> None:
+def _wait_for_all(run: ScriptRun | ThinwireRun, programs: Programs) -> None:
     """Wait until every node has finished a batch. Raises SwarmError."""
     until_s = time.monotonic() + START_S
     while {batch.node for batch in run.batches()} != set(range(NODES)):

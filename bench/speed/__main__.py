@@ -16,12 +16,12 @@ from bench.speed import (
     fanout,
     gpu,
     memory,
-    neighbours,
     report,
     rounds,
     sizes,
     speeds,
-    training_rows,
+    timing,
+    training,
     update,
 )
 from bench.speed.row import BenchRow
@@ -37,7 +37,7 @@ TOPICS: dict[str, Topic] = {
     "fan-out": fanout.rows,
     "rounds": rounds.rows,
     "memory": memory.rows,
-    "training": training_rows.rows,
+    "training": training.rows,
 }
 SPEEDS = ("speeds", "update", "fan-out")
 """Topics that are measured a second time, beside busy processes. The topic `training` does so itself. The phases of a
@@ -53,7 +53,7 @@ def measure(names: Iterable[str]) -> list[BenchRow]:
             began = time.monotonic()
             found += topic()
             if name in SPEEDS:
-                found += neighbours.beside_busy_cores(topic())
+                found += timing.beside_busy_cores(topic())
             print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return found
 
