@@ -139,7 +139,8 @@ def _wait_for(device: torch.device) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows how the kernel runs, and the alternatives
-    report.print_table(rows(), report.machine())
+    if found := list(rows()):
+        report.print_table(found, report.machine())
 
 
 if __name__ == "__main__":
