@@ -30,7 +30,6 @@ from thinwire_coordinator.star.trust.auditing import Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_coordinator.star.trust.sequential import ALARM, added, audit_step
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
-from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
@@ -74,12 +73,10 @@ class Otherwise(Problem):
     arithmetic = ""
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
-        positions = range(first, first + samples)
-        indices = [sample_at(position, self._seed, len(self._train)) for position in positions]
         threads = torch.get_num_threads()
         torch.set_num_threads(2 if self.arithmetic == "2 threads" else threads)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.arithmetic == "bfloat16"):
-            loss = self._model.loss(self._tokens(self._train, indices))
+            loss = self._model.loss(self._samples(first, samples))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         torch.set_num_threads(threads)
         return loss.item(), dict(zip(self.parameters, found, strict=True))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bench.adversary.attacks import ATTACKS
 from bench.adversary.level_attacks import LEVEL_ATTACKS
-from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
 from bench.adversary.run import SceneResult
 from bench.adversary.scene import NOBODY, Scene, Study
+from bench.adversary.swarm import DIFFERENT, SLOW_EVERY, SLOWEST
 from bench.convergence.arms import DEFAULT, MERGED_MUON
 from bench.markdown import table
 
@@ -46,7 +46,7 @@ def relative(result: SceneResult, results: Results) -> float | None:
 def _head(study: Study, missing: int) -> str:
     size = study.size
     left = f"\n**{missing} scenes are still to be played.** The same command continues with them.\n" if missing else ""
-    seeds = ", ".join(map(str, study.seeds))
+    seeds = "1"
     if study.repeated:
         seeds += f"; and {', '.join(map(str, study.repeated))} for `vote` + trust with a quarter hostile"
     return f"""# Hostile nodes

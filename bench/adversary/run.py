@@ -6,9 +6,8 @@ import math
 import time
 from dataclasses import dataclass
 
-from bench.adversary.nodes import Nodes
 from bench.adversary.scene import Scene
-from bench.adversary.voting import VotingSwarm
+from bench.adversary.swarm import Nodes, VotingSwarm
 from bench.convergence.arms import ARMS
 from thinwire_proto.contract import ScheduleSpec
 

@@ -79,30 +79,28 @@ HOSTILE = (2, 4, 6)
 
 @dataclass(frozen=True)
 class Study:
-    """The scenes of a study. repeated: further seeds with trust against a quarter of hostile nodes. has_levels: whether
-    a quarter also attacks a swarm of the rule `merged_muon`."""
+    """The scenes of a study, on seed 1. repeated: further seeds with trust against a quarter of hostile nodes.
+    has_levels: whether a quarter also attacks a swarm of the rule `merged_muon`."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
-    seeds: tuple[int, ...] = (1,)
     repeated: tuple[int, ...] = ()
     has_levels: bool = False
 
     def scenes(self) -> Iterator[Scene]:
         """All scenes, those first that others are compared with."""
-        for seed in self.seeds:
-            for hostile in (0, *self.hostile):
-                yield Scene(False, NOBODY, hostile, seed, self.size)
-            yield Scene(True, NOBODY, 0, seed, self.size)
-            for trusting, attack, hostile in product((True, False), ATTACKS, self.hostile):
-                yield Scene(trusting, attack, hostile, seed, self.size)
+        for hostile in (0, *self.hostile):
+            yield Scene(False, NOBODY, hostile, 1, self.size)
+        yield Scene(True, NOBODY, 0, 1, self.size)
+        for trusting, attack, hostile in product((True, False), ATTACKS, self.hostile):
+            yield Scene(trusting, attack, hostile, 1, self.size)
         quarter = self.size.present // 4
         for seed in self.repeated:
             yield Scene(False, NOBODY, quarter, seed, self.size)
             for attack in ATTACKS:
                 yield Scene(True, attack, quarter, seed, self.size)
         if self.has_levels:
-            seed = self.seeds[0]
+            seed = 1
             for trusting, hostile in ((False, 0), (False, quarter), (True, 0)):
                 yield Scene(trusting, NOBODY, hostile, seed, self.size, MERGED_MUON)
             for trusting, attack in product((True, False), LEVEL_ATTACKS):

@@ -13,14 +13,8 @@ from pathlib import Path
 
 from bench.peers.environments import NotInstalledError, check_imports, last_error, python_of, versions_of
 from bench.peers.evaluator import Evaluator
-from bench.peers.figures import (
-    CurvePoint,
-    Outcome,
-    back_after_s,
-    longest_gap_s,
-    tokens_until,
-)
-from bench.peers.runs import Place, ScriptRun, SystemRun, ThinwireRun, kill_everything, wait
+from bench.peers.figures import CurvePoint, Outcome, back_after_s, longest_gap_s, tokens_until
+from bench.peers.runs import Place, ScriptRun, ThinwireRun, kill_everything, wait
 from bench.peers.scripts.trainee import SAVE_EVERY_S
 from bench.peers.systems import System
 from bench.wide_area.cores import groups_for
@@ -62,7 +56,7 @@ def measure(system: System, plan: Plan, machine: EmulationSupport, environments:
 def _train(
     system: System, python: Path, plan: Plan, machine: EmulationSupport, folder: Path, outcome: Outcome
 ) -> Outcome:
-    lines = (LINK, NODES, machine.netem, SEED, folder)
+    lines = (LINK, NODES, SEED, folder)
     with (
         groups_for(machine.controller, NODES) as groups,
         hosts_behind(*lines, groups=groups) as hosts,
@@ -113,7 +107,7 @@ def _train(
     return replace(outcome, parameters=evaluator.parameters, curve=curve, last_losses=losses)
 
 
-def _wait_for_all(run: SystemRun, programs: Programs) -> None:
+def _wait_for_all(run: ScriptRun | ThinwireRun, programs: Programs) -> None:
     """Wait until every node has finished a batch. Raises SwarmError."""
     until_s = time.monotonic() + START_S
     while {batch.node for batch in run.batches()} != set(range(NODES)):

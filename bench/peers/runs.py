@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 from bench.peers.figures import Batch, came_back_equal, read_batches
 from bench.peers.scripts.trainee import WARMUP_BATCHES, save
@@ -40,32 +39,14 @@ class Place:
     python: Path
 
 
-class SystemRun(Protocol):
-    """A system in training."""
-
-    def start(self) -> None:
-        """Start all its programs. Raises SwarmError."""
-
-    def start_again(self, rank: int) -> None:
-        """Start a node again that was killed."""
-
-    def batches(self) -> list[Batch]:
-        """The batches that the nodes have finished so far."""
-
-    def came_back_equal(self, rank: int, restarted_s: float) -> bool | None:
-        """See `figures.came_back_equal`."""
-
-    def hand_over(self, times: Sequence[float]) -> None:
-        """Write the parameters of these times, if the system has not done so; called after its end."""
-
-
 class ScriptRun:
-    """A system whose nodes run a script."""
+    """A system in training whose nodes run a script."""
 
     def __init__(self, system: System, place: Place) -> None:
         self._system, self._place, self._join = system, place, ""
 
     def start(self) -> None:
+        """Start all its programs. Raises SwarmError."""
         place, system = self._place, self._system
         if system.helper:
             helper = place.programs.start("helper", self._on_coordinator(system.helper))
@@ -78,6 +59,7 @@ class ScriptRun:
             place.programs.start("submit", self._on_coordinator(system.submit))
 
     def start_again(self, rank: int) -> None:
+        """Start a node again that was killed."""
         self._start(rank, "--again")
 
     def _start(self, rank: int, *again: str) -> None:
@@ -115,6 +97,7 @@ class ScriptRun:
         return [word.format(**values, options=options) for word in command]
 
     def batches(self) -> list[Batch]:
+        """The batches that the nodes have finished so far."""
         logs = (self._place.folder / f"{rank}.jsonl" for rank in range(len(self._place.hosts.nodes)))
         return [batch for log in logs if log.exists() for batch in read_batches(log.read_text().splitlines())]
 
@@ -122,7 +105,7 @@ class ScriptRun:
         return came_back_equal(self.batches(), rank, restarted_s)
 
     def hand_over(self, times: Sequence[float]) -> None:
-        """The scripts do so while they run."""
+        """Write the parameters of these times, after the end. The scripts do so while they run."""
 
 
 class ThinwireRun:

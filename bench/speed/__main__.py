@@ -15,16 +15,13 @@ from pathlib import Path
 from bench.speed import (
     fanout,
     gpu,
-    handshake,
     memory,
-    neighbours,
     report,
     rounds,
-    signatures,
     sizes,
     speeds,
-    training_rows,
-    trust,
+    timing,
+    training,
     update,
 )
 from bench.speed.row import BenchRow
@@ -36,16 +33,13 @@ TOPICS: dict[str, Topic] = {
     "sizes": sizes.rows,
     "speeds": speeds.rows,
     "update": update.rows,
-    "signatures": signatures.rows,
-    "handshake": handshake.rows,
-    "trust": trust.rows,
     "gpu": gpu.rows,
     "fan-out": fanout.rows,
     "rounds": rounds.rows,
     "memory": memory.rows,
-    "training": training_rows.rows,
+    "training": training.rows,
 }
-SPEEDS = ("speeds", "update", "signatures", "handshake", "trust", "fan-out")
+SPEEDS = ("speeds", "update", "fan-out")
 """Topics that are measured a second time, beside busy processes. The topic `training` does so itself. The phases of a
 round are not: its ten members share the cores with the coordinator, so they would mostly measure each other."""
 
@@ -59,7 +53,7 @@ def measure(names: Iterable[str]) -> list[BenchRow]:
             began = time.monotonic()
             found += topic()
             if name in SPEEDS:
-                found += neighbours.beside_busy_cores(topic())
+                found += timing.beside_busy_cores(topic())
             print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return found
 

@@ -21,9 +21,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from bench.speed import training_rows
+from bench.speed import report, training
 from bench.speed.row import BenchRow
-from bench.speed.training import ROUND_S
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.published import PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
@@ -80,11 +79,12 @@ def rows_on(
 
 
 def training_on(
-    device: str, name: str, model: str = training_rows.LARGE, micro_batch: int = MICRO_BATCH, turns: int = TURNS
+    device: str, name: str, model: str = training.LARGE, micro_batch: int = MICRO_BATCH, turns: int = TURNS
 ) -> Iterator[BenchRow]:
     """Tokens a second of a node and of AdamW, both in the precision that a node chooses for the device."""
-    found = training_rows.timed(model, turns, "--device", device, "--micro-batch", str(micro_batch))
-    yield from training_rows.training_rows(found, f"training {model} on {name}, rounds of {ROUND_S:g} s", ROUND_S)
+    found = training.timed(model, turns, "--device", device, "--micro-batch", str(micro_batch))
+    topic = f"training {model} on {name}, rounds of {training.ROUND_S:g} s"
+    yield from training.rows_from(found, topic, training.ROUND_S)
 
 
 def own_step(
@@ -139,11 +139,8 @@ def _wait_for(device: torch.device) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows how the kernel runs, and the alternatives
-    for row in rows():
-        reached = {True: "reached", False: "not reached", None: ""}[row.reached]
-        print(
-            f"{row.what}: {row.ours:.3f} {row.unit}; {row.baseline_name} {row.baseline:.3f}, {row.ratio:.2f}; {reached}"
-        )
+    if found := list(rows()):
+        report.print_table(found, report.machine())
 
 
 if __name__ == "__main__":

@@ -29,21 +29,7 @@ WIDTHS = 384, 640
 STEPS = 4
 RUN = """
 [model]
-width = {width}
-layers = 6
-heads = {heads}
-hidden = {hidden}
-context = 16
-[schedule]
-steps = {steps}
-warmup_steps = 1
-[round]
-samples = 1
-"""
-"""The context is short and there is one sample, so that parameters and their companions dominate the memory."""
-WHOLE_RUN = """
-[model]
-preset = "{model}"
+{model}
 context = 16
 [schedule]
 steps = {steps}
@@ -52,6 +38,8 @@ warmup_steps = 1
 samples = 1
 length_ms = 600000
 """
+"""The context is short and there is one sample, so that parameters and their companions dominate the memory."""
+SHAPE = "width = {width}\nlayers = 6\nheads = {heads}\nhidden = {hidden}"
 WHOLE_TIME_MAX_S = 3600.0
 SERVER_BYTES, MERGE_WANTED, SUM_BYTES, AUDIT_BYTES = 8, 3, 4, 8
 TIME_MAX_S = 180.0
@@ -61,7 +49,8 @@ HEAD_WIDTH = 64
 def run_file(folder: Path, width: int) -> Path:
     path = folder / f"{width}.toml"
     hidden = 8 * width // 3 // 64 * 64
-    path.write_text(RUN.format(width=width, heads=width // HEAD_WIDTH, hidden=hidden, steps=STEPS))
+    shape = SHAPE.format(width=width, heads=width // HEAD_WIDTH, hidden=hidden)
+    path.write_text(RUN.format(model=shape, steps=STEPS))
     return path
 
 
@@ -127,7 +116,7 @@ def main() -> None:
     parameters = layout_of(task_of(PRESETS[model]).manifest()).parameters
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
         run = Path(name) / "run.toml"
-        run.write_text(WHOLE_RUN.format(model=model, steps=STEPS))
+        run.write_text(RUN.format(model=f'preset = "{model}"', steps=STEPS))
         node, coordinator = swarm_peaks(Path(name) / "swarm", run, WHOLE_TIME_MAX_S)
     for what, peak in (("node", node), ("coordinator", coordinator), ("both", node + coordinator)):
         print(f"{what}: peak {peak / (1 << 30):.1f} GiB, {peak / parameters:.1f} bytes a parameter")

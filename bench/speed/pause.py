@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.speed.neighbours import PROGRAM
+from bench.speed.timing import PROGRAM
 from bench.wide_area.programs import Programs, module
 from deploy.local_swarm.processes import JSON_LOG
 from thinwire_node.limits.resting import ORDERS_FILE

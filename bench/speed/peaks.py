@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
 from thinwire_coordinator.hall.ledger.kept_replica import keep
@@ -44,18 +42,6 @@ def status_bytes(name: str, pid: int | str = "self") -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(found[1]) * KIB if found else 0
-
-
-def allocated_bytes_max(work: Callable[[], object]) -> int:
-    """The most bytes that torch's allocator for the CPU holds during `work`, beside what it held before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    held = most = 0
-    for event in profiled.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
 
 
 def adamw(run: RunSpec) -> int:

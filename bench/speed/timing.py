@@ -1,26 +1,37 @@
-"""Times several functions in turns, so that other load on the machine affects all of them alike."""
+"""Times several functions in turns, so that other load on the machine affects all of them alike, and also beside
+processes that keep all cores busy."""
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter as seconds
 
 import torch
+
+from bench.speed.row import BenchRow
 
 TURNS_MIN, TURNS_MAX = 7, 200
 ENOUGH_S = 1.0
 """Short functions are repeated for so long."""
 TURNS_TYPICAL_MIN = 15
 _typical = False
+BUSY = "beside a busy process on each core"
+PROGRAM = "while True: pass"
+BYTES = ("B", "kB", "bytes", "B/param")
+"""Units that busy neighbours do not change."""
 
 
 def interleaved(*works: Callable[[], object]) -> list[float]:
     """Seconds of each function, after one warm-up: the minimum of several turns, which other load disturbs least.
 
-    Inside `typical_turns`, the median."""
+    Inside `busy_cores`, the median: there the minimum would be a turn that by chance no neighbour disturbed."""
     taken: list[list[float]] = [[] for _ in works]
     turns_min = TURNS_TYPICAL_MIN if _typical else TURNS_MIN
     for work in works:
@@ -38,18 +49,6 @@ def interleaved(*works: Callable[[], object]) -> list[float]:
 
 
 @contextmanager
-def typical_turns() -> Iterator[None]:
-    """Have `interleaved` return medians inside the block. Beside busy neighbours, the minimum would be a turn that by
-    chance none of them disturbed."""
-    global _typical  # noqa: PLW0603
-    before, _typical = _typical, True
-    try:
-        yield
-    finally:
-        _typical = before
-
-
-@contextmanager
 def threads(number: int) -> Iterator[None]:
     """Set the number of torch's threads inside the block."""
     before = torch.get_num_threads()
@@ -58,3 +57,26 @@ def threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep as many processes busy as there are cores, at this process's priority."""
+    global _typical  # noqa: PLW0603
+    processes = [subprocess.Popen([sys.executable, "-c", PROGRAM]) for _ in range(os.cpu_count() or 1)]
+    before, _typical = _typical, True
+    try:
+        yield
+    finally:
+        _typical = before
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def beside_busy_cores(rows: Iterable[BenchRow]) -> Iterator[BenchRow]:
+    """Measure rows lazily beside busy processes. Drops those in bytes, which would be the same."""
+    with busy_cores():
+        for row in rows:
+            if row.unit not in BYTES:
+                yield replace(row, topic=f"{row.topic}, {BUSY}")

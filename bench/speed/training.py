@@ -22,10 +22,11 @@ import asyncio
 import hashlib
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +34,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from bench.speed.row import BenchRow
 from bench.speed.synthetic import uniform_votes
+from bench.speed.timing import BUSY, busy_cores
+from bench.wide_area.programs import module
 from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
 from thinwire_node.kinds import PartSettings
 from thinwire_node.machine import RealMachine
@@ -69,6 +73,11 @@ WARM_UP = 1
 NONCE = 1
 SHARDS, SHARD_TOKENS = 4, 1 << 18
 """Of the training part. One more shard is held out."""
+SMALL, LARGE = "llama-10m", "llama-124m"
+TURNS = 3
+THREADS = 2
+SHARE_WANTED, DATA_WANTED = 0.95, 0.01
+
 Result = TypeVar("Result")
 
 
@@ -109,10 +118,6 @@ class Timed:
             (round_s - end) / (round_s - step) * plain / node
             for node, plain, end, step in zip(ours, theirs, self.round_end, self.plain_step, strict=True)
         ]
-
-    @staticmethod
-    def from_json(written: str) -> Timed:
-        return Timed(**json.loads(written))
 
 
 def _by_turn(times: list[float]) -> list[float]:
@@ -263,21 +268,53 @@ async def _time(times: list[float], work: Awaitable[Result]) -> Result:
     return result
 
 
+# rows: on a quiet machine and beside busy processes; the command above in a process of its own
+
+
+def timed(model: str, turns: int, *more: str) -> Timed:
+    command = [*module("bench.speed.training"), "--model", model, "--turns", str(turns), *more]
+    return Timed(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+
+
+def rows_from(found: Timed, topic: str, round_s: float) -> Iterator[BenchRow]:
+    ours, theirs = found.tokens_a_second(round_s)
+    shares = found.shares(round_s)
+    what = f"tokens a second; {min(shares):.0%} to {max(shares):.0%} over {len(shares)} turns"
+    wanted = SHARE_WANTED * theirs
+    yield BenchRow(topic, what, ours, theirs, "/s", "AdamW", better="more", wanted=wanted)
+    node, plain = (statistics.median(times) for times in (found.micro_batch, found.plain_micro_batch))
+    yield BenchRow(topic, f"a micro-batch of {found.tokens:,} tokens", node, plain, "s", "AdamW")
+    end, step = statistics.median(found.round_end), statistics.median(found.plain_step)
+    yield BenchRow(topic, "everything else in a round", end, step, "s", "AdamW's step, fused")
+    data = statistics.median(found.data)
+    yield BenchRow(
+        topic, "reading the tokens of a micro-batch", data, node, "s", "the micro-batch", wanted=DATA_WANTED * node
+    )
+
+
+def rows_of(model: str, turns: int, round_s: float) -> Iterator[BenchRow]:
+    topic = f"training {model}, {THREADS} threads, rounds of {round_s:g} s"
+    yield from rows_from(timed(model, turns, "--threads", str(THREADS)), topic, round_s)
+    with busy_cores():
+        found = timed(model, turns, "--threads", str(THREADS))
+    yield from rows_from(found, f"{topic}, {BUSY}", round_s)
+
+
+def rows() -> Iterator[BenchRow]:
+    yield from rows_of(SMALL, TURNS, ROUND_S)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.speed.training", description=__doc__)
     parser.add_argument("--model", choices=PRESETS, default="llama-124m")
-    parser.add_argument("--context", type=int, default=0, help="0: the preset's")
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    model = PRESETS[given.model]
-    if given.context:
-        model = model.model_copy(update={"context": given.context})
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
-        timed = asyncio.run(measure(model, given.micro_batch, given.turns, given.device, Path(name)))
+        timed = asyncio.run(measure(PRESETS[given.model], given.micro_batch, given.turns, given.device, Path(name)))
     json.dump(asdict(timed), sys.stdout)
 
 

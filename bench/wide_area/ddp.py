@@ -1,8 +1,8 @@
-"""One rank of the baseline: PyTorch's DistributedDataParallel over gloo, with `no_sync` except in the last micro-batch.
+"""The baseline: PyTorch's DistributedDataParallel over gloo, with `no_sync` except in the last micro-batch.
 
-With `--exchange` it first measures X, the time of an all-reduce of all parameters in float32, each after the
-computation of a round as in training; then it trains. Without `--exchange` it is the control: the same passes, and no
-communication.
+A rank is a process in the namespace of its node. With `--exchange` it first measures X, the time of an all-reduce of
+all parameters in float32, each after the computation of a round as in training; then it trains. Without `--exchange` it
+is the control: the same passes, and no communication.
 
 In the last micro-batch, backward pass and exchange overlap, so its computation cannot be measured separately. It is
 counted as the mean of the micro-batches under `no_sync`.
@@ -26,11 +26,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.wide_area.figures import SystemFigures
+from bench.wide_area.hosts import Hosts
+from bench.wide_area.line import DEVICE
 from bench.wide_area.loss_module import LossModule
-from bench.wide_area.programs import cpu_s
+from bench.wide_area.programs import Programs, cpu_s, module
 from bench.wide_area.workload import MICRO_BATCH, PRESET, SEED, THREADS
+from deploy.local_swarm.processes import Process, SwarmError
 from thinwire_proto.models import BYTE_PRESETS
 
+STORE_PORT = 29500
 RESULT = "result "
 PATIENCE = timedelta(minutes=30)
 ROUNDS_WARMUP = 2
@@ -53,6 +58,55 @@ class RankResult:
     exchanges_s: list[float]
     """Times of separate all-reduces."""
     line_cpu_s: float
+
+
+def measure_ddp(hosts: Hosts, samples: int, seconds: float, folder: Path) -> tuple[SystemFigures, float]:
+    """Measure DistributedDataParallel: its figures, and the seconds of an exchange."""
+    results = _run(hosts, "ddp", samples, seconds, folder, exchange=True)
+    # ranks that leave the barrier early wait for the last one, so its time counts
+    exchanges_s = [min(times) for times in zip(*(result.exchanges_s for result in results), strict=True)]
+    return _sum(results, exchanges=results[0].rounds), statistics.median(exchanges_s)
+
+
+def measure_control(hosts: Hosts, samples: int, seconds: float, folder: Path) -> SystemFigures:
+    """Measure the same passes on all nodes at once, without an exchange."""
+    return _sum(_run(hosts, "control", samples, seconds, folder, exchange=False), exchanges=0)
+
+
+def _run(hosts: Hosts, name: str, samples: int, seconds: float, folder: Path, *, exchange: bool) -> list[RankResult]:
+    with Programs(folder) as programs:
+        for rank, host in enumerate(hosts.nodes):
+            command = [*module("bench.wide_area.ddp"), "--rank", str(rank), "--ranks", str(len(hosts.nodes))]
+            command += ["--store", f"{hosts.nodes[0].address}:{STORE_PORT}"]
+            command += ["--samples", str(samples), "--seconds", str(seconds), "--line-pid", str(hosts.line_pid)]
+            command += ["--exchange"] if exchange else []
+            programs.start(f"{name}-{rank}", host.inside(*command))
+        programs.wait_until_all_end(name, PATIENCE.total_seconds())
+        return [_result(process) for process in programs.all]
+
+
+def _result(process: Process) -> RankResult:
+    for line in process.text().splitlines():
+        if line.startswith(RESULT):
+            return RankResult(**json.loads(line.removeprefix(RESULT)))
+    raise SwarmError(f"{process.name} ended without a result:\n{process.tail(20)}")
+
+
+def _sum(results: list[RankResult], exchanges: int) -> SystemFigures:
+    return SystemFigures(
+        nodes=len(results),
+        wall_s=max(result.wall_s for result in results),
+        tokens=sum(result.tokens for result in results),
+        exchanges=exchanges,
+        contributions=sum(result.rounds for result in results),
+        compute_s=sum(result.compute_s for result in results),
+        sent_bytes=sum(result.sent_bytes for result in results),
+        received_bytes=sum(result.received_bytes for result in results),
+        line_cpu_s=results[0].line_cpu_s,
+    )
+
+
+# a rank
 
 
 class Rank:
@@ -101,25 +155,25 @@ class Rank:
 
 def main() -> None:
     arguments = _arguments()
-    os.environ["GLOO_SOCKET_IFNAME"] = arguments.device
+    os.environ["GLOO_SOCKET_IFNAME"] = DEVICE
     torch.set_num_threads(THREADS)
     dist.init_process_group(
         "gloo", f"tcp://{arguments.store}", timeout=PATIENCE, rank=arguments.rank, world_size=arguments.ranks
     )
     rank = Rank(arguments.rank, arguments.samples, arguments.exchange)
     measure = _train if arguments.exchange else _compute
-    result = measure(rank, arguments.seconds, arguments.device, arguments.line_pid)
+    result = measure(rank, arguments.seconds, arguments.line_pid)
     print(RESULT + json.dumps(asdict(result)), flush=True)
     dist.barrier()  # rank 0 must not end first, because it holds the store
     dist.destroy_process_group()
 
 
-def _compute(rank: Rank, seconds: float, device: str, line_pid: int) -> RankResult:
+def _compute(rank: Rank, seconds: float, line_pid: int) -> RankResult:
     """The control: all ranks compute at the same time, without an exchange."""
     for _ in range(ROUNDS_WARMUP):
         rank.compute()
     dist.barrier()
-    before, compute_s, rounds = CounterReading(device, line_pid), 0.0, 0
+    before, compute_s, rounds = CounterReading(line_pid), 0.0, 0
     while time.perf_counter() - before.at_s < seconds:
         compute_s += rank.compute()
         rank.clear_gradients()
@@ -127,14 +181,14 @@ def _compute(rank: Rank, seconds: float, device: str, line_pid: int) -> RankResu
     return before.result(rank.tokens, rounds, compute_s, [])
 
 
-def _train(rank: Rank, seconds: float, device: str, line_pid: int) -> RankResult:
+def _train(rank: Rank, seconds: float, line_pid: int) -> RankResult:
     for _ in range(ROUNDS_WARMUP):
         rank.round()
     exchanges_s, round_s = _time_exchanges(rank)
     rounds = torch.tensor([max(ROUNDS_MIN, math.ceil(seconds / round_s))])
     dist.broadcast(rounds, 0)  # equal on all ranks
     dist.barrier()
-    before, compute_s = CounterReading(device, line_pid), 0.0
+    before, compute_s = CounterReading(line_pid), 0.0
     for _ in range(int(rounds)):
         compute_s += rank.round()
     return before.result(rank.tokens, int(rounds), compute_s, exchanges_s)
@@ -157,13 +211,12 @@ def _time_exchanges(rank: Rank) -> tuple[list[float], float]:
 class CounterReading:
     """The kernel's counters and the clock at the beginning of a window."""
 
-    def __init__(self, device: str, line_pid: int) -> None:
-        self._device, self._line_pid = device, line_pid
-        self._line_s, self._bytes = cpu_s(line_pid), self._traffic()
+    def __init__(self, line_pid: int) -> None:
+        self._line_pid, self._line_s, self._bytes = line_pid, cpu_s(line_pid), self._traffic()
         self.at_s = time.perf_counter()
 
     def _traffic(self) -> tuple[int, int]:
-        folder = Path("/sys/class/net") / self._device / "statistics"
+        folder = Path("/sys/class/net") / DEVICE / "statistics"
         return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())
 
     def result(self, tokens: int, rounds: int, compute_s: float, exchanges_s: list[float]) -> RankResult:
@@ -178,7 +231,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--store", required=True, metavar="HOST:PORT", help="address of rank 0")
-    parser.add_argument("--device", required=True, help="network device of the exchange")
     parser.add_argument("--samples", type=int, required=True, help="samples for each rank and exchange")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--exchange", action="store_true")

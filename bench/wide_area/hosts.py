@@ -6,8 +6,7 @@ which would favour the system that has a coordinator. So the coordinator has a l
 for a machine in a data centre). Every line has a quarter of the round trip in each direction and half of the loss. Any
 two hosts are then one full round trip and one full loss apart.
 
-With netem, a line is a veth pair with a netem qdisc at each end, and the hub is a bridge. Without netem, it is a TUN
-device served by `bench.wide_area.tun`.
+A line is a TUN device served by `bench.wide_area.tun`: the same on any kernel, with losses that follow a seed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from deploy.local_swarm.processes import uninterrupted
 
 NETWORK = "10.99.0"
 QUEUE_BYTES_MIN = 64 * 1024
-UNLIMITED_PACKETS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,13 @@ class Hosts:
     coordinator: Host
     nodes: list[Host]
     line_pid: int
-    """Process that carries packets; 0 if the kernel does."""
+    """Process that carries packets."""
 
 
 @contextmanager
 def hosts_behind(
     link: LinkSpec,
     nodes: int,
-    netem: bool,
     seed: int,
     folder: Path,
     last_up: LineQuality | None = None,
@@ -108,8 +105,8 @@ def hosts_behind(
 ) -> Iterator[Hosts]:
     """Create the hosts and their lines, and remove them at the end in any case.
 
-    last_up: the line up of the last node, if it differs; only with lines over TUN devices. groups: control groups of
-    the nodes, if they have any (`bench.wide_area.cores`)."""
+    last_up: the line up of the last node, if it differs. groups: control groups of the nodes, if they have any
+    (`bench.wide_area.cores`)."""
     names = ["coordinator", *(f"node-{number}" for number in range(1, nodes + 1))]
     prefix = f"thinwire-{os.getpid()}-"
     hub = f"{prefix}hub"
@@ -122,11 +119,8 @@ def hosts_behind(
         with Programs(folder) as programs:
             for namespace in (hub, *(host.namespace for host in hosts)):
                 _make_namespace(namespace)
-            if netem and last_up is None:
-                line_pid = _bridge(hub, hosts, qualities, programs)
-            else:
-                up = qualities if last_up is None else [*qualities[:-1], last_up]
-                line_pid = _tun_devices(hub, hosts, up, qualities, seed, programs)
+            up = qualities if last_up is None else [*qualities[:-1], last_up]
+            line_pid = _tun_devices(hub, hosts, up, qualities, seed, programs)
             for host in hosts:
                 _configure_address(host)
             yield Hosts(hosts[0], hosts[1:], line_pid)
@@ -149,31 +143,6 @@ def _tun_devices(
     for host in hosts:
         run(IP, "-n", hub, "link", "set", "dev", host.name, "netns", host.namespace, "name", DEVICE)
     return line.popen.pid
-
-
-def _bridge(hub: str, hosts: list[Host], qualities: list[LineQuality], programs: Programs) -> int:
-    """Create veth pairs from each host to a bridge, with netem at both ends. The loss does not follow our seed."""
-    run(IP, "-n", hub, "link", "add", "bridge", "type", "bridge")
-    run(IP, "-n", hub, "link", "set", "dev", "bridge", "up")
-    for host, quality in zip(hosts, qualities, strict=True):
-        peer = ["peer", "name", DEVICE, "netns", host.namespace]
-        run(IP, "-n", hub, "link", "add", host.name, "type", "veth", *peer)
-        run(IP, "-n", hub, "link", "set", "dev", host.name, "master", "bridge", "up")
-        for namespace, device in ((hub, host.name), (host.namespace, DEVICE)):
-            # otherwise netem would treat 64 kB at a time as one packet, and lose it as one
-            run(IP, "-n", namespace, "link", "set", "dev", device, "gso_max_segs", "1")
-            run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *netem_arguments(quality))
-    return 0
-
-
-def netem_arguments(quality: LineQuality) -> list[str]:
-    """Arguments of netem for a line. netem's limit counts packets, including those in transit."""
-    arguments = ["netem", "delay", f"{quality.delay_ms:g}ms", "loss", f"{100 * quality.loss:.4f}%"]
-    if quality.rate_mbit is None:
-        return [*arguments, "limit", str(UNLIMITED_PACKETS)]
-    transit_bytes = quality.rate_mbit * MEGA / BITS * quality.delay_ms / 1000
-    limit = math.ceil((quality.queue_bytes + transit_bytes) / MTU_BYTES)
-    return [*arguments, "rate", f"{quality.rate_mbit:g}mbit", "limit", str(limit)]
 
 
 def _make_namespace(namespace: str) -> None:

@@ -1,9 +1,9 @@
 """An emulated line between a host and the network, without input or output: packets and times in, packets and times
 out.
 
-The problem: without netem a process must delay packets itself. Sleeping for each packet adds up the scheduler's
-lateness, and a token bucket that refills on wake-ups lets bursts through. So this module never waits. It computes for
-every packet the time at which its last bit leaves the line, from the time of the packet before it:
+The problem: many kernels have no netem, so a process must delay packets itself. Sleeping for each packet adds up the
+scheduler's lateness, and a token bucket that refills on wake-ups lets bursts through. So this module never waits. It
+computes for every packet the time at which its last bit leaves the line, from the time of the packet before it:
 
     start   = max(now, time when the previous packet was out)
     out     = start + size / rate

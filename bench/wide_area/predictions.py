@@ -29,7 +29,6 @@ COORDINATOR_BITS_S = 1e10
 TITLE = "## Beside the planner\n"
 NEXT = "## On the wire\n"
 """The section that follows on the page."""
-NUMBER = r"([\d,.]+)"
 LINK = r"\| (?P<mbit>[\d.]+) Mbit/s, (?P<rtt>[\d.]+) ms, (?P<lost>[\d.]+)%, (?P<cores>[\d.]+) cores? per node "
 SPEED_ROW = re.compile(
     rf"^{LINK}\| (?P<t>[\d.]+) \| (?P<x>[\d.]+) \| (?P<swarm>[\d,]+) \| (?P<ddp>[\d,]+) \|", re.MULTILINE

@@ -131,9 +131,9 @@ def _computing(outcomes: list[CellResult]) -> str:
     ]
     note = (
         "Share of wall time spent on forward and backward. The control is the same computing, side by side, without\n"
-        "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes, where\n"
-        "they have no quotas; netem's processor time is not visible. Speed is tokens in a second of forward and\n"
-        "backward. A node's other threads take a little of it; the rest is what changed in the machine meanwhile.\n"
+        "an exchange: the most that the cores allow. The line in Python takes its processor time from the nodes,\n"
+        "where they have no quotas. Speed is tokens in a second of forward and backward. A node's other threads take\n"
+        "a little of it; the rest is what changed in the machine meanwhile.\n"
     )
     return f"{note}\n{table(titles, rows)}"
 

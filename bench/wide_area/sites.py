@@ -11,34 +11,65 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.wide_area.baseline import STORE_PORT
-from bench.wide_area.ddp import PATIENCE, RESULT
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from bench.wide_area.ddp import PATIENCE, RESULT, STORE_PORT, CounterReading
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.line import DEVICE
+from bench.wide_area.loss_module import LossModule
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import Programs, module
-from bench.wide_area.site_rank import SITES, Turn
-from bench.wide_area.workload import SEED
+from bench.wide_area.workload import MICRO_BATCH, PRESET, SEED, THREADS
+from thinwire import DeMo
+from thinwire_proto.models import BYTE_PRESETS
+
+SITES = 2
+STEPS_WARMUP, STEPS_MIN = 1, 2
+RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The work of a rank in one turn of an arm. cpu_s: processor time. sent_bytes: of its host, on the slow device."""
+
+    arm: str
+    steps: int
+    tokens: int
+    wall_s: float
+    cpu_s: float
+    sent_bytes: int
 
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.store:
+        run_rank(arguments)
+        return
     machine = check_emulation()
     if machine.missing:
         sys.exit(f"emulating links needs {machine.missing}")
     link = LinkSpec(arguments.rate_mbit, arguments.round_trip_ms, 0.0)
     with tempfile.TemporaryDirectory() as folder:
-        turns = _measure(link, machine.netem, arguments, Path(folder))
+        turns = _measure(link, arguments, Path(folder))
     print(
         f"{SITES} sites of {arguments.ranks} ranks; between them {link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms"
     )
-    possible = _of_arm(turns, next(iter(_arms(turns))))
-    for arm in _arms(turns):
+    names = list(dict.fromkeys(turn.arm for turn in turns[0]))
+    possible = _of_arm(turns, names[0])
+    for arm in names:
         tried = _of_arm(turns, arm)
         shares = [
             _tokens_a_second(ours) / _tokens_a_second(theirs) for ours, theirs in zip(tried, possible, strict=True)
@@ -54,25 +85,17 @@ def main() -> None:
         )
 
 
-def _measure(link: LinkSpec, netem: bool, arguments: argparse.Namespace, folder: Path) -> list[list[Turn]]:
+def _measure(link: LinkSpec, arguments: argparse.Namespace, folder: Path) -> list[list[Turn]]:
     """The turns of each rank."""
-    ranks = SITES * arguments.ranks
-    with hosts_behind(link, SITES, netem, SEED, folder) as hosts, Programs(folder) as programs:
-        for rank in range(ranks):
-            command = [*module("bench.wide_area.site_rank"), "--rank", str(rank), "--ranks", str(ranks)]
-            command += ["--store", f"{hosts.nodes[0].address}:{STORE_PORT}", "--device", DEVICE]
-            command += ["--passes", str(arguments.passes), "--seconds", str(arguments.seconds)]
-            command += ["--turns", str(arguments.turns)]
-            host = hosts.nodes[rank // arguments.ranks]
-            programs.start(f"rank-{rank}", host.inside(*command))
+    with hosts_behind(link, SITES, SEED, folder) as hosts, Programs(folder) as programs:
+        for rank in range(SITES * arguments.ranks):
+            command = [*module("bench.wide_area.sites"), "--rank", str(rank), "--ranks", str(arguments.ranks)]
+            command += ["--store", f"{hosts.nodes[0].address}:{STORE_PORT}", "--passes", str(arguments.passes)]
+            command += ["--seconds", str(arguments.seconds), "--turns", str(arguments.turns)]
+            programs.start(f"rank-{rank}", hosts.nodes[rank // arguments.ranks].inside(*command))
         programs.wait_until_all_end("the ranks", PATIENCE.total_seconds())
         lines = [line for process in programs.all for line in process.text().splitlines() if line.startswith(RESULT)]
     return [[Turn(**turn) for turn in json.loads(line.removeprefix(RESULT))] for line in lines]
-
-
-def _arms(turns: list[list[Turn]]) -> dict[str, None]:
-    """The names of the arms, in their order."""
-    return dict.fromkeys(turn.arm for turn in turns[0])
 
 
 def _of_arm(turns: list[list[Turn]], arm: str) -> list[tuple[Turn, ...]]:
@@ -88,6 +111,84 @@ def _cpu_a_token(of_ranks: tuple[Turn, ...]) -> float:
     return sum(turn.cpu_s for turn in of_ranks) / sum(turn.tokens for turn in of_ranks)
 
 
+# a rank
+
+
+class Arm:
+    """A model that is sharded over `mesh`, and its optimizer."""
+
+    def __init__(self, mesh: DeviceMesh, optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]):
+        self._model = LossModule()
+        for block in self._model.decoder.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self._model, mesh=mesh)
+        self._optimizer = optimizer_of(list(self._model.parameters()))
+
+    def step(self, passes: int, generator: torch.Generator) -> None:
+        """Some passes, whose gradients meet in the last one, and a step."""
+        spec = BYTE_PRESETS[PRESET]
+        for number in range(passes):
+            assert isinstance(self._model, FSDPModule)
+            self._model.set_requires_gradient_sync(number == passes - 1)
+            tokens = torch.randint(spec.vocabulary, (MICRO_BATCH, spec.context + 1), generator=generator)
+            (self._model(tokens) / passes).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def arms(ranks: int) -> dict[str, Arm]:
+    """ranks: of a site."""
+    mesh = init_device_mesh("cpu", (SITES, ranks), mesh_dim_names=("site", "rank"))
+    alone = [dist.new_group([rank]) for rank in range(SITES * ranks)][dist.get_rank()]
+
+    def adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=RATE)
+
+    def demo(group: dist.ProcessGroup) -> Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]:
+        best: dict[str, Any] = {"compression_decay": 0.99, "magnitude": "clipped", "precondition": "adam"}
+        return lambda parameters: DeMo(parameters, lr=RATE, process_group=group, **best)
+
+    return {
+        "each site alone, FSDP2 and AdamW": Arm(mesh["rank"], adamw),
+        "each site alone, FSDP2 and DeMo": Arm(mesh["rank"], demo(alone)),
+        "both, HSDP and AdamW": Arm(mesh, adamw),
+        "both, FSDP2 and DeMo": Arm(mesh["rank"], demo(mesh.get_group("site"))),
+    }
+
+
+def run_rank(given: argparse.Namespace) -> None:
+    """One rank of a site, in each of the arms, in turns."""
+    os.environ["GLOO_SOCKET_IFNAME"] = DEVICE
+    torch.set_num_threads(THREADS)
+    world = SITES * given.ranks
+    dist.init_process_group("gloo", f"tcp://{given.store}", timeout=PATIENCE, rank=given.rank, world_size=world)
+    generator = torch.Generator().manual_seed(SEED + given.rank)
+    made, found = arms(given.ranks), []
+    for _ in range(given.turns):
+        for name, arm in made.items():
+            found.append(asdict(_turn(name, arm, given.passes, given.seconds, generator)))
+    print(RESULT + json.dumps(found), flush=True)
+    dist.barrier()  # rank 0 must not end first, because it holds the store
+    os._exit(0)
+
+
+def _turn(name: str, arm: Arm, passes: int, seconds: float, generator: torch.Generator) -> Turn:
+    began = time.perf_counter()
+    for _ in range(STEPS_WARMUP):
+        arm.step(passes, generator)
+    step_s = (time.perf_counter() - began) / STEPS_WARMUP
+    steps = torch.tensor([max(STEPS_MIN, round(seconds / step_s))])
+    dist.broadcast(steps, 0)  # equal on all ranks
+    dist.barrier()
+    before, cpu_s = CounterReading(0), time.process_time()
+    for _ in range(int(steps)):
+        arm.step(passes, generator)
+    cpu_s = time.process_time() - cpu_s
+    tokens = int(steps) * passes * MICRO_BATCH * BYTE_PRESETS[PRESET].context
+    result = before.result(tokens, int(steps), 0.0, [])
+    return Turn(name, int(steps), tokens, result.wall_s, cpu_s, result.sent_bytes)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench.wide_area.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,6 +199,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=3, help="micro-batches of a rank and step")
     parser.add_argument("--seconds", type=float, default=6.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=9, help="2 or more")
+    parser.add_argument("--store", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

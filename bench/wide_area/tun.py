@@ -1,4 +1,4 @@
-"""Carries packets between hosts over a `Star`, on machines whose kernel has no netem.
+"""Carries packets between hosts over a `StarTopology`.
 
 The process runs in the hub's namespace and creates one TUN device for each host. It then prints `ready`, and its parent
 moves each device into the namespace of its host. A TUN device without offloads (IFF_VNET_HDR, TUNSETOFFLOAD) receives
@@ -23,6 +23,7 @@ from dataclasses import asdict
 from types import FrameType
 
 from bench.wide_area.line import MTU_BYTES, LineQuality, StarTopology
+from bench.wide_area.needs import TUN
 
 TUNSETIFF = 0x400454CA
 IFF_TUN = 0x0001
@@ -36,7 +37,7 @@ IDLE_S = 1.0
 
 def open_tun(name: str) -> int:
     """Create a TUN device in the namespace of this process. It disappears when the descriptor is closed."""
-    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    descriptor = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.speed import fanout, report, rounds, sizes, speeds, timing, update
-from bench.speed.memory import RUN, swarm_peaks
+from bench.speed.memory import RUN, SHAPE, swarm_peaks
 from bench.speed.peaks import status_bytes
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
@@ -127,7 +127,7 @@ def test_fan_out_is_compared_with_raw_streams(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(not LINUX, reason="peak memory is read from /proc")
 def test_peak_memory_of_node_and_coordinator(tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
-    run.write_text(RUN.format(width=64, heads=1, hidden=64, steps=4))
+    run.write_text(RUN.format(model=SHAPE.format(width=64, heads=1, hidden=64), steps=4))
     node, coordinator = swarm_peaks(tmp_path / "swarm", run)
     log = (tmp_path / "swarm" / "coordinator.log").read_text()
     assert [event["step"] for event in events(log, "coordinator.snapshot_written")][-1] == 4

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from bench.speed.peaks import allocated_bytes_max
 from support.adapters import base_folder, made
 from thinwire_node.resources import Room, cards_that_train, check_contract, measured_needs
 from thinwire_node.training.compute import TorchCompute
@@ -31,6 +32,18 @@ def config_of(width: int, layers: int, vocabulary: int) -> dict[str, Any]:
     heads = {"num_attention_heads": width // 64, "num_key_value_heads": width // 64}
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 64 * round(width * 2.7 / 64)}
     return {"model_type": "llama", "vocab_size": vocabulary, "max_position_embeddings": 512} | heads | sizes
+
+
+def allocated_bytes_max(work: Callable[[], object]) -> int:
+    """The most bytes that torch's allocator for the CPU holds during `work`, beside what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    held = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
 
 
 @pytest.mark.parametrize(("width", "layers", "vocabulary", "context"), [(256, 4, 4096, 256), (512, 4, 32_000, 128)])

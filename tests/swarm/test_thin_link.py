@@ -25,7 +25,7 @@ def test_a_contribution_that_takes_longer_than_a_call_s_first_message_may_is_cou
     text = run_text(1_000_000, width=256, hidden=512, samples=1, length_ms=LONG_MS)
     thin = LineQuality(rate_mbit=THIN_MBIT, delay_ms=25, loss=0.0, queue_bytes=32_000)
     link = LinkSpec(10, 100, 0.0)
-    with hosts_behind(link, 1, False, 1, tmp_path, last_up=thin) as hosts, Programs(tmp_path) as programs:
+    with hosts_behind(link, 1, 1, tmp_path, last_up=thin) as hosts, Programs(tmp_path) as programs:
         coordinator_of(f"{text}[demo]\nk = 500\n", hosts, programs, tmp_path)
         node = node_on(hosts.nodes[0], "thin", programs, tmp_path, "--rounds", "1")
         assert ended(node) == 0, node.tail(20)

@@ -36,7 +36,7 @@ def begin(host: Host, *arguments: str) -> list[str]:
 @emulated
 def test_caps_hold_as_the_kernel_counts(tmp_path: Path) -> None:
     up, down = 100e3, 400e3
-    with hosts_behind(LinkSpec(20, 50, 0.0), 1, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
+    with hosts_behind(LinkSpec(20, 50, 0.0), 1, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address, node = hosts.coordinator.address, hosts.nodes[0]
         server = programs.start("server", begin(hosts.coordinator, "serve", address, "7700"))
         until(server.text, "the server listens", server)
@@ -69,7 +69,7 @@ def test_a_node_that_may_use_a_quarter_of_its_line_is_counted(tmp_path: Path) ->
     text = run_text(100_000, width=256, hidden=512, samples=100, length_ms=4000, rounds='pace = "clock"')
     thin = LineQuality(rate_mbit=4 * CAP * 8 / 1e6, delay_ms=20, loss=0.0, queue_bytes=32_000)
     with (
-        hosts_behind(LinkSpec(10, 40, 0.0), 1, False, 1, tmp_path, last_up=thin) as hosts,
+        hosts_behind(LinkSpec(10, 40, 0.0), 1, 1, tmp_path, last_up=thin) as hosts,
         Programs(tmp_path) as programs,
     ):
         coordinator_of(text, hosts, programs, tmp_path)
@@ -91,7 +91,7 @@ def share_counted(host: Host, name: str, programs: Programs, folder: Path) -> fl
 @emulated
 def test_monthly_data_are_not_passed_when_the_node_is_killed(tmp_path: Path) -> None:
     bound = 40_000_000
-    with hosts_behind(LinkSpec(40, 10, 0.0), 1, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
+    with hosts_behind(LinkSpec(40, 10, 0.0), 1, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address, host = hosts.coordinator.address, hosts.nodes[0]
         server = programs.start("server", begin(hosts.coordinator, "serve", address, "7700"))
         until(server.text, "the server listens", server)

@@ -63,7 +63,7 @@ def test_dilation_gives_nodes_more_cores_and_keeps_shares() -> None:
 
 
 def test_page_has_measured_and_skipped_cells() -> None:
-    text = page([cell_result()], [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")], "some machine.")
+    text = page([cell_result()], [SkippedCell(LinkSpec(100, 20, 0), "failed: for a reason")], "some machine.")
     assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core per node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
     assert "| 11.0 | 93% | 94% | met |" in text
-    assert "* 1000 Mbit/s, 20 ms, 0%: skipped: for a reason" in text
+    assert "* 100 Mbit/s, 20 ms, 0%: failed: for a reason" in text

@@ -179,7 +179,7 @@ def test_wire_bytes_equal_the_kernels_count_on_the_link(tmp_path: Path) -> None:
     (tmp_path / "RUN.toml").write_text(RUN_OF_TEN_MEGABYTES)
     http = "127.0.0.1:7701"
     link = LinkSpec(rate_mbit=100, round_trip_ms=2, loss=0)
-    with hosts_behind(link, 1, MACHINE.netem, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
+    with hosts_behind(link, 1, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
         serve += ["--state-dir", str(tmp_path / "coordinator"), "--http", http, "--evaluate-every", "1000"]

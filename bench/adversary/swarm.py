@@ -1,28 +1,144 @@
-"""A swarm in one process, with the real compression, codec, merge, decode and replica, and with hostile nodes."""
+"""A swarm in one process, with the real compression, codec, merge, decode, replica and trust, and with hostile nodes.
+
+Node 0 is the slowest: it delivers in one round of SLOW_EVERY, and what it delivers was computed on the parameters at
+the beginning of these rounds. If a contract takes no old bases, it takes part in the first of these rounds alone. Node
+1 has different data: tables of character sets in place of programs. The last nodes are the hostile ones.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bench.adversary.attacks import ATTACKS, Knowledge
-from bench.adversary.judge import Judge
 from bench.adversary.level_attacks import LEVEL_ATTACKS
-from bench.adversary.nodes import CPU, Nodes, begins, delivers
 from bench.adversary.scene import Scene
 from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
+from bench.convergence.problem import Problem
+from bench.convergence.text import Text, stdlib
 from thinwire.compression.residual import dropped_part
 from thinwire.compression.sent import Sent
+from thinwire_coordinator.hall.events import Verdict
+from thinwire_coordinator.star.trust.ballots import Ballot, Secret, digest_of
+from thinwire_coordinator.star.trust.comparison import Comparer
+from thinwire_coordinator.star.trust.evidence import Decision, RoundEvidence
+from thinwire_coordinator.star.trust.trust import Trust
 from thinwire_node.star.rules import make_rule
 from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
+
+SLOWEST, DIFFERENT = 0, 1
+SLOW_EVERY = 3
+OTHER_DATA = "encodings/"
+"""Files that only the node with different data trains on."""
+CPU = torch.device("cpu")
+ROUND_S = 30.0
+"""Length of a round; bans are measured in seconds."""
+
+
+class Nodes:
+    """Gradients of all nodes, on one model."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._size = scene.size
+        self.problem = Problem(scene.size.spec, stdlib(), scene.seed, CPU)
+        self._different = Problem(scene.size.spec, _other_text(), scene.seed, CPU)
+
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Train on these tensors from now on, without copying them."""
+        self.problem.put(tensors)
+        self._different.put(tensors)
+
+    def gradients(self, number: int, turn: int) -> dict[str, Tensor]:
+        """The mean gradient of a node's samples of a round."""
+        problem = self._different if number == DIFFERENT else self.problem
+        first = (turn * self._size.present + number) * self._size.samples
+        return problem.gradients(first, self._size.samples)[1]
+
+
+def begins(number: int, turn: int) -> bool:
+    """Whether a node begins to compute a contribution in this round."""
+    return number != SLOWEST or turn % SLOW_EVERY == 0
+
+
+def delivers(number: int, turn: int, age_max: int) -> bool:
+    """Whether the contribution of a node arrives in this round. age_max: the contract's `round.base_age_max`."""
+    return number != SLOWEST or turn % SLOW_EVERY == min(age_max, SLOW_EVERY - 1)
+
+
+@lru_cache(maxsize=1)
+def _other_text() -> Text:
+    corpus = make_corpus()
+    train = b"".join(file.content for file in corpus.files if file.name.startswith(OTHER_DATA) and not file.held_out)
+    return Text(np.frombuffer(train, np.uint8), corpus.held_out, corpus.hash)
+
+
+class Judge:
+    """Weighs nodes as a coordinator does. weight_max: the contract's full weight."""
+
+    def __init__(self, nodes: int, weight_max: int, seed: int) -> None:
+        self._trust = Trust(weight_max)
+        self._comparer = Comparer(Secret(seed))
+        self._turn = 0
+        self.decisions: list[Decision] = []
+        for number in range(nodes):
+            self._trust.arrived(name_of(number), "", 0.0)
+
+    @property
+    def _now(self) -> float:
+        return self._turn * ROUND_S
+
+    def weight(self, number: int) -> float:
+        """The trust in a node, 0 to 1; 0 if it is refused."""
+        return 0.0 if self.refuses(number) else self._trust.weight(name_of(number))
+
+    def refuses(self, number: int) -> bool:
+        return self._trust.banned_for(name_of(number), self._now) > 0
+
+    def observe(self, sent: Mapping[int, Votes], silent: list[int]) -> None:
+        """Take the votes of a round, in the order in which they arrived, and the nodes that it waited for in vain."""
+        ballots = [
+            Ballot(
+                name_of(number),
+                votes.components,
+                votes.positive,
+                self.weight(number) > 0,
+                digest_of(votes.components, votes.positive),
+            )
+            for number, votes in sent.items()
+        ]
+        shown = self._comparer.compare(ballots, self._trust.weight)
+        evidence = RoundEvidence(self._turn, shown, silent=tuple(name_of(number) for number in silent))
+        _, decisions = self._trust.observe(evidence, self._now)
+        self.decisions += decisions
+        self._turn += 1
+
+    def bans(self, number: int) -> int:
+        return sum(one.verdict is Verdict.BANNED and one.node == name_of(number) for one in self.decisions)
+
+    def why(self, number: int) -> dict[str, str]:
+        """The first reason of each cause against a node."""
+        found: dict[str, str] = {}
+        for one in self.decisions:
+            if one.node == name_of(number) and one.verdict in (Verdict.SUSPECTED, Verdict.LOWERED):
+                found.setdefault(one.cause.value, f"round {one.round}: {one.reason}")
+        return found
+
+
+def name_of(number: int) -> str:
+    return f"{number:02}"
 
 
 class VotingSwarm:
