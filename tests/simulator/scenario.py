@@ -293,6 +293,7 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"start {NODES}", Scenario.start),
     (rf"kill {NODES}", Scenario.kill),
     (rf"{NODES} leaves?", Scenario.leave),
+    (r"lose the rows from step (\d+)", lambda s, step: s.world.lose_rows(int(step))),
     (rf"lose the disk of {NODES}", lambda s, names: s.each(World.lose_disk, names)),
     (rf"cut off {NODES}", lambda s, names: s.each(lambda w, v: w.network.cut_off(v.name), names)),
     (rf"reconnect {NODES}", lambda s, names: s.each(lambda w, v: w.network.reconnect(v.name), names)),

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, sc
 from simulator.virtual_time import Killed
 from thinwire_coordinator.hall.access.amendments import Order
 from thinwire_coordinator.hall.access.pauses import Pause
+from thinwire_coordinator.hall.ledger.backup import LEDGER
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
@@ -155,6 +157,12 @@ class World:
             self.second.cut_line()
             for connection in list(self.network.connections.values()):
                 connection.die("the coordinator is gone")
+
+    def lose_rows(self, step: int) -> None:
+        """Delete the rows from a step on, as in an older copy of the ledger. No coordinator runs meanwhile."""
+        with closing(sqlite3.connect(self.folder / LEDGER)) as db, db:
+            for table in ("rows", "contributions"):
+                db.execute(f"DELETE FROM {table} WHERE step >= ?", (step,))
 
     def living_coordinator(self) -> SimCoordinator:
         if self.sim_coordinator is None:

@@ -77,18 +77,3 @@ def test_three_nodes_follow_back_twice_and_the_ledger_has_it_all(tmp_path: Path)
             facts = facts_of(state, kind_of(state.contract).model_at(state, None))
             assert 0 < facts.contributions < sum(len(row.counted) for row in state.ledger.rows())
         assert len({node.events("node.left")[-1]["fingerprint"] for node in nodes.values()}) == 1
-
-
-def test_a_complete_run_goes_back_while_its_coordinator_is_stopped(tmp_path: Path) -> None:
-    with real_swarm(tmp_path) as swarm:
-        coordinator = swarm.coordinator(run_text(10))
-        assert ended(swarm.node("first"), lambda: swarm.status().step) == 0
-        coordinator.tell(signal.SIGINT)
-        ended(coordinator)
-        _go_back(swarm, 6)
-        _go_back(swarm, 5)  # an order beside one that waits
-        coordinator = swarm.coordinator(None)
-        until(lambda: swarm.status().steps == 17, "the run goes on", coordinator)
-        assert ended(swarm.node("first"), lambda: swarm.status().step) == 0
-        assert swarm.status().step == 17
-        swarm.verify()

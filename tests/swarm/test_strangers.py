@@ -200,24 +200,6 @@ def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(calm: Rea
     assert node.join().session
 
 
-def test_a_join_that_the_run_refuses_is_not_listed_as_its_last(calm: RealSwarm) -> None:
-    """Two nodes come for another run: one that has joined this one before, and one that has not."""
-    node, newcomer = RawNode(calm), SecretKey()
-
-    def listed() -> dict[str, tuple[str, float]]:
-        found = json.loads(calm.command("nodes", "--json").stdout)
-        return {facts["node"]: (facts["name"], facts["seen"]) for facts in found}
-
-    before = listed()[node.key.public.node_id]
-    with pytest.raises(grpc.RpcError, match="not a contract"):
-        node.join(name="copy", contract=b"{}")
-    with pytest.raises(grpc.RpcError, match="not a contract"):
-        join(SwarmStub(node.channel), newcomer, node.token, contract=b"{}")
-    assert before[1] > 0
-    assert listed()[node.key.public.node_id] == before
-    assert listed()[newcomer.public.node_id] == ("raw", 0)
-
-
 def test_a_node_keeps_its_place_without_its_invite(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(100_000))
     made = json.loads(swarm.command("invite", "--expires", "1h", "--name", "for ada", "--json").stdout)
