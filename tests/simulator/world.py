@@ -191,7 +191,7 @@ class World:
     def _disk(self) -> MemoryState:
         state = self.living_coordinator().state
         key = SecretKey(hashlib.sha256(self.random.getrandbits(128).to_bytes(16, "big")).digest())
-        return MemoryState(key, state.contract, state.data)
+        return MemoryState(key, state.data)
 
     def start(self, volunteer: Volunteer) -> None:
         volunteer.lives += 1
