@@ -14,7 +14,8 @@ from simulator.machine import SimulatedMachine
 from simulator.world import World
 from support.rewound import SMALL, played
 from thinwire_node.exchange.port import Surroundings
-from thinwire_node.settings import NodeOptions, PeerSettings
+from thinwire_node.peer_settings import PeerSettings
+from thinwire_node.settings import NodeOptions
 from thinwire_node.star.exchange import Star
 from thinwire_node.storage.state import NodeState
 
