@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -94,19 +93,6 @@ def test_a_node_stops_after_its_round(swarm: RealSwarm) -> None:
     refused = run(["thinwire-node", "stop", "--state-dir", str(swarm.folder / "lent")], swarm.folder)
     assert refused.returncode == 1
     assert refused.stderr.strip().endswith("no node runs here")
-
-
-def test_a_node_rests_outside_of_its_hours(swarm: RealSwarm) -> None:
-    coordinator = swarm.coordinator(run_text(1000))
-    hour = datetime.now().hour
-    node = swarm.node("lent", "--hours", f"{(hour + 12) % 24:02}-{(hour + 13) % 24:02}")
-    begin = f"{(hour + 12) % 24:02}:00"
-    until(lambda: rests(node) == [f"resting until {begin} (hours)"], "the node rests", node)
-    assert not swarm.active()
-    own(swarm, "set", "hours=none")
-    until(lambda: swarm.counted("lent") > 0, "the node is counted", coordinator, node)
-    node.tell(signal.SIGTERM)
-    assert ended(node) == 0
 
 
 def test_a_node_rests_while_the_line_is_metered(

@@ -85,18 +85,6 @@ def test_shards_rest_die_and_come_back_as_another_number_or_as_a_whole(swarm: Re
     checked(swarm)
 
 
-def test_shards_train_all_samples_also_if_they_are_fewer_than_the_processes(swarm: RealSwarm) -> None:
-    swarm.coordinator(text_of(100_000, 2))
-    node = begin_in_shards(swarm, 3)
-    counted_more(swarm, 3, node)
-    node.tell(signal.SIGTERM)
-    assert ended(node) == 0
-    (told,) = swarm.status().nodes
-    contract = parse_contract((swarm.state / "contract.json").read_bytes())
-    assert told.tokens == told.counted * 2 * contract.model.context
-    checked(swarm)
-
-
 def test_shards_refuse_a_rule_that_needs_the_whole_model(swarm: RealSwarm) -> None:
     swarm.coordinator(text_of(10, 2, MUON))
     node = begin_in_shards(swarm, 2)
