@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from support.new_state import make_state
+from support.sealed_run import make_run
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.access.door import Candidate
 from thinwire_coordinator.hall.access.settings import ADDRESS
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.invite_address import keep_invite_file
 from thinwire_coordinator.hall.ledger.identity import open_identity
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
 
@@ -105,6 +106,37 @@ def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> N
 def test_what_does_not_exist_is_named(run: Run, command: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         run(*command)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> None:
+    """A run of six steps, in whose state directory the commands run."""
+    make_run(tmp_path, 6)
+
+
+@pytest.mark.usefixtures("sealed")
+def test_an_amendment_is_shown_ordered_and_withdrawn(run: Run) -> None:
+    with pytest.raises(ConfigError, match="cannot change within a run"):
+        run("amend", "--set", "model.width=64")
+    shown = run("amend", "--set", "demo.k=16", "--dry-run")
+    assert "→ 16" in shown
+    assert "each volunteer" in shown
+    assert "no amendments" in run("amend")
+    run("amend", "--set", "demo.k=8", "--at", "20", "--because", "to be withdrawn")
+    assert "to be withdrawn" in run("amend")
+    with pytest.raises(UsageError, match="--withdraw is given alone"):
+        run("amend", "--withdraw", "--set", "demo.k=8")
+    assert "withdrawn: demo.k = 8" in run("amend", "--withdraw")
+    assert "no amendment waits" in run("amend", "--withdraw")
+
+
+@pytest.mark.usefixtures("sealed")
+def test_what_going_back_would_do_is_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for step in ("9000", "-1"):
+        with pytest.raises(ConfigError, match="it can go back to steps 0 to"):
+            run("rewind", step)
+    assert "nodes drop their momentum" in run("rewind", "5", "--dry-run")
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -319,14 +318,6 @@ def test_the_preview_marks_what_counts(tmp_path: Path, tokenizer: Path, coloured
     shown = "<|im_start|>user\nhel\N{REPLACEMENT CHARACTER}lo<|im_end|>\n<|im_start|>assistant\n"
     assert texts[0].splitlines()[0].startswith("── chats 1: ")
     assert texts[0].split("\n", 1)[1] == f"{shown}{before}né 日本 <|im_end|>\n{after}"
-
-
-def test_order_of_files_changes_nothing(tmp_path: Path, tokenizer: Path) -> None:
-    rows = [{"messages": chat(n, 1 + n % 2, n % 9)} for n in range(80)]
-    first = run(tmp_path / "a", lines(tmp_path / "chats.jsonl", rows), tokenizer)
-    random.Random(1).shuffle(rows)
-    second = run(tmp_path / "b", lines(tmp_path / "chats.jsonl", rows), tokenizer)
-    assert first.manifest_hash == second.manifest_hash
 
 
 def test_an_interrupted_command_goes_on_and_counts_the_same(tmp_path: Path, tokenizer: Path) -> None:

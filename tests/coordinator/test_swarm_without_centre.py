@@ -12,9 +12,8 @@ from simulator.pauses import Kind
 MEMBERS = int(os.environ.get("THINWIRE_MEMBERS", "96"))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_nodes_are_killed_and_join_and_every_promise_holds(seed: int) -> None:
-    world = without_centre.play(MEMBERS, seed)
+def test_nodes_are_killed_and_join_and_every_promise_holds() -> None:
+    world = without_centre.play(MEMBERS, 1)
     assert len(world.reasons) >= 2, world.reasons
     print(without_centre.figures(world))
 

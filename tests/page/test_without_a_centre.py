@@ -30,8 +30,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield swarm.ready["page"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 390)])
 def test_the_page_shows_iterations_lines_and_agreement(browser: Browser, address: str, scheme: str, width: int) -> None:
     viewport: ViewportSize = {"width": width, "height": 900}
     context = browser.new_context(viewport=viewport, color_scheme="dark" if scheme == "dark" else "light")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator import virtual_time
-from simulator.scenario import Scenario
-from simulator.scenario_numbers import BadScenario
+from simulator.scenario import BadScenario, Scenario
 from simulator.world import Broken
 from support.fork_server import beside_the_tests
 

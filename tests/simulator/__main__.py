@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 from simulator import virtual_time, without_centre
-from simulator.scenario import Scenario
-from simulator.scenario_numbers import BadScenario
+from simulator.scenario import BadScenario, Scenario
 from simulator.world import Broken, World
 
 ROUND_S = 30

@@ -18,15 +18,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from simulator.churn import churn
 from simulator.crash import arm
 from simulator.machine import Hardware
 from simulator.network import Line
-from simulator.scenario_numbers import BadScenario, number
 from simulator.world import Broken, Volunteer, World, work_of
 from thinwire_coordinator.hall.standby.standing import Superseded
 
 COMPARE = {"=": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
+UNITS = {
+    "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "%": 0.01, "ppm": 1e-6, "kbit": 125.0, "Mbit": 125_000.0, "": 1.0,
+}  # fmt: skip
+
+
+class BadScenario(Exception):
+    """The text is not a valid scenario. The message names the line and the problem."""
+
+
+def number(text: str) -> float:
+    found = re.fullmatch(r"(-?[\d.]+)([A-Za-z%]*)", text)
+    if found is None or found[2] not in UNITS:
+        raise BadScenario(f"{text!r} is not a number with one of the units {', '.join(UNITS)}")
+    return float(found[1]) * UNITS[found[2]]
 
 
 def options(words: list[str]) -> dict[str, str]:
@@ -265,6 +277,38 @@ def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
     return int(getattr(record, what)) if hasattr(record, what) else record.outcomes[what]
 
 
+LOST_DISK = 0.2
+LEAVES_IN_ORDER = 0.3
+
+
+async def churn(world: World, share: str, nodes: str, rounds: str) -> None:
+    """In each round, a share of the nodes leaves or dies, and the same number of absent nodes returns."""
+    count, last = int(nodes), world.round + int(rounds)
+    rng = world.random
+    for index in range(count - len(world.volunteers)):
+        hardware = Hardware(samples_s=rng.uniform(0.3, 2), micro_batch=rng.randint(4, 16))
+        world.start(world.add(f"n{index}", hardware, rng.uniform(-100e-6, 100e-6)))
+    while world.round < last:
+        current = world.round
+        await world.until(lambda current=current: world.round > current, "the next round")  # type: ignore[misc]
+        await _change(world, round(number(share) * count))
+
+
+async def _change(world: World, count: int) -> None:
+    rng = world.random
+    here = [volunteer for volunteer in world.volunteers.values() if volunteer.running]
+    away = [volunteer for volunteer in world.volunteers.values() if not volunteer.running]
+    for volunteer in rng.sample(here, min(count, len(here))):
+        if rng.random() < LEAVES_IN_ORDER and volunteer.stop is not None:
+            volunteer.stop.set()
+        else:
+            world.kill(volunteer)
+    for volunteer in rng.sample(away, min(count, len(away))):
+        if rng.random() < LOST_DISK:
+            world.lose_disk(volunteer)
+        world.start(volunteer)
+
+
 Verb = Callable[..., Awaitable[None] | None]
 NODES = r"(all|[a-z0-9 ]+)"
 VERBS: list[tuple[str, Verb]] = [
@@ -293,6 +337,7 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"start {NODES}", Scenario.start),
     (rf"kill {NODES}", Scenario.kill),
     (rf"{NODES} leaves?", Scenario.leave),
+    (r"lose the rows from step (\d+)", lambda s, step: s.world.lose_rows(int(step))),
     (rf"lose the disk of {NODES}", lambda s, names: s.each(World.lose_disk, names)),
     (rf"cut off {NODES}", lambda s, names: s.each(lambda w, v: w.network.cut_off(v.name), names)),
     (rf"reconnect {NODES}", lambda s, names: s.each(lambda w, v: w.network.reconnect(v.name), names)),

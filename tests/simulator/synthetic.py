@@ -236,10 +236,10 @@ class VirtualThread:
 class MemoryState(NodeState):
     """A node's disk in memory. It outlives the node's processes. While `frozen`, writes raise Killed."""
 
-    def __init__(self, key: SecretKey, contract: Contract, data: DataSource) -> None:
+    def __init__(self, key: SecretKey, data: DataSource) -> None:
         self.key = key
         self.node_id = key.public.node_id
-        self._first_contract, self._data = contract, data
+        self._data = data
         self._files: dict[str, bytes] = {}
         self._kept_replica: Replica | None = None
         self._kept_momentum: KeptMomentum | None = None
@@ -280,11 +280,6 @@ class MemoryState(NodeState):
 
     def data(self, contract: Contract) -> DataSource | None:
         return self._data
-
-    def save_head(self, head: Head) -> None:
-        self._write()
-        if self.head is None or head.step > self.head.step:
-            self.head = head
 
     def forget_rows(self) -> None:
         self._write()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
 from thinwire_coordinator.hall.access.settings import Order, Pause
+from thinwire_coordinator.hall.ledger.backup import LEDGER
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
@@ -155,6 +157,12 @@ class World:
             for connection in list(self.network.connections.values()):
                 connection.die("the coordinator is gone")
 
+    def lose_rows(self, step: int) -> None:
+        """Delete the rows from a step on, as in an older copy of the ledger. No coordinator runs meanwhile."""
+        with closing(sqlite3.connect(self.folder / LEDGER)) as db, db:
+            for table in ("rows", "contributions"):
+                db.execute(f"DELETE FROM {table} WHERE step >= ?", (step,))
+
     def living_coordinator(self) -> SimCoordinator:
         if self.sim_coordinator is None:
             raise Broken("no coordinator runs")
@@ -182,7 +190,7 @@ class World:
     def _disk(self) -> MemoryState:
         state = self.living_coordinator().state
         key = SecretKey(hashlib.sha256(self.random.getrandbits(128).to_bytes(16, "big")).digest())
-        return MemoryState(key, state.contract, state.data)
+        return MemoryState(key, state.data)
 
     def start(self, volunteer: Volunteer) -> None:
         volunteer.lives += 1

@@ -38,10 +38,8 @@ LEADER = {
     "saved": Point(NodeState, "publish", True),
 }
 FOLLOWER = {
-    "before its extraction": ("extract", False),
     "behind its extraction": ("extract", True),
     "before it applies": ("apply", False),
-    "behind its micro-batch": ("micro_batch", True),
     "behind its part of a save": ("state", True),
 }
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,7 +18,6 @@ from support.raw_node import RawNode, opened
 from support.real import END_S, PATIENCE_S, RealSwarm, ended, ends_in_s, last_fingerprint, real_swarm, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
-from thinwire_proto.identity.keys import KEY_FILE
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
@@ -155,16 +152,6 @@ def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(calm: Ra
         assert f"has {len(whole)} bytes, but byte {offset} was requested" in (error.value.details() or "")
 
 
-def test_a_differing_contract_is_refused_with_the_field(calm: RawNode) -> None:
-    other = calm.contract.model_copy(update={"demo": calm.contract.demo.model_copy(update={"k": 31})})
-    with pytest.raises(grpc.RpcError) as error:
-        calm.join(contract=other.written)
-    assert "demo.k: 96 here, 31 there" in (error.value.details() or "")
-    with pytest.raises(grpc.RpcError) as error:
-        calm.join(contract=b"{}")
-    assert "not a contract" in (error.value.details() or "")
-
-
 def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSwarm, raw: RawNode) -> None:
     """Also after the coordinator has started again: it knows from the ledger whose contributions were counted."""
     assert raw.contribute(opened(raw.attend()), raw.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
@@ -195,45 +182,6 @@ def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSw
         node.channel.close()
 
 
-def test_a_state_directory_of_another_run_is_refused_with_the_differences(swarm: RealSwarm) -> None:
-    first = swarm.coordinator(run_text(5))
-    assert ended(swarm.node("a")) == 0
-    first.end(END_S)
-    refused = swarm.start(
-        "again", "thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--run", str(other_run(swarm))
-    )
-    assert ended(refused) == 1
-    assert "schedule.learning_rate: 0.002 here, 0.003 there" in refused.text()
-
-    other = swarm.folder / "other"  # a new run of the same organizer, who keeps the key
-    other.mkdir()
-    shutil.copy(swarm.state / KEY_FILE, other)
-    swarm.state = other
-    swarm.coordinator(other_run(swarm).read_text())
-    node = swarm.node("a")
-    assert ended(node) == 1
-    assert "the contracts differ" in node.text()
-    assert "schedule.learning_rate: 0.003 here, 0.002 there" in node.text()
-    assert "--state-dir" in node.text()
-
-
-def other_run(swarm: RealSwarm) -> Path:
-    path = swarm.folder / "other.toml"
-    path.write_text(run_text(5).replace("learning_rate = 0.002", "learning_rate = 0.003"))
-    return path
-
-
-def test_a_port_or_a_state_directory_in_use_is_reported(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(5))
-    command = ("thinwire-coordinator", "serve", "--listen", swarm.address, "--state-dir")
-    second = swarm.start("second", *command, str(swarm.folder / "second"))
-    third = swarm.start("third", *command, str(swarm.state))
-    assert ended(second) == ended(third) == 1
-    assert f"cannot listen on {swarm.address}: the port is in use" in second.text()
-    assert "another coordinator runs on this state directory" in third.text()
-    assert "Traceback" not in second.text() + third.text()
-
-
 def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealSwarm) -> None:
     swarm.address = "127.0.0.1:9"  # no program listens on this port
     node = swarm.node("alone", "--give-up-after", "5")
@@ -251,13 +199,13 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm, number: signal.Signals) -> None:
+def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     nodes = [swarm.node("a"), swarm.node("b")]
     # each has trained on step 3 once it is counted a fourth time
     until(lambda: [node.counted > 3 for node in swarm.status().nodes] == [True, True], "both count", *nodes)
-    for process in (*nodes, coordinator):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGTERM)
+    for process, number in zip((*nodes, coordinator), numbers, strict=True):
         assert ends_in_s(process, number) < 5
         assert ended(process) == 0, process.text()
         assert "Traceback" not in process.text()

@@ -1,11 +1,9 @@
-"""Real nodes compute in no more of the time than their owners lend, in a star run and in a gossip run."""
+"""Real nodes of a gossip run compute in no more of the time than their owners lend. A scenario plays a star run."""
 
 from __future__ import annotations
 
 import signal
 import time
-
-import pytest
 
 from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
@@ -15,13 +13,12 @@ LENT_PERCENT = 10
 SECONDS = 10.0
 """So long that a second without a core is a small part of it."""
 A_LEASE_WITHOUT_END = 1000
-WITH_A_CENTRE = run_text(100_000, samples=A_LEASE_WITHOUT_END, length_ms=500, rounds='pace = "clock"')
-GOSSIP = without_a_centre(2, 16, topology="complete", codec="int8")
+GOSSIP = run_text(100_000, samples=A_LEASE_WITHOUT_END, length_ms=500, rounds='pace = "clock"')
+GOSSIP += without_a_centre(2, 16, topology="complete", codec="int8")
 
 
-@pytest.mark.parametrize("run", [WITH_A_CENTRE, WITH_A_CENTRE + GOSSIP], ids=["star", "gossip"])
-def test_a_node_rests_for_the_time_that_its_owner_keeps(swarm: RealSwarm, run: str) -> None:
-    coordinator = swarm.coordinator(run)
+def test_a_node_rests_for_the_time_that_its_owner_keeps(swarm: RealSwarm) -> None:
+    coordinator = swarm.coordinator(GOSSIP)
     other, at = swarm.node("other", "--max-compute", "50"), free_addresses(1)[0]
     node = swarm.node("resting", "--max-compute", str(LENT_PERCENT), "--metrics", at)
 

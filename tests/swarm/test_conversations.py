@@ -21,16 +21,8 @@ TEMPLATE = (
     "{% for message in messages %}{{ message.role[0] }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}a: {% endif %}"
 )
-LOCAL = """
-[rule]
-kind = "local_adamw"
-micro_batch = 4
-[demo]
-beta = 0.95
-"""
 RUNS = {
     "star": run_text(STEPS, model="vocabulary = 256"),
-    "star, local steps": run_text(STEPS, model="vocabulary = 256") + LOCAL,
     "gossip": run_text(STEPS, length_ms=1000, rounds='pace = "clock"', model="vocabulary = 256")
     + without_a_centre(2, 4, topology="complete"),
 }

@@ -103,7 +103,7 @@ def test_q_leaves_while_the_node_rests(shell: Shell) -> None:
     assert shell.mode == shell.before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_terminal_has_its_mode_again_after_every_end(shell: Shell, number: signal.Signals) -> None:
     shell.shows(LEGEND)
     os.kill(shell.node(), number)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from support.fork_server import run
 from support.prometheus import parsed, read, value
 from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, totals, until, without_a_centre
 
-STAR = run_text(100_000, samples=1000, length_ms=500, rounds='pace = "clock"')
-GOSSIP = STAR + without_a_centre(2, 16, topology="complete", codec="int8")
+GOSSIP = run_text(100_000, samples=1000, length_ms=500, rounds='pace = "clock"')
+GOSSIP += without_a_centre(2, 16, topology="complete", codec="int8")
 PAUSE_WITHIN_S = 2.0
 
 
@@ -36,9 +35,8 @@ def computed_s(at: str) -> float:
     return value(parsed(read(f"http://{at}/metrics")), "thinwire_node_phase_seconds_sum", phase="compute")
 
 
-@pytest.mark.parametrize("text", [STAR, GOSSIP], ids=["star", "gossip"])
-def test_a_pause_stops_computing_and_outlives_a_restart(swarm: RealSwarm, text: str) -> None:
-    coordinator, at = swarm.coordinator(text), free_addresses(1)[0]
+def test_a_pause_stops_computing_and_outlives_a_restart(swarm: RealSwarm) -> None:
+    coordinator, at = swarm.coordinator(GOSSIP), free_addresses(1)[0]
     other = swarm.node("other")
     node = swarm.node("lent", "--metrics", at)
     until(lambda: swarm.counted("lent") > 2, "the node is counted", coordinator, node, other)
@@ -95,19 +93,6 @@ def test_a_node_stops_after_its_round(swarm: RealSwarm) -> None:
     refused = run(["thinwire-node", "stop", "--state-dir", str(swarm.folder / "lent")], swarm.folder)
     assert refused.returncode == 1
     assert refused.stderr.strip().endswith("no node runs here")
-
-
-def test_a_node_rests_outside_of_its_hours(swarm: RealSwarm) -> None:
-    coordinator = swarm.coordinator(run_text(1000))
-    hour = datetime.now().hour
-    node = swarm.node("lent", "--hours", f"{(hour + 12) % 24:02}-{(hour + 13) % 24:02}")
-    begin = f"{(hour + 12) % 24:02}:00"
-    until(lambda: rests(node) == [f"resting until {begin} (hours)"], "the node rests", node)
-    assert not swarm.active()
-    own(swarm, "set", "hours=none")
-    until(lambda: swarm.counted("lent") > 0, "the node is counted", coordinator, node)
-    node.tell(signal.SIGTERM)
-    assert ended(node) == 0
 
 
 def test_a_node_rests_while_the_line_is_metered(

@@ -79,3 +79,23 @@ async def test_the_receipt_of_a_refused_contribution_is_not_changed_by_a_forged_
     # a genuine copy gets the receipt of the first one, and is not judged again
     assert await contribute(bench, member, payload) is Reason.REPLICA_DIFFERS
     await bench.close()
+
+
+async def test_a_contribution_that_is_sent_again_is_refused(tmp_path: Path) -> None:
+    """In its round, in the next one as it was, and in the next one with its header moved to that."""
+    bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
+    member, other = bench.join("a"), bench.join("b")
+    await bench.attend(member)
+    await bench.attend(other)
+    payload, replayed = bench.payload(1), bench.claim(member, bench.payload(1))
+    first = asyncio.ensure_future(contribute(bench, member, payload))
+    while not bench.current.round.accepted:
+        await asyncio.sleep(0)
+    assert await contribute(bench, member, payload) is Reason.DUPLICATE
+    assert await contribute(bench, other, bench.payload(2)) is Reason.COUNTED
+    assert await first is Reason.COUNTED
+    bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
+    assert (await bench.swarm.contribute(member, replayed, parts_of(payload))).reason is Reason.LATE
+    assert await contribute(bench, member, payload, signature=replayed.signature) is Reason.SIGNATURE
+    assert bench.state.ledger.step == 1
+    await bench.close()

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.coordinator_command import Command
 from support.sealed_run import make_run
 from support.small import small_corpus
-from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.cli.evaluate import TaskFigure, figures_of
 from thinwire_coordinator.export.export import export
 from thinwire_coordinator.hall.ledger.results import FILE, read_results
@@ -40,38 +39,25 @@ metric_list:
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    make_run(folder, 2)
-    return folder
-
-
-def evaluated(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
-) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "evaluate", "--state-dir", str(run), "--json", *more])
-    main()
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+def evaluated(command: Command, run: Path, *more: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(command("evaluate", "--state-dir", run, "--json", *more))
     return found
 
 
-def test_a_text_has_the_loss_of_the_held_out_set_that_it_is(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_has_the_loss_of_the_held_out_set_that_it_is(run: Path, tmp_path: Path, command: Command) -> None:
     held_out = b"".join(file.content for file in small_corpus().files if file.held_out)
-    (of_set,) = evaluated(run, monkeypatch, capsys, "--samples", "100000")
+    (of_set,) = evaluated(command, run, "--samples", "100000")
     file = tmp_path / "text"
     file.write_bytes(held_out[: int(of_set["tokens"]) + 1])
     both = ("--samples", "100000", "--set", str(of_set["name"]), "--text", str(file))
-    of_set, of_text = evaluated(run, monkeypatch, capsys, *both)
+    of_set, of_text = evaluated(command, run, *both)
     assert of_text["tokens"] == of_set["tokens"]
     assert of_text["loss"] == pytest.approx(of_set["loss"], rel=1e-5)
     assert of_text["bits_per_byte"] == pytest.approx(of_text["loss"] / math.log(2), rel=1e-3)
 
 
-def test_a_step_is_what_it_was(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    losses = [evaluated(run, monkeypatch, capsys, "--step", str(step))[0] for step in (0, 2)]
+def test_a_step_is_what_it_was(run: Path, command: Command) -> None:
+    losses = [evaluated(command, run, "--step", str(step))[0] for step in (0, 2)]
     assert [found["step"] for found in losses] == [0, 2]
     assert losses[0]["loss"] != losses[1]["loss"]
 
@@ -97,25 +83,19 @@ def test_what_cannot_be_evaluated_is_said(
     more: tuple[str, ...],
     says: str,
     run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "evaluate", "--state-dir", str(run), *more])
-    with pytest.raises(SystemExit):
-        main()
-    assert says in capsys.readouterr().err
+    assert says in command.refused("evaluate", "--state-dir", run, *more)
 
 
-def test_what_was_found_is_kept_without_the_folder_of_a_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_found_is_kept_without_the_folder_of_a_text(tmp_path: Path, command: Command) -> None:
     run, text = tmp_path / "run", tmp_path / "secret" / "text.txt"
     run.mkdir()
     text.parent.mkdir()
     text.write_text("to be or not to be")
     make_run(run, 2)
     for step in ("0", "2"):
-        evaluated(run, monkeypatch, capsys, "--step", step, "--text", str(text), "--set", "held_out")
+        evaluated(command, run, "--step", step, "--text", str(text), "--set", "held_out")
     kept = read_results(run)
     assert [(one.kind, one.name, one.step, one.metric) for one in kept] == [
         (kind, name, step, "loss") for step in (0, 2) for kind, name in (("set", "held_out"), ("text", "text.txt"))
@@ -128,16 +108,11 @@ def test_what_was_found_is_kept_without_the_folder_of_a_text(
     assert "but for the evaluation above" in card
 
 
-def test_a_state_directory_that_is_not_ours_is_evaluated_and_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_state_directory_that_is_not_ours_is_evaluated_and_left_as_it_is(tmp_path: Path, command: Command) -> None:
     make_run(tmp_path, 2)
     (tmp_path / FILE).mkdir()  # root may write everywhere, but not into a folder
-    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "evaluate", "--state-dir", str(tmp_path)])
-    main()
-    said = capsys.readouterr()
-    assert "nats per token" in said.out
-    assert f"the results are not kept in {tmp_path}" in said.err
+    assert "nats per token" in command("evaluate", "--state-dir", tmp_path)
+    assert f"the results are not kept in {tmp_path}" in command.err
 
 
 def test_of_a_group_with_figures_its_members_are_left_out() -> None:
@@ -159,15 +134,13 @@ def test_of_a_group_with_figures_its_members_are_left_out() -> None:
 
 
 @WITH_LM_EVAL
-def test_tasks_run_in_lm_eval(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_run_in_lm_eval(run: Path, tmp_path: Path, command: Command) -> None:
     rows = [{"question": f"{n}+1=", "choices": [str(n + 1), str(n + 8)], "answer": 0} for n in range(20)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "sums.yaml").write_text(TASK.format(name="sums", data=tmp_path / "sums.jsonl"))
     (tmp_path / "gone.yaml").write_text(TASK.format(name="gone", data=tmp_path / "gone.jsonl"))
     asked = ("--tasks-from", str(tmp_path), "--step", "2")
-    (figure,) = evaluated(run, monkeypatch, capsys, *asked, "--tasks", "sums", "--limit", "12")
+    (figure,) = evaluated(command, run, *asked, "--tasks", "sums", "--limit", "12")
     assert (figure["name"], figure["metric"], figure["step"], figure["samples"]) == ("sums", "acc", 2, 12)
     assert 0 <= figure["value"] <= 1
     (kept,) = [one for one in read_results(run) if one.kind == "task"]
@@ -176,8 +149,4 @@ def test_tasks_run_in_lm_eval(
         ("sums,gone", "--tasks: gone cannot be opened; its data set may need internet access: "),
         ("sums,summs", "--tasks: lm-eval has no task 'summs'"),
     ):
-        command = ["thinwire-coordinator", "evaluate", "--state-dir", str(run), *asked, "--tasks", tasks]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit):
-            main()
-        assert says in capsys.readouterr().err
+        assert says in command.refused("evaluate", "--state-dir", run, *asked, "--tasks", tasks)

@@ -35,6 +35,7 @@ class Shared:
         self.measured: list[SetMeasured] = []
         self.measured_at: dict[int, float] = {}
         self.here: list[Part] = []
+        self.own_loss = OWN_LOSS
         self.collecting = asyncio.ensure_future(self._collect())
 
     async def begin(self) -> None:
@@ -50,7 +51,7 @@ class Shared:
             assert (await result.copy).step == result.measurement.step
             if isinstance(result.action, MeasureHere):
                 self.here.append(result.action.part)
-                evaluations.measured_here(result.measurement, result.action.part, OWN_LOSS)
+                evaluations.measured_here(result.measurement, result.action.part, self.own_loss)
             else:
                 self.measured.append(result.action)
                 self.measured_at[result.action.step] = self.world.now
@@ -104,3 +105,20 @@ def test_nodes_measure_without_being_late(pace: str, samples_s: float) -> None:
         assert set(shared.counts()) == {"agreed"}
 
     played(test, pace=pace, samples_s=samples_s)
+
+
+def test_a_node_that_lies_moves_no_loss_and_is_asked_no_more() -> None:
+    async def test(shared: Shared) -> None:
+        await shared.begin()
+        shared.own_loss = SYNTHETIC_LOSS
+        liar = shared.world.volunteers["c"]
+        shared.world.trainer(liar).held_out_loss = lambda *_: SYNTHETIC_LOSS / 2  # type: ignore[method-assign]
+        trust, ids = shared.swarm.observer.trust, [one.state.node_id for one in shared.world.volunteers.values()]
+        await shared.world.until(lambda: not trust.is_established(liar.state.node_id, 0.0), "it loses its trust")
+        found = len(shared.measured)
+        await shared.world.until(lambda: len(shared.measured) >= found + 3, "three more measurements")
+        assert [trust.is_established(one, 0.0) for one in ids] == [True, True, False]
+        assert {one.loss for one in shared.measured} == {SYNTHETIC_LOSS}
+        assert shared.measured[-1].measured_by == "nodes"
+
+    played(test)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.coordinator_command import Command
 from support.sealed_run import make_run, node_key
-from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import write_model
@@ -52,11 +51,6 @@ def facts(run: tuple[RunState, Replica]) -> RunFacts:
     return facts_of(*run)
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", *arguments])
-    main()
-
-
 def test_a_folder_has_the_files_of_transformers_and_its_bytes_depend_on_the_step_alone(
     run: tuple[RunState, Replica], tmp_path: Path
 ) -> None:
@@ -74,18 +68,17 @@ def test_a_folder_has_the_files_of_transformers_and_its_bytes_depend_on_the_step
 
 
 def test_the_command_writes_any_step_to_a_folder_or_to_a_file(
-    run: tuple[RunState, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: tuple[RunState, Replica], tmp_path: Path, command: Command
 ) -> None:
     state, head = run
-    where = ("--state-dir", str(state.folder))
     for step in (1, STEPS):
         out = tmp_path / f"{step}.safetensors"
-        command(monkeypatch, "export", *where, "--step", str(step), "--out", str(out))
+        command("export", "--state-dir", state.folder, "--step", str(step), "--out", out)
         assert load_replica(state.contract, out).step == step
     assert load_replica(state.contract, out).state_hash() == head.state_hash()
-    command(monkeypatch, "export", *where, "--step", "1", "--out", str(tmp_path / "folder"))
+    told = command("export", "--state-dir", state.folder, "--step", "1", "--out", tmp_path / "folder")
     assert json.loads((tmp_path / "folder" / "thinwire.json").read_text())["step"] == 1
-    assert "step 1: " in capsys.readouterr().out
+    assert "step 1: " in told
     assert {path.name for path in tmp_path.iterdir()} == {"1.safetensors", "3.safetensors", "folder"}
 
 

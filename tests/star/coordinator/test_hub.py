@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,8 +14,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from support.sealed_run import make_run
-from thinwire_coordinator.__main__ import main
+from support.coordinator_command import Command
 
 REPOSITORY = "ada/tiny"
 
@@ -98,13 +96,6 @@ def _mode(path: str) -> dict[str, Any]:
     return {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    make_run(folder, 1)
-    return folder
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub = Hub("hf_secret")
@@ -118,31 +109,23 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub.server_close()
 
 
-def exported(run: Path, out: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
-    command = ["thinwire-coordinator", "export", "--state-dir", str(run), "--out", str(out), *more]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
-
-
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own use of httpx
 def test_the_folder_arrives_as_one_commit(
-    run: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, hub: Hub, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    exported(run, tmp_path / "out", monkeypatch, "--push", REPOSITORY)
+    told = command("export", "--state-dir", run, "--out", tmp_path / "out", "--push", REPOSITORY)
     assert hub.committed == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert list(hub.large) == [hashlib.sha256(hub.committed["model.safetensors"]).hexdigest()]
     assert sum("/commit/" in call for call in hub.calls) == 1
-    assert f"{hub.url}/{REPOSITORY}/commit/" in capsys.readouterr().out
+    assert f"{hub.url}/{REPOSITORY}/commit/" in told
 
 
 def test_a_wrong_token_is_an_error_and_the_export_stays(
-    run: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, hub: Hub, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(SystemExit):
-        exported(run, tmp_path / "out", monkeypatch, "--push", REPOSITORY)
-    error = capsys.readouterr().err
+    error = command.refused("export", "--state-dir", run, "--out", tmp_path / "out", "--push", REPOSITORY)
     assert "401" in error
     assert "the export is complete in" in error
     assert "hf_wrong" not in error

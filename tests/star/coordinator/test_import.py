@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from support.coordinator_command import Command
 from support.sealed_run import make_run
 from support.small import MODEL
-from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.star.replay import replica_at_head
@@ -39,20 +38,11 @@ def run_file(folder: Path, **model: object) -> Path:
     return path
 
 
-def imported(monkeypatch: pytest.MonkeyPatch, weights: Path, run: Path, state: Path) -> None:
-    command = ["thinwire-coordinator", "import", str(weights), "--run", str(run), "--state-dir", str(state)]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
-
-
 def test_a_run_begins_with_the_exported_parameters_to_the_bit(
-    exported: tuple[Path, dict[str, torch.Tensor]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path, command: Command
 ) -> None:
     weights, tensors = exported
-    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "a state")
+    told = command("import", weights, "--run", run_file(tmp_path), "--state-dir", tmp_path / "a state")
     state = open_state(tmp_path / "a state", read_only=True)
     first = replica_at_head(state)
     assert first.step == 0
@@ -62,7 +52,6 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
     assert lineage is not None
     assert (lineage.step, lineage.fingerprint) == (2, f"{first.model_fingerprint():016x}")
     assert state.contract.first_seed is None
-    told = capsys.readouterr().out
     assert "they are those of step 2 of the run" in told
     assert state.contract.hash.hex() in told
     assert f"serve --state-dir '{tmp_path / 'a state'}'" in told
@@ -70,13 +59,13 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
 
 
 def test_weights_that_were_changed_have_no_parent(
-    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path, command: Command
 ) -> None:
     weights = shutil.copytree(exported[0], tmp_path / "changed")
     tensors = load_file(weights / WEIGHTS)
     next(iter(tensors.values())).mul_(2)
     save_file(tensors, weights / WEIGHTS, {"format": "pt"})
-    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "a state")
+    command("import", weights, "--run", run_file(tmp_path), "--state-dir", tmp_path / "a state")
     assert open_state(tmp_path / "a state", read_only=True).contract.lineage is None
 
 
@@ -104,14 +93,11 @@ def test_a_folder_that_does_not_fit_leaves_no_run(
     words: str,
     exported: tuple[Path, dict[str, torch.Tensor]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
 ) -> None:
     weights, state = tmp_path / "weights", tmp_path / "state"
     shutil.copytree(exported[0], weights)
     damage(weights)
-    with pytest.raises(SystemExit):
-        imported(monkeypatch, weights, run_file(tmp_path), state)
-    error = capsys.readouterr().err
+    error = command.refused("import", weights, "--run", run_file(tmp_path), "--state-dir", state)
     assert re.search(words, error), error
     assert not is_state(state)

@@ -127,10 +127,3 @@ def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
         told[rule] = [advice.text for advice in advise(plan) if advice.key == "rule.kind"]
     assert told["local_muon"] == []
     assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
-
-
-def test_four_nodes_that_vote_are_told_what_their_links_have_room_for() -> None:
-    for of, said in ((swarm(up=1e5), []), (swarm(), ['these nodes learn more with kind = "merged_muon"'])):
-        plan = plan_of(chosen(BYTE_1M, of, rule="demo", tokens=1e9), BYTE_1M, DATA, of, 8e9)
-        texts = [advice.text for advice in advise(plan) if advice.key == "rule.kind"]
-        assert [text.split(" (")[0] for text in texts] == said

@@ -1,8 +1,8 @@
-"""A coordinator sends the parts of files and updates out of order. A node takes none of them for the right bytes."""
+"""A coordinator sends the parts of files and updates out of order, or forged rows. A node takes none of them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,14 @@ from thinwire_common.traffic import Traffic
 from thinwire_coordinator.hall.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.star.messages import encode_update_parts
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.exchange.port import LinkLost, Surroundings
+from thinwire_node.exchange.port import LinkLost, NotGenuine, Surroundings
 from thinwire_node.storage.state import PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.rows import Row
 
 BLOB = Blob("ab" * 32, 6)
 FIRST = pb.FilePart(size=6, data=b"abc")
@@ -114,3 +117,33 @@ async def test_an_update_is_whole_before_the_next_begins(state: RunState) -> Non
     async with sending("Updates", [pb.UpdatePart.FromString(whole)]) as link:
         link.coordinator = key
         assert (await anext(link.sealed_updates(replica, replica.contract))).row == first
+
+
+Forge = Callable[[RunState, Row, bytes], tuple[Row, bytes]]
+"""Makes a row and its signature from the genuine ones."""
+FORGERIES: dict[str, Forge] = {
+    "of another coordinator": lambda state, row, signature: (row, SecretKey().sign(statements.row(row.hash))),
+    "altered": lambda state, row, signature: (replace(row, counted=row.counted[:1]), signature),
+    "of another row": lambda state, row, signature: (row, state.ledger.signatures.of_row(0) or b""),
+    "of another statement": lambda state, row, signature: (row, state.key.sign(statements.contribution(row.hash, 0))),
+    "unsigned": lambda state, row, signature: (row, b""),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_a_row_that_is_not_genuine_is_refused_before_its_update_is_applied(state: RunState, forgery: str) -> None:
+    parts: list[pb.UpdatePart] = []
+    for row in list(state.ledger.rows()):
+        body = state.bodies.get(row.body_hash, row.body_bytes)
+        genuine = row, state.ledger.signatures.of_row(row.step) or b""
+        sent, signature = FORGERIES[forgery](state, *genuine) if row.step else genuine
+        parts += map(
+            pb.UpdatePart.FromString, encode_update_parts(row.step, sent.canonical(), body, signature).parts(2)
+        )
+    said = "not signed$" if forgery == "unsigned" else "not signed by this coordinator's key"
+    async with sending("Updates", parts) as link:
+        link.coordinator = state.key.public
+        stream = link.sealed_updates(state.load_snapshot(0), state.contract)
+        assert (await anext(stream)).row.step == 0
+        with pytest.raises(NotGenuine, match=f"the row of step 1 is {said}"):
+            await anext(stream)

@@ -45,7 +45,7 @@ def test_a_site_follows_amendments_rewinds_and_a_branch(swarm: RealSwarm, is_sha
     swarm.reached(BACK + 2)
     command(swarm, nodes, "amend", "--set", "schedule.learning_rate=0.001", "--set", "demo.k=16")
     command(swarm, nodes, "amend", "--set", "round.samples=8")
-    command(swarm, nodes, "rewind", str(BACK))
+    command(swarm, nodes, "rewind", str(BACK), "--because", "a spike")
 
     coordinator.tell(signal.SIGTERM)
     assert ended(coordinator) == 0
@@ -74,7 +74,7 @@ def test_a_site_follows_amendments_rewinds_and_a_branch(swarm: RealSwarm, is_sha
     assert ("none holds the whole model" in site.text()) == is_sharded
     swarm.verify()
     swarm.state = parent
-    swarm.verify()
+    assert "a spike" in swarm.verify()
 
 
 def command(swarm: RealSwarm, nodes: list[Process], *words: str) -> None:

@@ -12,10 +12,9 @@ from thinwire_proto.contract import parse_contract
 STEPS = 25
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_site_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm, ranks: int) -> None:
+def test_a_site_and_a_node_of_one_process_hold_the_same_replica(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(STEPS, length_ms=LONG_MS, samples=8), "--wait-for", "2", "--evaluate-every", "5")
-    nodes = [swarm.node("alone"), swarm.node("site", "--device", f"cpu*{ranks}")]
+    nodes = [swarm.node("alone"), swarm.node("site", "--device", "cpu*4")]
     assert [ended(node) for node in nodes] == [0, 0]
 
     status = swarm.status(fingerprint=True)
@@ -35,10 +34,9 @@ beta = 0.95
 """
 
 
-@pytest.mark.parametrize("rounds", ["", LOCAL], ids=["demo", "local_adamw"])
-@pytest.mark.parametrize("samples", [1, 5])
+@pytest.mark.parametrize(("samples", "rounds"), [(1, ""), (5, LOCAL)], ids=["demo", "local_adamw"])
 def test_all_samples_count_also_if_they_are_fewer_than_the_processes(
-    swarm: RealSwarm, rounds: str, samples: int
+    swarm: RealSwarm, samples: int, rounds: str
 ) -> None:
     swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=samples, rounds=rounds))
     assert ended(swarm.node("site", "--device", "cpu*3", "--rounds", "3")) == 0

@@ -22,12 +22,9 @@ from thinwire_node.star.rules import shapes_kept
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import RunSpec, run_differences
 from thinwire_proto.data.text import HELD_OUT
-from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.identity.keys import KEY_FILE
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format_1"
-STEP = 5
-"""An earlier step, whose state is also in `facts.json`."""
 MORE = 3
 """Number of steps by which the runs are continued."""
 
@@ -64,17 +61,6 @@ def test_a_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwar
     assert sorted(state.ledger.names(10).values()) == facts["names"]
     assert [one.in_words for one in state.contract.amendments] == facts["amendments"]
     state.close()
-
-
-def test_a_run_is_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
-    before = (swarm.state / "ledger.sqlite").read_bytes()
-    contract = open_state(swarm.state, read_only=True).contract
-    for more, state_hash in (((), facts["state"]), (("--step", str(STEP)), facts[f"state_of_step_{STEP}"])):
-        out = swarm.folder / "exported.safetensors"
-        done = swarm.command("export", *more, "--out", str(out))
-        assert done.returncode == 0, done.stderr
-        assert load_replica(contract, out).state_hash().hex() == state_hash
-    assert (swarm.state / "ledger.sqlite").read_bytes() == before, "reading must not change the ledger"
 
 
 def test_the_run_file_of_a_run_matches_it(swarm: RealSwarm) -> None:

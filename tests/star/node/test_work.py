@@ -1,4 +1,4 @@
-"""Tests of the saver: a save in progress survives the end of the task that waits for it."""
+"""A node's work: its saves survive the end of the tasks that wait for them, it looks ahead, and it is amended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.small import random_replica, small_contract
+from support.cut_off import cut_off
+from support.small import random_replica, random_votes, small_contract
 from support.small_trainer import small_trainer
-from thinwire_node.exchange.port import AnnouncedRound
+from thinwire_node.exchange.port import AnnouncedRound, SealedUpdate
 from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
+from thinwire_proto.contract import Contract
+from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.exact.amendments import amended
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Votes, merge
+from thinwire_proto.wire.codec import decode_votes
+from thinwire_proto.wire.rows import Counted, Row
 
 SHAPES = {"momentum": (2,)}
 
@@ -54,31 +64,36 @@ class FullState(NodeState):
         return super().write_momentum(kept)
 
 
-STEP = 20
+STEP, NONCE = 20, 5
 SAVE_IS_DUE = 1e6  # seconds after which any state is saved
 
 
 class Contributing:
-    """A node whose contributions are all counted, in a swarm that stays at one step."""
+    """A node whose contributions are all counted."""
 
     def __init__(self, state: NodeState, threads: Threads) -> None:
-        rounds = {"pace": "clock", "samples": 4}
+        rounds = {"pace": "clock", "base_age_max": 2, "samples": 4}
         self.contract = small_contract(schedule={"learning_rate": 0.01, "steps": 100}, round=rounds)
-        trainer = small_trainer(self.contract, random_replica(self.contract, step=STEP))
+        self.trainer = small_trainer(self.contract, random_replica(self.contract, step=STEP))
         self.now, self._number = 0.0, 0
         self.state = state
-        self.work = Work(self.contract, state, trainer, threads, lambda: self.now, None)
+        self.work = Work(self.contract, state, self.trainer, threads, lambda: self.now, None)
         self.work.lease.renew([range(100)])
 
-    async def contribute(self) -> None:
-        """Train four samples and contribute them."""
+    async def contribute(self, step: int = STEP) -> tuple[bytes, Votes]:
+        """Train four samples and contribute them to the round of this step."""
         self._number += 1
         await self.work.train(4)
         round_ = AnnouncedRound(
-            term=1, number=self._number, step=STEP, deadline=1e9, k=8, nonces=(5,), lease=(), upcoming=(), evaluate=()
-        )
-        assert await self.work.contribution(round_, round_.k) is not None
-        await self.work.settle(True)
+            term=1, number=self._number, step=step, deadline=1e9, k=8, nonces=3 * (NONCE,), lease=(), upcoming=(),
+            evaluate=(),
+        )  # fmt: skip
+        contribution = await self.work.contribution(round_, round_.k)
+        assert contribution is not None
+        votes = decode_votes(contribution.payload, self.trainer.replica.layout, 8)
+        if step == STEP:
+            await self.work.settle(True)
+        return contribution.name, votes
 
     @property
     def kept(self) -> KeptMomentum | None:
@@ -193,3 +208,64 @@ async def test_a_node_that_leaves_amid_a_resync_saves_its_momentum(tmp_path: Pat
     assert replica is not None  # the one before: no newer than the momentum, so what was sealed since is replayed
     assert replica.step == STEP
     state.close()
+
+
+async def test_a_node_looks_ahead_by_each_contribution_that_its_replica_lacks(tmp_path: Path, threads: Threads) -> None:
+    """The receipts arrive before the updates. An update takes its own contribution away, and leaves the later one."""
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    replica: Replica = node.trainer.replica.clone()
+
+    async def update(name: bytes, votes: Votes) -> None:
+        """The next update reaches the node: of this contribution, and of another node's."""
+        sealed = next_update(replica, random_votes(replica.layout, 8, seed=1), votes)
+        counted = (Counted(node.state.node_id, name, 1, 4),)
+        row = Row(replica.step, replica.step, 1, NONCE, replica.fingerprint(NONCE), bytes(32), 1, counted, replica.head)
+        replica.apply(sealed, row.hash)
+        await node.work.apply(SealedUpdate(row, sealed, 1, replica.step))
+
+    def stands_on(*votes: Votes) -> bool:
+        """Whether the node trains on the swarm's replica after updates of these votes alone, to 1/20 of a step."""
+        expected = replica.clone()
+        close = learning_rate(node.contract.schedule, expected.step) / 20
+        for one in votes:
+            expected.apply(next_update(expected, one), b"")
+        model = node.trainer._compute.parameters
+        far = [(model[name] - tensor).abs() > close for name, tensor in expected.tensors.items()]
+        return sum(int(one.sum()) for one in far) < 0.01 * sum(one.numel() for one in far)
+
+    first = await node.contribute()
+    assert stands_on(first[1])
+    second = await node.contribute(STEP + 1)
+    assert stands_on(first[1], second[1])
+    await node.work.settle(True)
+    await update(*first)
+    assert stands_on(second[1])
+    await update(*second)
+    assert stands_on()
+    node.work.close()
+
+
+def next_update(replica: Replica, *votes: Votes) -> Update:
+    """The update that the coordinator would merge from these votes."""
+    schedule, step = replica.contract.schedule, replica.step
+    merged = merge([(one, 1) for one in votes], replica.layout.components)
+    return Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+
+
+async def test_an_amendment_waits_for_what_is_computed_and_comes_again_if_it_is_cut_off(
+    tmp_path: Path, threads: Threads
+) -> None:
+    contract, taken = small_contract(), list[Contract]()
+    trainer = small_trainer(contract, random_replica(contract))
+    work = Work(contract, NodeState(tmp_path), trainer, threads, time.monotonic, None, taken.append)
+    slower = amended(contract, Amendment(0, {"schedule.learning_rate": 1e-5}))
+
+    def nothing_is_taken() -> None:
+        assert not taken  # a pass is divided as the contract before allows, to its end
+        assert work.contract == contract
+
+    await cut_off(work, work.amend(slower), nothing_is_taken)
+    await work.amend(slower)  # the next session begins
+    assert work.contract == trainer._contract == slower
+    assert taken == [slower]
+    work.close()
