@@ -9,45 +9,42 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.adversary import attacks
-from bench.adversary.attacks import STALE_AFTER, Attack, Knowledge
+from bench.adversary.attacks import Attack, Knowledge
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes, WholeVotes
 
 Values = npt.NDArray[np.int8]
+"""A level of each component."""
 CODE_MAX = 255
 """The code of the largest size."""
 
 
 def flip(known: Knowledge) -> Votes:
-    own = _own(known)
+    own = _whole(known.own)
     return _sent(known, -own.signs)
 
 
 def random(known: Knowledge) -> Votes:
-    own = _own(known)
+    own = _whole(known.own)
     return _sent(known, known.drawn.integers(-own.levels, own.levels, len(own.signs), np.int8, endpoint=True))
 
 
 def silence(known: Knowledge) -> Votes:
-    values = np.zeros_like(_own(known).signs)
+    values = np.zeros_like(_whole(known.own).signs)
     values[0] = 1
     return _sent(known, values)
 
 
-def stale(known: Knowledge) -> Votes:
-    return known.own if known.round < STALE_AFTER else known.earlier[known.round % STALE_AFTER]
-
-
 def collude(known: Knowledge) -> Votes:
-    own = _own(known)
+    own = _whole(known.own)
     chosen = known.agreed.random(len(own.signs)) < 0.5
     agreed = known.agreed.choice(np.array([-own.levels, own.levels], np.int8), len(own.signs))
     return _sent(known, np.where(chosen, agreed, own.signs))
 
 
 def oppose(known: Knowledge) -> Votes:
-    own = _own(known)
-    total = sum((_signs(votes).astype(np.int64) for votes in known.others), np.zeros(len(own.signs), np.int64))
+    own = _whole(known.own)
+    total = sum((_whole(votes).signs.astype(np.int64) for votes in known.others), np.zeros(len(own.signs), np.int64))
     least = np.concatenate(
         [
             np.repeat(np.quantile(np.abs(part).reshape(-1, size), 0.75, axis=1), size)
@@ -59,29 +56,24 @@ def oppose(known: Knowledge) -> Votes:
 
 def shout(known: Knowledge) -> Votes:
     """Honest votes with every sign reversed, at the largest level, and the largest size for each tile."""
-    own = _own(known)
+    own = _whole(known.own)
     codes = np.full(len(own.tiles(known.layout)), CODE_MAX, np.uint8)
     return WholeVotes((-own.levels * np.sign(own.signs)).astype(np.int8), codes, own.levels)
 
 
 LEVEL_ATTACKS: Mapping[str, Attack] = {
-    attack.__name__: attack for attack in (flip, random, attacks.copy, silence, stale, collude, oppose, shout)
+    attack.__name__: attack for attack in (flip, random, attacks.copy, silence, attacks.stale, collude, oppose, shout)
 }
 
 
-def _own(known: Knowledge) -> WholeVotes:
-    assert isinstance(known.own, WholeVotes)
-    return known.own
-
-
-def _signs(votes: Votes) -> Values:
+def _whole(votes: Votes) -> WholeVotes:
     assert isinstance(votes, WholeVotes)
-    return votes.signs
+    return votes
 
 
 def _sent(known: Knowledge, values: Values) -> Votes:
     """These levels, with the sizes of the node's own tiles; a tile without honest votes has the smallest size."""
-    own = _own(known)
+    own = _whole(known.own)
     assert own.codes is not None
     codes = np.zeros(known.layout.tiles, np.uint8)
     codes[own.tiles(known.layout)] = own.codes
