@@ -126,6 +126,10 @@ def test_a_node_without_a_keyboard_changes_nothing(swarm: RealSwarm, screen: Scr
         _end(shell)
 
 
+def _children(shell: subprocess.Popen[bytes]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="only a shell with job control has a background")
 def test_a_node_in_the_background_leaves_the_terminal_to_others(swarm: RealSwarm, screen: Screen) -> None:
     """A shell with job control puts it there; the system stops a program in the background that reads."""
@@ -144,12 +148,13 @@ def test_a_node_in_the_background_leaves_the_terminal_to_others(swarm: RealSwarm
         screen.shows(lambda lines: LEGEND in "\n".join(lines))
         screen.type(b"q")
         screen.shows(lambda lines: "· left" in "\n".join(lines))
+        until(lambda: not _children(shell), "the node has ended")  # until then it reads what is typed
         screen.type(b"exit\n")
         assert shell.wait(PATIENCE_S) == 0
         assert termios.tcgetattr(screen.end) == before
     finally:
         if shell.poll() is None:
-            for pid in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in _children(shell):
+                os.kill(pid, signal.SIGKILL)
             shell.kill()
         shell.wait()

@@ -123,6 +123,16 @@ def tell_totals(record: Record, done: str) -> None:
         f"since this process began: {done}, {record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
         f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"
     )
-    names = ("counted", "not_counted", "dropped", "resyncs", "tokens")
-    totals = {name: getattr(record, name) for name in names}
-    tell(log, logging.INFO, "node.totals", text, **totals, sent_bytes=sent, received_bytes=received)
+    tell(
+        log,
+        logging.INFO,
+        "node.totals",
+        text,
+        counted=record.counted,
+        not_counted=record.not_counted,
+        dropped=record.dropped,
+        resyncs=record.resyncs,
+        tokens=record.tokens,
+        sent_bytes=sent,
+        received_bytes=received,
+    )
