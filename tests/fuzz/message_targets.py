@@ -54,7 +54,9 @@ def message_targets() -> list[Target]:
         _target("announcement", _announcement(), _announced),
         _target("receipt", _receipt(), _settled),
         _target("probe reply", pb.ProbeReply(term=1, received_us=5, answered_us=6), _probed),
-        _target("update part", pb.UpdatePart(row=ROW.canonical(), data=b"x", head_step=1, signature=HASH * 2), _updated),
+        _target(
+            "update part", pb.UpdatePart(row=ROW.canonical(), data=b"x", head_step=1, signature=HASH * 2), _updated
+        ),
         _target("status reply", _status_reply(), _shown),
     ]
 
