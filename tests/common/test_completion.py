@@ -9,11 +9,7 @@ import pytest
 
 from deploy.local_swarm.processes import BIN
 
-PROGRAMS = {
-    "thinwire": "plan",
-    "thinwire-coordinator": "serve",
-    "thinwire-node": "install-service",
-}
+PROGRAMS = {"thinwire": "plan", "thinwire-coordinator": "serve", "thinwire-node": "install-service"}
 
 
 def printed(program: str, shell: str) -> str:

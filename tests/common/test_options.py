@@ -35,9 +35,7 @@ def serve(*given: str) -> ServeOptions:
     return read_options(ServeOptions, coordinator.parser().parse_args(["serve", *given]))
 
 
-def test_an_option_overrides_its_variable_which_overrides_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_option_overrides_its_variable_which_overrides_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start("a:1").micro_batch is None
     monkeypatch.setenv("THINWIRE_NODE_MICRO_BATCH", "3")
     monkeypatch.setenv("THINWIRE_NODE_INVITE", "b:2")

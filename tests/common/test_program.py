@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,35 +98,6 @@ def test_output_that_nobody_reads_ends_a_program_in_silence(
         monkeypatch.setattr(sys, "stdout", unread)
         assert ended(capsys, lambda: run_program("thinwire-x", lambda: print("x"))) == (UNREAD, "")
         unread.flush()
-
-
-def ended_alone(code: str, *arguments: str, modules: str = "") -> tuple[int, str, str]:
-    """The exit status of a process of its own, and what it wrote. modules: a folder with more of them."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([modules, *sys.path])}
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-INTERRUPTED_AT_ITS_BEGINNING = """
-import os, signal, sys
-
-class Interrupts:
-    def find_spec(self, name, path, target=None):
-        if name == "thinwire_common.logs":
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupts())
-from {module} import main
-main()
-"""
-
-
-@pytest.mark.usefixtures("usual_signals")
-@pytest.mark.parametrize("name", ["thinwire-coordinator", "thinwire-node"])
-def test_ctrl_c_while_a_program_begins_prints_no_traceback(name: str) -> None:
-    code = INTERRUPTED_AT_ITS_BEGINNING.format(module=PROGRAMS[name].__name__)
-    assert ended_alone(code, "status", "--state-dir", "/nowhere") == (INTERRUPTED, "", "")
 
 
 def test_a_hang_up_ends_a_daemon_unless_it_was_started_to_ignore_that() -> None:

@@ -15,6 +15,9 @@ from support.real import RealSwarm, ended, run_text
 from thinwire_coordinator.hall.access.admission import LEAST
 
 MAINS = ("thinwire_node", "thinwire_coordinator", "thinwire_planner")
+LOADED = [(main, name) for main in MAINS for name in ("thinwire_common.program", "thinwire_proto.errors", "argparse")]
+LOADED += [(main, "thinwire_common.logs") for main in MAINS[:2]]
+"""Programs, and a module of each that is loaded while it begins; the last ones by their commands."""
 COORDINATOR = str(Path(sys.executable).with_name("thinwire-coordinator"))
 SENDS_AT_IMPORT = """
 import os, signal, sys
@@ -26,7 +29,7 @@ class Finder:
             os.kill(os.getpid(), getattr(signal, number))
 sys.meta_path.insert(0, Finder())
 main = __import__(program + ".__main__", fromlist=["main"]).main
-sys.argv[1:] = ["--help"]
+sys.argv[1:] = ["status", "--state-dir", "/nowhere"]
 main()
 """
 
@@ -54,8 +57,7 @@ def test_a_coordinator_without_standard_streams_starts_and_ends_as_usual(swarm: 
 
 
 @pytest.mark.usefixtures("usual_signals")
-@pytest.mark.parametrize("module", ["thinwire_common.program", "thinwire_proto.errors", "argparse"])
-@pytest.mark.parametrize("main", MAINS)
+@pytest.mark.parametrize(("main", "module"), LOADED)
 def test_ctrl_c_while_a_program_is_loaded_ends_it_without_a_traceback(main: str, module: str) -> None:
     done = run_python(SENDS_AT_IMPORT, main, module, "SIGINT")
     assert (done.stdout, done.stderr) == ("sent\n", "")

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from support.beats import CONTEXT, SAMPLES, beat
 from thinwire_coordinator.hall.counts import Counts
-from thinwire_coordinator.hall.events import DisagreementMeasured, Event
+from thinwire_coordinator.hall.events import BeatSealed, DisagreementMeasured, Event, NodeProgress
+from thinwire_coordinator.hall.measurement import weighted_median
 from thinwire_coordinator.hall.observe.history import History
 from thinwire_coordinator.hall.observe.sinks.memory import Fold, Totals
 from thinwire_coordinator.hall.observe.sinks.worker import CONSENSUS, TRAINING, Point
+from thinwire_proto.wire.rows import Counted
 
 PARAMETERS = 1000
+
+
+CONTEXT = 32
+SAMPLES = 8
+
+
+def beat(number: int, iterations: tuple[int, int, int], losses: dict[str, float], at: float = 0.0) -> BeatSealed:
+    """A beat in which each node of `losses` reports one iteration of SAMPLES samples."""
+    counted = tuple(Counted(node, b"", 1, SAMPLES) for node in losses)
+    loss = weighted_median((loss, 1) for loss in losses.values())
+    return BeatSealed(
+        beat=number, at=at, counted=counted, tokens_a_sample=CONTEXT,
+        progress={node: NodeProgress(iterations[1], loss) for node, loss in losses.items()},
+        iterations=iterations, iterations_done=len(losses), members=len(losses), loss=loss, learning_rate=1e-3,
+    )  # fmt: skip
 
 
 class Watched:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+
 import torch
 from google.protobuf.message import DecodeError
 
 from fuzz.gossip_targets import SMALL
+from fuzz.message_targets import CONTRACT
 from fuzz.messages import damage_of
 from fuzz.target import Target
 from thinwire_coordinator.gossip.judging import address_of
-from thinwire_node.gossip.exchange import beat_answer
+from thinwire_node.gossip.exchange import amended, beat_answer
 from thinwire_node.gossip.port import BeatAnswer
-from thinwire_proto.errors import ThinwireError
+from thinwire_proto.contract.amendment import AMENDMENTS_MAX
+from thinwire_proto.errors import ContractError, RemoteError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.lines_wire import lines_of, report_of_lines
 from thinwire_proto.gossip.member import Member
@@ -22,7 +27,7 @@ from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 
 KEY = SecretKey(bytes(range(32)))
-REFUSALS = (ThinwireError, DecodeError)
+REFUSALS = (RemoteError, DecodeError)
 
 
 def beat_targets() -> list[Target]:
@@ -79,7 +84,13 @@ def _reply_target() -> Target:
     ]
 
     def read(data: bytes) -> BeatAnswer:
-        answer = beat_answer(pb.BeatReply.FromString(data))
+        reply = pb.BeatReply.FromString(data)
+        with suppress(ContractError):
+            assert len(amended(reply, CONTRACT).amendments) <= AMENDMENTS_MAX, "amendments"
+        answer = beat_answer(reply)
+        assert math.isfinite(answer.next_s), "a time"
+        assert answer.text.isprintable(), "a text"
+        assert all(len(place.key.data) == 32 for place in answer.places.values()), "a key"
         for joined in (_joined(None), _joined(first)):
             if answer.assignment is not None:
                 joined.assign(answer.assignment)

@@ -14,7 +14,7 @@ from rich.console import Console
 from fuzz.messages import damage_of
 from fuzz.right_requests import HASH, PART, right_requests
 from fuzz.target import Target
-from support.small import random_replica, shapes_contract
+from support.small import random_replica, shapes_contract, small_contract
 from thinwire_coordinator.cli.status import table
 from thinwire_coordinator.hall.leases import Leases
 from thinwire_coordinator.hall.rpc import messages as coordinator
@@ -24,17 +24,19 @@ from thinwire_node.exchange.coordinator import messages as node
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.port import AnnouncedRound
 from thinwire_node.training.lease import Lease
-from thinwire_proto.clean_text import NAME_BYTES_MAX, clean_name
-from thinwire_proto.errors import ContractError, ThinwireError
+from thinwire_proto.clean_text import NAME_BYTES_MAX, clean_name, clean_text
+from thinwire_proto.errors import ContractError, RemoteError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import PROTOCOL, check_chosen, choose
-from thinwire_proto.wire.rows import Counted, Row
+from thinwire_proto.wire.rows import Counted, Row, parse_row
 
-REFUSALS = (ThinwireError, DecodeError)
+REFUSALS = (RemoteError, DecodeError)
 ROW = Row(3, 4, 1, 2**64 - 1, 17, HASH, 99, (Counted("n" * 32, HASH, 8, 8),), HASH, extras={"a": [1, "b"]})
 NODE_ID = "0123456789abcdef" * 2
+CONTRACT = small_contract()
+"""Of the run that announcements and updates belong to."""
 
 
 def message_targets() -> list[Target]:
@@ -50,8 +52,11 @@ def message_targets() -> list[Target]:
         _target("join reply", _join_reply(), _admission),
         _target("examine reply", pb.ExamineReply(contract=_join_reply().contract, received_us=5), node.contract_in),
         _target("announcement", _announcement(), _announced),
-        _target("receipt", _receipt(), node.outcome),
+        _target("receipt", _receipt(), _settled),
         _target("probe reply", pb.ProbeReply(term=1, received_us=5, answered_us=6), _probed),
+        _target(
+            "update part", pb.UpdatePart(row=ROW.canonical(), data=b"x", head_step=1, signature=HASH * 2), _updated
+        ),
         _target("status reply", _status_reply(), _shown),
     ]
 
@@ -119,7 +124,12 @@ def _join_reply() -> pb.JoinReply:
 
 def _admission(reply: pb.JoinReply) -> None:
     check_chosen(reply.protocol)
+    secret = node.session_secret(reply)
+    assert secret.isascii(), "a secret that gRPC refuses with an error of its own"
+    assert secret.isprintable(), "a secret that gRPC refuses with an error of its own"
     admission = node.admission(reply)
+    assert admission.step <= admission.contract.schedule.steps, "a step"
+    assert clean_text(admission.drop_momentum) == admission.drop_momentum, "a text"
     if admission.contract.hash != small_replica().contract.hash:
         raise ContractError("another contract")
 
@@ -144,10 +154,16 @@ def _announcement() -> pb.Announcement:
 
 
 def _announced(message: pb.Announcement) -> None:
-    found = node.announcement(message)
+    found = node.announcement(message, CONTRACT)
+    assert found.step <= CONTRACT.schedule.steps, "a step"
     if not isinstance(found, AnnouncedRound):
         return
     assert math.isfinite(found.deadline), "a deadline"
+    assert 1 <= found.k <= CONTRACT.demo.k, "k"
+    assert 1 <= len(found.nonces) <= node.NONCES_MAX, "nonces"
+    assert sum(map(len, found.lease)) <= node.POSITIONS_MAX, "a lease"
+    assert sum(map(len, found.upcoming)) <= node.POSITIONS_MAX, "an upcoming lease"
+    assert all(part.name.isprintable() and len(part.name.encode()) <= 256 for part in found.evaluate), "a name"
     lease = Lease(trained_through=3)
     lease.renew(found.lease)
     assert lease.left >= 0, "a lease"
@@ -161,10 +177,22 @@ def _receipt() -> pb.Receipt:
     return pb.Receipt(outcome=outcome, reason=reason, text="no", step=4, arrived_us=9)
 
 
+def _settled(receipt: pb.Receipt) -> None:
+    found = node.outcome(receipt)
+    assert found.text.isprintable(), "a text"
+    assert found.arrived is None or math.isfinite(found.arrived), "a time"
+
+
+def _updated(part: pb.UpdatePart) -> None:
+    parse_row(part.row)
+    node.check_number("steps", part.head_step, CONTRACT.schedule.steps)
+
+
 def _probed(reply: pb.ProbeReply) -> None:
     clock = CoordinatorClock()
     for sent in (1.0, 2.0):
-        clock.add(Probe(sent, reply.received_us / 1e6, reply.answered_us / 1e6, sent + 0.5), reply.term)
+        term, received, answered = node.probe_times(reply)
+        clock.add(Probe(sent, received, answered, sent + 0.5), term)
     if clock:
         assert math.isfinite(clock.offset(3.0)), "an offset"
         assert clock.error(3.0) >= 0, "an error"

@@ -60,12 +60,7 @@ class Summary:
 
 
 def fuzz(
-    targets: Sequence[Target],
-    inputs: int,
-    seed: int,
-    *,
-    until: float = float("inf"),
-    keep_in: Path | None = None,
+    targets: Sequence[Target], inputs: int, seed: int, *, until: float = float("inf"), keep_in: Path | None = None
 ) -> Summary:
     """Try inputs on the targets, up to a number or a time.monotonic(). Raises FuzzFailure at the first find.
 

@@ -106,10 +106,7 @@ def test_nan_spoils_only_its_own_tile() -> None:
     torch.testing.assert_close(extracted.values[others].cpu(), plain.values, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("precondition", "magnitude"),
-    [("adam", "clipped"), ("none", "sign"), ("adam", "tile")],
-)
+@pytest.mark.parametrize(("precondition", "magnitude"), [("adam", "clipped"), ("none", "sign"), ("adam", "tile")])
 def test_momentum_is_the_same_with_and_without_the_kernel(precondition: str, magnitude: str) -> None:
     """Several rounds with padded shapes, matrices through the kernel and vectors through torch.
 

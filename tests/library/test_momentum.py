@@ -121,10 +121,7 @@ def test_rounds_agree_with_the_reference(k: int, fields: dict[str, Any], togethe
         assert torch.allclose(momentum.buffer, torch.cat(expected), atol=1e-5)
 
 
-@given(
-    st.integers(1, 4096),
-    st.sampled_from(["sign", "clipped", "tile"]),
-)
+@given(st.integers(1, 4096), st.sampled_from(["sign", "clipped", "tile"]))
 @settings(max_examples=25, deadline=None)
 def test_sent_plus_remaining_is_the_momentum(k: int, magnitude: str) -> None:
     momentum = Momentum(LAYOUT, spec_of(magnitude=magnitude), "cpu")

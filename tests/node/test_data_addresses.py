@@ -6,12 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from thinwire_node.data_addresses import (
-    NETWORKS,
-    PUBLIC,
-    DataAddresses,
-    read_networks,
-)
+from thinwire_node.data_addresses import NETWORKS, PUBLIC, DataAddresses, read_networks
 from thinwire_proto.contract.sections import check_addresses
 
 NOT_PUBLIC = [

@@ -12,12 +12,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from support.certificates import certificate
 from support.file_server import FileServer, serving
 from thinwire_node.data_addresses import LOOPBACK, PUBLIC, DataAddresses, read_networks
 from thinwire_node.limits.limits import check
@@ -127,6 +131,29 @@ async def test_each_address_of_a_name_is_checked(
     with pytest.raises(SourceRefused) as refused:
         await fetch(url, blob, tmp_path, only_there)
     assert all(f"{answer} is no address" in str(refused.value) for answer in ("64:ff9b:1::7f00:1", "127.0.0.2"))
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write an authority, and a chain with its key for the host `name`. Returns both files, in PEM."""
+    now = datetime.now(timezone.utc)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, found)]) for found in ("test authority", name)]
+    found = []
+    for number, is_authority in enumerate((True, False)):
+        builder = x509.CertificateBuilder().subject_name(names[number]).issuer_name(names[0])
+        builder = builder.public_key(keys[number].public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        if not is_authority:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        found.append(builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    key = keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    authority, chain = folder / "authority.pem", folder / "chain.pem"
+    authority.write_bytes(found[0])
+    chain.write_bytes(found[1] + key)
+    return authority, chain
 
 
 async def test_https_checks_the_certificate_of_the_name(

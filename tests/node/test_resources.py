@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from support.small import small_contract
-from thinwire_node.resources import (
-    Room,
-    cache_bound,
-    check_contract,
-    check_needs,
-    declared_needs,
-    measured_needs,
-)
+from thinwire_node.resources import Room, cache_bound, check_contract, check_needs, declared_needs, measured_needs
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.corpus import CORPUS_VERSION, unpack_corpus
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError

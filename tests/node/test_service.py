@@ -16,13 +16,7 @@ import pytest
 
 from thinwire_node.cli import service as command
 from thinwire_node.cli.parser import parser, start_options
-from thinwire_node.service.definition import (
-    TASK_NAMESPACE,
-    Service,
-    launchd_plist,
-    systemd_unit,
-    windows_task,
-)
+from thinwire_node.service.definition import TASK_NAMESPACE, Service, launchd_plist, systemd_unit, windows_task
 from thinwire_node.service.managers import Systemd
 from thinwire_proto.errors import LocalError, UsageError
 from thinwire_proto.identity.invite import Invite

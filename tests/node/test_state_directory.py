@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from support.saved_state import save_momentum
 from support.small import random_replica, small_contract
-from support.sync_log import sync_log
 from thinwire.compression.residual import Pending
 from thinwire.compression.sent import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_proto.errors import ConfigError
+
+
+def save_momentum(state: NodeState, kept: KeptMomentum) -> None:
+    state.publish(state.write_momentum(kept))
 
 
 def test_torn_files_count_as_missing(tmp_path: Path) -> None:
@@ -92,6 +99,42 @@ def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -
     assert kept is not None
     assert kept.momentum["momentum"].tolist() == [1, 1, 1]
     state.close()
+
+
+_logs: list[list[str]] = []
+"""The open logs. One audit hook serves all of them, because an audit hook cannot be removed."""
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _logs or event not in ("os.rename", "os.remove"):
+        return
+    name = Path(arguments[1] if event == "os.rename" else arguments[0]).name
+    for log in _logs:
+        log.append(f"{event.removeprefix('os.')} {name}")
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def sync_log(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield a list that grows with "rename NEW-NAME", "remove NAME" and "sync NAME", in order; the calls are real. A
+    folder's name ends with a slash. A power cut may undo or reorder every operation that no later sync covers."""
+    log: list[str] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        log.append(f"sync {path.name}{'/' * stat.S_ISDIR(os.fstat(handle).st_mode)}")
+
+    patch.setattr(os, "fsync", noted)
+    _logs.append(log)
+    try:
+        yield log
+    finally:
+        _logs.remove(log)
+        patch.undo()
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are named by /proc")

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, random_votes, shapes_contract
-from thinwire_proto.contract import (
-    WEIGHT_SUM_MAX,
-    Contract,
-    Parameter,
-)
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, Parameter
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout

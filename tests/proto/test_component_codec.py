@@ -13,12 +13,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Components, Votes
 from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.component_codec import (
-    MATRIX_RANKED_MAX,
-    RANKS,
-    decode_components,
-    encode_components,
-)
+from thinwire_proto.wire.component_codec import MATRIX_RANKED_MAX, RANKS, decode_components, encode_components
 from thinwire_proto.wire.packing import compress
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(128, 192)), Parameter(name="v", shape=(300,))])

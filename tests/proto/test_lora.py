@@ -126,10 +126,7 @@ def test_nodes_train_an_adapter_that_peft_opens(
 
 
 def test_a_merged_model_is_in_the_dtype_of_the_base(tmp_path: Path) -> None:
-    for dtype, second, said in [
-        (torch.float16, torch.float16, "float16"),
-        (torch.bfloat16, torch.float32, "float32"),
-    ]:
+    for dtype, second, said in [(torch.float16, torch.float16, "float16"), (torch.bfloat16, torch.float32, "float32")]:
         base = base_folder(tmp_path / f"{dtype}", dtype)
         tensors = load_file(base / "model.safetensors")
         tensors["model.norm.weight"] = tensors["model.norm.weight"].to(second)

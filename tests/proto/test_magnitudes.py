@@ -81,10 +81,7 @@ def test_the_step_is_the_mean_of_the_contributions(outer_rate: float) -> None:
         size = np.repeat(TABLE[votes.codes] * UNIT, counts) * np.where(votes.positive, 1, -1) * weight / 6
         mean[torch.from_numpy(votes.components)] += torch.from_numpy(size)
     flat = torch.cat(
-        [
-            inverse(LAYOUT.matrices(mean.float())).flatten(),
-            inverse(LAYOUT.vectors(mean.float())).flatten(),
-        ]
+        [inverse(LAYOUT.matrices(mean.float())).flatten(), inverse(LAYOUT.vectors(mean.float())).flatten()]
     )
     moved = random_replica(contract)
     before = {name: tensor.clone() for name, tensor in moved.tensors.items()}

@@ -84,10 +84,7 @@ for _ in range(EXTRAS_DEPTH_MAX + 1):
     NESTED = [NESTED]
 
 
-@pytest.mark.parametrize(
-    "extras",
-    [{"a": NESTED}, {b"a": 1}, {"a": {1: 2}}, [], {"a": msgpack.Timestamp(1)}, MANY],
-)
+@pytest.mark.parametrize("extras", [{"a": NESTED}, {b"a": 1}, {"a": {1: 2}}, [], {"a": msgpack.Timestamp(1)}, MANY])
 def test_optional_fields_are_bounded_and_plain(extras: object) -> None:
     _, fields, _ = msgpack.unpackb(ROW.canonical())
     with pytest.raises(PayloadError, match="not a row"):

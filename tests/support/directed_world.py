@@ -64,15 +64,7 @@ class DirectedWorld(MemberWorld):
     each with one. reasons: why each topology was formed. messages: all that were sent; snapshots: those among them that
     begin an edge."""
 
-    def __init__(
-        self,
-        nodes: int,
-        settings: MemberSettings,
-        *,
-        beat_s: float,
-        nodes_max: int,
-        **given: Any,
-    ) -> None:
+    def __init__(self, nodes: int, settings: MemberSettings, *, beat_s: float, nodes_max: int, **given: Any) -> None:
         self.answers: list[int] = []
         self.assigning: list[int] = []
         self.messages = self.snapshots = 0

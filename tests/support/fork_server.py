@@ -36,12 +36,7 @@ from deploy.local_swarm.processes import BIN
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = {"thinwire-coordinator": "thinwire_coordinator.__main__", "thinwire-node": "thinwire_node.__main__"}
-IMPORTED = (
-    *PROGRAMS.values(),
-    "thinwire_coordinator.cli.serve",
-    "thinwire_node.cli.start",
-    "thinwire_proto.models",
-)
+IMPORTED = (*PROGRAMS.values(), "thinwire_coordinator.cli.serve", "thinwire_node.cli.start", "thinwire_proto.models")
 REQUEST_BYTES_MAX = 1 << 17
 WAIT_MAX_S = 60.0
 

@@ -59,12 +59,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: 
 
 
 def scaled_step(
-    model: Network,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    rank: int,
-    step: int,
-    inf: bool,
+    model: Network, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, rank: int, step: int, inf: bool
 ) -> None:
     """A step by a GradScaler. inf: the gradient overflows, so it skips the step."""
     optimizer.zero_grad()

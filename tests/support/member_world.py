@@ -145,6 +145,12 @@ class MemberWorld:
         node.is_alive = False
         node.life += 1
 
+    def lose_lines(self, number: int) -> None:
+        """All others hear that the process of a node has ended."""
+        for node in self.nodes.values():
+            if node.is_alive and number in node.member.peers:
+                self._apply(node, node.member.absent(number))
+
     def restart(self, number: int) -> None:
         """Go on from the disk."""
         node = self.nodes[number]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from support.sealed_run import signed
 from thinwire_coordinator.star.round.contributions import Contribution, Round
-from thinwire_coordinator.star.round.machine import (
-    Action,
-    RoundMachine,
-)
+from thinwire_coordinator.star.round.machine import Action, RoundMachine
 from thinwire_proto.contract import RoundSpec
 
 T = 10.0

@@ -53,10 +53,7 @@ def random_votes(layout: TileLayout, k: int, seed: int) -> Votes:
     """Up to k votes per tile; some tiles have none."""
     rng = np.random.default_rng(seed)
     parts = []
-    for first, tiles, size in (
-        (0, layout.matrix_tiles, 4096),
-        (layout.matrix_components, layout.vector_tiles, 64),
-    ):
+    for first, tiles, size in ((0, layout.matrix_tiles, 4096), (layout.matrix_components, layout.vector_tiles, 64)):
         for tile in range(tiles):
             count = 0 if rng.random() < 0.2 else min(k, size)
             parts.append(first + tile * size + np.sort(rng.choice(size, count, replace=False)))

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path

@@ -19,13 +19,7 @@ CONTRACT = small_contract(
     exchange={"kind": "gossip", "topology": "complete", "codec": "dense"},
     rule={"kind": "adamw", "samples": 2},
     schedule={"steps": 1000, "warmup_steps": 1, "learning_rate": 1e-3},
-    round={
-        "pace": "clock",
-        "length_ms": 50,
-        "min_contributions": 2,
-        "nodes_max": NODES_MAX,
-        "momentum_age_max": 1,
-    },
+    round={"pace": "clock", "length_ms": 50, "min_contributions": 2, "nodes_max": NODES_MAX, "momentum_age_max": 1},
 )
 Scene = Callable[[GossipCoordinator], Coroutine[Any, Any, None]]
 

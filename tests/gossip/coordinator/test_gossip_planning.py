@@ -100,11 +100,7 @@ def test_a_sensible_run_has_no_warnings() -> None:
     ("planned", "key", "said"),
     [
         (partial(a_plan, exchange={"codec": "dense"}), "exchange.codec", '"sign" needs one bit a parameter'),
-        (
-            partial(a_plan, exchange={"patience_ms": 100}),
-            "exchange.patience_ms",
-            "less than 2 steps of",
-        ),
+        (partial(a_plan, exchange={"patience_ms": 100}), "exchange.patience_ms", "less than 2 steps of"),
         (
             partial(a_plan, round={"min_contributions": 5}),
             "round.min_contributions",

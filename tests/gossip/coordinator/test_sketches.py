@@ -123,9 +123,7 @@ def test_a_falsified_measurement_is_found(change: Callable[[Any, Any], None], sa
 
 
 @pytest.mark.parametrize(
-    ("moved", "fits"),
-    [(0.0, True), (0.02, True), (3.0, False)],
-    ids=["as it was", "ten steps later", "3.0 everywhere"],
+    ("moved", "fits"), [(0.0, True), (0.02, True), (3.0, False)], ids=["as it was", "ten steps later", "3.0 everywhere"]
 )
 def test_parameters_at_the_end_must_fit_the_nodes_own_last_sketch(moved: float, fits: bool) -> None:
     sketches, random = Sketches(lambda: AT + 10), torch.Generator().manual_seed(0)

@@ -14,12 +14,7 @@ from support.gossip_parity import OPTIMIZERS, TOPOLOGIES, network
 from support.gossip_problem import equal, loss_of, values
 from support.gossip_ranks import run_scenes
 from thinwire import AccumAdam, AccumAdamW, DecentralizedDataParallel
-from thinwire.steps.optimizer_functions import (
-    optim_fn_accum_adam,
-    optim_fn_accum_adamw,
-    optim_fn_adam,
-    optim_fn_adamw,
-)
+from thinwire.steps.optimizer_functions import optim_fn_accum_adam, optim_fn_accum_adamw, optim_fn_adam, optim_fn_adamw
 from thinwire_proto.errors import ConfigError
 
 Found = list[dict[str, Any]]

@@ -196,10 +196,7 @@ async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
     times = LineTimes(TIMES.first_s, TIMES.max_s, TIMES.direct_s, accept_s=0.2)
     key, other = two_keys()
     deaf = await listening(key, refusal=None)
-    async with (
-        pair_of((key, deaf), (other, HERE), times=times) as pair,
-        cutting_proxy(deaf.listens_at) as proxy,
-    ):
+    async with pair_of((key, deaf), (other, HERE), times=times) as pair, cutting_proxy(deaf.listens_at) as proxy:
         one, two = pair.one, pair.two
         two.knows(n1=PeerPlace(key.public, proxy.address))
         await pair.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.cutting_proxy import cutting_proxy
 from support.relayed import CONTRACT, Node, message, relay_service, relayed_pair
 from thinwire_node.gossip.lines.line import Framing
 from thinwire_proto.errors import PayloadError
@@ -78,6 +79,33 @@ async def test_a_lost_relay_makes_all_peers_absent_and_comes_back() -> None:
     assert one.lines.present == ()
     await one.leave()
     await two.leave()
+
+
+async def test_a_message_that_is_cut_off_at_the_relay_arrives_once_whole() -> None:
+    async with relay_service() as (address, _), cutting_proxy(address) as proxy:
+        one, two = Node(proxy.address), Node(address)
+        one.knows(n2=two)
+        two.knows(n1=one)
+        await one.start()
+        await two.start()
+        await one.until(lambda: one.lines.present == (2,))
+        await two.until(lambda: two.lines.present == (1,))
+        proxy.cut_after = PART_BYTES_MAX + PART_BYTES_MAX // 2  # in the second part
+        one.send(2, message(1, LARGE))
+        await one.until(lambda: (2, "the relay is away") in one.absences)
+        assert proxy.cuts == 1
+        assert not two.taken
+        two.send(1, message(1))
+        await one.stop()
+        await one.start()
+        await two.until(lambda: bool(two.taken))
+        await one.until(lambda: bool(one.taken))
+        one.send(2, message(2))
+        await two.until(lambda: len(two.taken) == 2)
+        assert two.taken == [message(1, LARGE), message(2)]
+        assert one.taken == [message(1)]
+        await one.leave()
+        await two.leave()
 
 
 async def test_a_slow_node_delays_only_its_own_line() -> None:

@@ -9,16 +9,7 @@ import pytest
 import torch
 
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
-from thinwire_proto.gossip.consensus import (
-    BUCKETS,
-    CALM,
-    ERROR,
-    LEVELS,
-    Decision,
-    decide,
-    disagreement,
-    sketch_of,
-)
+from thinwire_proto.gossip.consensus import BUCKETS, CALM, ERROR, LEVELS, Decision, decide, disagreement, sketch_of
 
 
 def test_a_sketch_is_that_of_a_plain_reference() -> None:

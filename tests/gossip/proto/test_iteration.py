@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from support.gossiping import GossipWorld
+from support.member_world import ANNOUNCE_S, MemberWorld, SimulatedNode
 from thinwire_proto.errors import ConfigError, LocalError
-from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Turn
+from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Mix, Turn
+from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.topology import Layout, Topology, lead_of, make_topology, topology_names
 
 UNDIRECTED = topology_names(directed=False)
 PATIENCE_S = 5.0
-ITERATIONS = 60
 Duration = Callable[..., float]
 
 
@@ -25,36 +28,24 @@ def drawn(seed: int, low_s: float, high_s: float) -> Duration:
     return lambda *key: random.Random(f"{seed} {key}").uniform(low_s, high_s)
 
 
-@pytest.mark.parametrize("name", UNDIRECTED)
-@pytest.mark.parametrize(("nodes", "slack"), [(2, 0), (5, 0), (8, 1), (12, 2)])
-def test_the_mean_stays_however_late_messages_are(name: str, nodes: int, slack: int) -> None:
-    world = GossipWorld(
-        make_topology(name, Layout(nodes)),
-        ITERATIONS,
-        drawn(1, 0.5, 1.5),
-        drawn(2, 0.1, 9.0),
-        slack=slack,
-        patience_s=PATIENCE_S,
-    )
-    before = sum(node.value for node in world.nodes)
-    world.run()
-    world.drain()
-    assert sum(node.value for node in world.nodes) == before
-    assert {node.last for node in world.nodes} == {ITERATIONS - 1}
-    for number, node in enumerate(world.nodes):
-        for turn in node.sent:
-            assert (turn in node.mixed) == (Turn(0, turn.iteration, number) in world.nodes[turn.peer].sent)
+START_S = ANNOUNCE_S
+"""When all begin."""
+
+
+def world_of(nodes: int, slack: int = 0, patience_s: float = PATIENCE_S, **given: Any) -> MemberWorld:
+    """Whose nodes take no time to save."""
+    return MemberWorld(nodes, MemberSettings("dense", 1.0, slack, patience_s), parameters=8, save_s=0.0, **given)
 
 
 @pytest.mark.parametrize("slack", [0, 1, 3])
 @pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "complete"])
 def test_nodes_wait_exactly_as_long_as_max_plus_algebra_says(name: str, slack: int) -> None:
     compute_s, line_s = drawn(3, 0.5, 1.5), drawn(4, 0.2, 2.0)
-    topology = make_topology(name, Layout(8))
-    world = GossipWorld(topology, 50, compute_s, line_s, slack=slack, patience_s=1e9)
+    world = world_of(5, slack, 1e9, topology=name, compute_s=compute_s, line_s=line_s, iterations=20)
     world.run()
-    for node, expected in zip(world.nodes, max_plus(topology, 50, compute_s, line_s, slack), strict=True):
-        assert node.finished == pytest.approx(expected)
+    expected = max_plus(make_topology(name, Layout(5)), 20, compute_s, line_s, slack)
+    for number, ends in enumerate(expected):  # in the last iteration, all messages are waited for
+        assert [at - START_S for at, _ in world.nodes[number].finished[:-1]] == pytest.approx(ends[:-1])
 
 
 def max_plus(
@@ -69,7 +60,7 @@ def max_plus(
         mixing, at = topology.at(iteration), {}
         for node in nodes:
             for source in mixing.sources(node):
-                arrived[source, node] = max(arrived[source, node], ends[source][-1] + line_s(source, node, iteration))
+                arrived[source, node] = max(arrived[source, node], ends[source][-1] + line_s(source, node))
                 at[node, source] = arrived[source, node]
         arrivals.append(at)
         due = arrivals[iteration - slack] if iteration >= slack else {}
@@ -81,54 +72,69 @@ def max_plus(
     return [end[1:] for end in ends]
 
 
+class Recording(MemberWorld):
+    """mixed: the turns that each node has mixed."""
+
+    mixed: defaultdict[int, list[Turn]]
+
+    def _open(self) -> None:
+        self.mixed = defaultdict(list)
+        super()._open()
+
+    def _mix(self, node: SimulatedNode, mix: Mix) -> None:
+        self.mixed[node.number] += mix.turns
+        super()._mix(node, mix)
+
+
 @pytest.mark.parametrize("name", UNDIRECTED)
 def test_turns_of_those_that_live_are_mixed_by_both_ends_or_by_neither(name: str) -> None:
-    world = GossipWorld(
-        make_topology(name, Layout(8)), ITERATIONS, drawn(5, 0.5, 1.5), drawn(6, 0.1, 9.0), patience_s=PATIENCE_S
-    )
-    world.kill(3, at_s=20.25)
-    world.kill(6, at_s=40.25)
+    line_s, settings = random.Random(6), MemberSettings("dense", 1.0, 0, PATIENCE_S)
+    lines: dict[str, Any] = {"compute_s": drawn(5, 0.5, 1.5), "line_s": lambda *_: line_s.uniform(0.1, 9.0)}
+    world = Recording(7, settings, topology=name, parameters=8, iterations=25, **lines)
+    world.at(20.25, partial(world.kill, 3))
+    world.at(40.25, partial(world.kill, 6))
     world.run()
-    world.drain()
-    alive = [number for number, node in enumerate(world.nodes) if node.is_alive]
-    assert alive == [0, 1, 2, 4, 5, 7]
+    alive = [number for number, node in world.nodes.items() if node.is_alive]
+    assert alive == [0, 1, 2, 4, 5]
     for number in alive:
-        for turn, moved in world.nodes[number].mixed.items():
+        assert len(set(world.mixed[number])) == len(world.mixed[number]) > 0
+        for turn in world.mixed[number]:
             if turn.peer in alive:
-                assert world.nodes[turn.peer].mixed[Turn(0, turn.iteration, number)] == -moved
-        assert world.nodes[number].last == ITERATIONS - 1
+                assert Turn(turn.topology, turn.iteration, number) in world.mixed[turn.peer]
+        assert world.nodes[number].finished[-1][1] == 24
+
+
+def four(patience_s: float) -> tuple[MemberWorld, list[SimulatedNode]]:
+    """Nodes of equal pace, and those of them that live: one is killed in the middle of its iteration 10."""
+    world = world_of(4, 0, patience_s, topology="complete", iterations=30, line_s=lambda *_: 0.25)
+    world.at(START_S + 10.5, partial(world.kill, 1))
+    return world, [world.nodes[number] for number in (0, 2, 3)]
 
 
 def test_a_death_that_is_noticed_costs_no_more_than_until_it_is_noticed() -> None:
-    world = GossipWorld(
-        make_topology("complete", Layout(4)), 30, lambda *_: 1.0, lambda *_: 0.25, patience_s=60.0, detects_death_s=2.0
-    )
-    world.kill(1, at_s=10.5)
+    world, alive = four(60.0)
+    world.at(START_S + 12.5, partial(world.lose_lines, 1))
     world.run()
-    assert [max(node.waited_s) for node in world.nodes if node.is_alive] == pytest.approx([0.5] * 3)  # from 12 to 12.5
-    assert not any(node.missing for node in world.nodes)
+    assert [max(node.waited_s[:-1]) for node in alive] == pytest.approx([0.5] * 3)  # from 12 to 12.5
+    assert not any(node.missing[:-1] for node in alive)  # in the last iteration, everybody is waited for
 
 
 def test_a_death_that_nobody_notices_costs_each_peer_its_patience_once() -> None:
-    world = GossipWorld(
-        make_topology("complete", Layout(4)), 30, lambda *_: 1.0, lambda *_: 0.25, patience_s=PATIENCE_S
-    )
-    world.kill(1, at_s=10.5)
+    world, alive = four(PATIENCE_S)
     world.run()
-    for node in world.nodes:
-        if node.is_alive:
-            assert node.missing == [1]
-            assert max(node.waited_s) == PATIENCE_S
-            assert node.finished[-1] == pytest.approx(30 + PATIENCE_S)
+    for node in alive:
+        assert node.missing == [1, 1]  # the second time in the last iteration, in which everybody is waited for
+        assert max(node.waited_s) == pytest.approx(PATIENCE_S)
+        assert node.finished[-2][0] == pytest.approx(START_S + 29 + PATIENCE_S)
 
 
 def test_slack_hides_a_slow_line() -> None:
     ends = []
     for slack in (0, 1):
-        world = GossipWorld(make_topology("ring", Layout(4)), 40, lambda *_: 1.0, lambda *_: 1.75, slack=slack)
+        world = world_of(4, slack, topology="ring", line_s=lambda *_: 1.75)
         world.run()
-        ends.append(max(node.finished[-1] for node in world.nodes))
-    assert ends == pytest.approx([40 * 1.75, 40])
+        ends.append(max(node.finished[-2][0] for node in world.nodes.values()) - START_S)
+    assert ends == pytest.approx([39 * 1.75, 39])
 
 
 def begun(*iterations: int, slack: int = 0) -> IterationMachine:
@@ -242,7 +248,6 @@ class Nodes:
         lead = lead_of(topology, slack)
         self._topology = topology
         self.machines = [IterationMachine(slack, LEAD_PATIENCE_S, lead) for _ in range(topology.nodes)]
-        self._skipped = False
 
     def run(self, until: int, stopped: int | None = None) -> None:
         """Nobody goes beyond an iteration, and one node does not go on at all."""

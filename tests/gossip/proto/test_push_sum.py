@@ -13,15 +13,7 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import Codec, make_codec
-from thinwire_proto.gossip.push_sum import (
-    MASS_MAX,
-    WEIGHT_MAX,
-    WEIGHT_ONE,
-    Incoming,
-    Outgoing,
-    Push,
-    PushSumNode,
-)
+from thinwire_proto.gossip.push_sum import MASS_MAX, WEIGHT_MAX, WEIGHT_ONE, Incoming, Outgoing, Push, PushSumNode
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 LAYOUT = TileLayout([Parameter(name="v", shape=(30,))])
