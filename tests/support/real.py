@@ -219,7 +219,7 @@ def until(
         if progress is not None and (now := progress()) != reached:
             deadline, reached = time.monotonic() + PATIENCE_S, now
         if time.monotonic() > deadline:
-            logs = "\n".join(f"--- {process.name}\n{process.tail(30)}" for process in processes)
+            logs = "\n".join(f"--- {process.name}\n{process.tail(80)}" for process in processes)
             raise AssertionError(f"waited in vain: {what}\n{logs}")
         time.sleep(0.05)
 

@@ -22,7 +22,7 @@ STEPS = 30
 OPTIONS = ("--log-level", "debug")
 LOSSES = ("loss", "loss_min", "loss_max")
 RUN = run_text(STEPS, length_ms=2000, rounds='pace = "clock"')  # a restart is shorter than two
-RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=2000)
+RUN += without_a_centre(3, 4, topology="complete", codec="int8", patience_ms=8000)
 
 
 def distance_of(parameters: Iterable[torch.Tensor]) -> float:

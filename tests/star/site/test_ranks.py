@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.queues import SimpleQueue
@@ -25,13 +26,16 @@ TENSORS = [
     torch.arange(6, dtype=torch.int16).view(2, 3).T,
 ]
 Scene = Callable[[Ranks], Any]
+CONTEXT = multiprocessing.get_context("forkserver")
+if sys.platform == "linux":  # elsewhere, a fork after these imports is not safe
+    # importing torch takes two seconds of a core; the server does it once for all ranks
+    CONTEXT.set_forkserver_preload(["thinwire_node.star.site.leader", "support.small", "pytest"])
 
 
 def played(folder: Path, scene: Scene, size: int) -> dict[int, Any]:
     """The result of each rank's scene, by rank. A rank that kills itself returns nothing."""
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    ranks = [context.Process(target=_play, args=(folder / "place", scene, rank, size, results)) for rank in range(size)]
+    results = CONTEXT.SimpleQueue()
+    ranks = [CONTEXT.Process(target=_play, args=(folder / "place", scene, rank, size, results)) for rank in range(size)]
     for process in ranks:
         process.start()
     for process in ranks:
