@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -40,6 +41,13 @@ def is_of_this_test(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("asyncio").addFilter(is_of_this_test)
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a test sets in its environment is gone in the next test."""
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(autouse=True)
