@@ -116,7 +116,8 @@ ITERATIONS = METRICS.gauge(
 TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a gossip run; 0 before the first.")
 DISAGREEMENT_IN_STEPS = METRICS.gauge(
     "disagreement_in_steps",
-    "The same distance over the root mean square of the nodes' steps in that iteration. Training needs it to be small.",
+    "Root mean square distance of the nodes from their mean, over the root mean square of their steps in that "
+    "iteration. Training needs it to be small.",
 )
 
 

@@ -262,8 +262,6 @@ class Events:
     """Passes each event to all `watchers`, in order. A watcher starts later work through `keep` or `look_at`."""
 
     watchers: list[Callable[[Event], None]] = field(default_factory=list)
-    failures: int = 0
-    """Exceptions in watchers and in their later work."""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _logged: set[tuple[str, type[BaseException]]] = field(default_factory=set)
 
@@ -283,12 +281,11 @@ class Events:
         return task
 
     def look_at(self, what: str, work: asyncio.Future[None]) -> None:
-        """Log and count a failure of a watcher's work."""
+        """Log a failure of a watcher's work."""
         work.add_done_callback(partial(self._look, what))
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Count a failure and log it; a bug has its traceback the first time, and a failing disk has none."""
-        self.failures += 1
+        """Log a failure; a bug has its traceback the first time, and a failing disk has none."""
         kind = (what, type(error))
         explained = isinstance(error, ThinwireError | OSError) or kind in self._logged
         log.error("a watcher failed: %s: %r", what, error, exc_info=None if explained else error)

@@ -131,10 +131,6 @@ class RunView(ABC):
         """The number of nodes that take part now."""
         return sum(member.active for member in self.members.values())
 
-    @property
-    def watcher_failures(self) -> int:
-        return self._hall.events.failures
-
 
 def waiting_for(nodes: int) -> str:
     return f"waiting for {nodes} more node{'s' if nodes > 1 else ''}"

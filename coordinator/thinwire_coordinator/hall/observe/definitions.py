@@ -98,10 +98,6 @@ TRUST_DECISIONS = METRICS.counter(
     "verdict",
     values=tuple(verdict.value for verdict in Verdict),
 )
-WATCHER_FAILURES = METRICS.counter(
-    "watcher_failures_total",
-    "Exceptions in observers: metrics, page and history. Each one is logged; none of them ends the run.",
-)
 SINK_ITEMS = METRICS.counter(
     "sink_items_total",
     "Items given to sinks: points of curves. sink: tensorboard, wandb. "

@@ -211,7 +211,6 @@ def _of_swarm(swarm: RunView) -> Iterable[Metric]:
     yield one(definitions.AMENDMENTS, len(contract.amendments))
     active = swarm.active
     yield family(definitions.NODES, {"active": active, "away": len(swarm.members) - active})
-    yield one(definitions.WATCHER_FAILURES, swarm.watcher_failures)
     yield from swarm.own_metrics()
 
 
