@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,11 @@ def test_the_run_file_has_the_context_that_rows_have(tmp_path: Path, tokenizer: 
     run(folder, source, tokenizer)
     run_init("--data", str(folder), "--model", "llama-1m", "--out", str(tmp_path / "run.toml"))
     assert f"\ncontext = {CONTEXT} " in (tmp_path / "run.toml").read_text()
+
+
+def test_order_of_files_changes_nothing(tmp_path: Path, tokenizer: Path) -> None:
+    rows = [{"messages": chat(n, 1 + n % 2, n % 9)} for n in range(80)]
+    first = run(tmp_path / "a", lines(tmp_path / "chats.jsonl", rows), tokenizer)
+    random.Random(1).shuffle(rows)
+    second = run(tmp_path / "b", lines(tmp_path / "chats.jsonl", rows), tokenizer)
+    assert first.manifest_hash == second.manifest_hash

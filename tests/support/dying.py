@@ -23,6 +23,8 @@ from thinwire_coordinator import __main__ as coordinator
 from thinwire_coordinator.gossip import ledger_rows
 from thinwire_coordinator.gossip.store import REPORT
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.intake import Intake
 from thinwire_node import __main__ as node
 from thinwire_node.gossip import journal, work
 from thinwire_node.gossip.journal import JOURNAL_FILE, GossipJournal
@@ -54,6 +56,14 @@ def _has_report(_: object, __: object, found: dict[str, Any]) -> bool:
     return any(key.startswith(REPORT) for key in found)
 
 
+SEALING = {
+    "body written": Point(files, "rename_synced", False, _is_body),  # under its temporary name, not synced
+    "body renamed": Point(files, "rename_synced", True, _is_body),
+    "row in": Point(Ledger, "append", True),
+    "update published": Point(Feed, "publish", True),
+    "receipts given": Point(Intake, "close", True),
+}
+"""Of an update in a star run."""
 BEAT = {
     "promises are not written": Point(Ledger, "record_directory", False, _has_report),
     "promises are written": Point(Ledger, "record_directory", True, _has_report),
@@ -80,7 +90,7 @@ JOURNAL = {
     "messages queued": Point(Neighbours, "send", True),
 }
 """Of an iteration of a node in a gossip run."""
-POINTS = BEAT | MEAN | JOURNAL
+POINTS = SEALING | BEAT | MEAN | JOURNAL
 
 
 def die() -> None:

@@ -182,6 +182,17 @@ def test_a_node_with_counted_rounds_takes_the_place_of_one_without(swarm: RealSw
         node.channel.close()
 
 
+def test_a_port_or_a_state_directory_in_use_is_reported(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(5))
+    command = ("thinwire-coordinator", "serve", "--listen", swarm.address, "--state-dir")
+    second = swarm.start("second", *command, str(swarm.folder / "second"))
+    third = swarm.start("third", *command, str(swarm.state))
+    assert ended(second) == ended(third) == 1
+    assert f"cannot listen on {swarm.address}: the port is in use" in second.text()
+    assert "another coordinator runs on this state directory" in third.text()
+    assert "Traceback" not in second.text() + third.text()
+
+
 def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealSwarm) -> None:
     swarm.address = "127.0.0.1:9"  # no program listens on this port
     node = swarm.node("alone", "--give-up-after", "5")
@@ -204,7 +215,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
     nodes = [swarm.node("a"), swarm.node("b")]
     # each has trained on step 3 once it is counted a fourth time
     until(lambda: [node.counted > 3 for node in swarm.status().nodes] == [True, True], "both count", *nodes)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGINT)
     for process, number in zip((*nodes, coordinator), numbers, strict=True):
         assert ends_in_s(process, number) < 5
         assert ended(process) == 0, process.text()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import Bench
+from thinwire_coordinator.hall.access.settings import Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.run import watch_orders
 
@@ -46,4 +47,21 @@ async def test_a_ban_ends_the_session_and_lifting_it_is_a_pardon(bench: Bench, t
         access.bans.unban(member.node_id, "a mistake", "organizer", NOW)
         while not standing.pardoned:
             await asyncio.sleep(0.01)
+        watching.cancel()
+
+
+async def test_a_pause_is_announced_and_ends_by_itself(bench: Bench, tmp_path: Path) -> None:
+    now = [NOW]
+    with closing(AccessStore(tmp_path)) as access:
+        stream = await bench.attend(bench.join("a"))
+        watching = asyncio.ensure_future(watch_orders(bench.swarm, access, wall_clock=lambda: now[0]))
+        access.pauses.begin(Pause(NOW, NOW + 3600, "a storm"))
+        while bench.swarm.hall.pause is None:
+            await asyncio.sleep(0.01)
+        assert bench.swarm.view.pause is not None
+        assert "a storm" in bench.swarm.view.pause.text
+        now[0] = NOW + 3600
+        while bench.swarm.hall.pause is not None:
+            await asyncio.sleep(0.01)
+        await stream.aclose()
         watching.cancel()

@@ -7,6 +7,8 @@ import pytest
 from deploy.local_swarm.ports import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import LONG_MS, RealSwarm, ended, last_fingerprint, run_text, until
+from thinwire_node.observe.status import read as read_report
+from thinwire_node.training.micro_batch import SAMPLES_MAX
 from thinwire_proto.contract import parse_contract
 
 STEPS = 25
@@ -47,10 +49,11 @@ def test_all_samples_count_also_if_they_are_fewer_than_the_processes(
 
 
 def test_metrics_tell_the_processes_of_a_node_apart(swarm: RealSwarm) -> None:
-    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=8))
+    swarm.coordinator(run_text(100_000, length_ms=LONG_MS, samples=3 * SAMPLES_MAX))
     (at,) = free_addresses(1)
     site = swarm.node("site", "--device", "cpu*3", "--metrics", at)
     until(lambda: swarm.counted("site") >= 2, "two rounds count", site)
+    assert read_report(swarm.folder / "site").given.micro_batch == 3 * SAMPLES_MAX
 
     def of_ranks(name: str) -> list[float]:
         samples = parsed(read(f"http://{at}/metrics"))
