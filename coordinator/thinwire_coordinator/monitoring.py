@@ -1,4 +1,7 @@
-"""Opens, feeds and closes all that shows a coordinator at work: health endpoints, page, metrics and sinks."""
+"""Opens, feeds and closes all that shows a coordinator at work: health endpoints, page, metrics and sinks.
+
+The port opens before the ledger is replayed, so that health checks report the coordinator as alive but not ready.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,6 @@ def ran(command: list[str]) -> str:
     return done.stdout
 
 
-ROOT = Path(__file__).resolve().parents[2]
 OF_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")
 """Variables that could bring the repository, or another environment, into the programs."""
 WHERE = "import thinwire_coordinator, thinwire_node; print(thinwire_coordinator.__file__, thinwire_node.__file__)"

@@ -138,7 +138,7 @@ class Counts:
 class Tally:
     """A sum of what a node gave. counted: contributions, or iterations of a gossip run. tokens: in them. compute_s:
     time of forward and backward passes. sent, received: bytes, those of TCP where the system counts them. joules: see
-    `observe.energy`; 0 where the machine does not tell it."""
+    `observe.reporter`; 0 where the machine does not tell it."""
 
     counted: int = 0
     tokens: int = 0

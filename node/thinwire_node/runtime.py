@@ -61,8 +61,8 @@ def asleep_s() -> float:
 
 @dataclass(frozen=True)
 class Clocks:
-    """A node's clocks; by default those of this machine. now: seconds on a clock that never jumps. time_of_day: seconds
-    since the epoch."""
+    """A node's clocks; by default those of this machine. now: seconds on a clock that never jumps. asleep_s: grows by
+    the time that the machine spends asleep. time_of_day: seconds since the epoch."""
 
     now: Callable[[], float] = time.monotonic
     asleep_s: Callable[[], float] = asleep_s

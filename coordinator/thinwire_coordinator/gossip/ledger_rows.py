@@ -119,7 +119,9 @@ def decode_deposits(data: bytes) -> list[Deposited]:
 
 
 class RowSealer:
-    """Seals rows one after another. The hall's replica is θ₀, or the mean once it is sealed."""
+    """Seals rows one after another. The hall's replica is θ₀, or the mean once it is sealed.
+
+    If the process dies before a row is in the ledger, its reports are in the next one (`store`)."""
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall

@@ -1,8 +1,8 @@
 """The events of a swarm, and what it may find about a node.
 
 Watchers, such as the metrics and the page's history, receive each event as it happens. They run on the event loop,
-return at once, and never influence the swarm. An exception in a watcher is a bug; it is logged and counted, and has no
-other effect. Times are in seconds; `at` is read from the coordinator's monotonic clock.
+return at once, and never influence the swarm. An exception in a watcher is a bug; it is logged, and has no other
+effect. Times are in seconds; `at` is read from the coordinator's monotonic clock.
 """
 
 from __future__ import annotations

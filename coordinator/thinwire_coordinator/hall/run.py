@@ -1,4 +1,7 @@
-"""The port of a run: what the server, the page and the life cycle need, whatever the kind of exchange."""
+"""The port of a run: what the server, the page and the life cycle need, whatever the kind of exchange.
+
+Also what any run does beside its rounds: it carries out what the organizer's commands have written, and keeps snapshots.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class JoinDecision:
     rewound: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Upkeep(ABC):
     """Measures held-out losses, writes snapshots and deletes old files."""
 

@@ -106,7 +106,7 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
         return preparation.finish(tokenizer)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Preparation:
     """The sources, one after another."""
 

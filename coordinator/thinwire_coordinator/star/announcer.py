@@ -21,7 +21,7 @@ from thinwire_coordinator.star.view import StarView
 IDLE_EVERY_S = 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Announcer:
     hall: Hall
     driver: RoundDriver

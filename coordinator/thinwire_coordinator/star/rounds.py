@@ -37,7 +37,7 @@ log = logging.getLogger("thinwire.coordinator")
 LEDGER_LOCKED = "another program holds the lock of the ledger"
 
 
-@dataclass
+@dataclass(eq=False)
 class Rounds:
     """Carries out each action that `handle` receives."""
 

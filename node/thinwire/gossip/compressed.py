@@ -81,7 +81,7 @@ HEAD_BYTES = HEAD.size
 
 
 class CompressedCodec:
-    """Codecs of `thinwire_proto.gossip.codecs` behind the interface of `edge_codec.EdgeCodec`.
+    """Codecs of `thinwire_proto.gossip.codecs` behind the interface of `EdgeCodec`.
 
     layout: of float32 parameters, which all ranks must have alike when the codec is made: the copies begin there.
     names: alike on all ranks. Each message says which of them it has; `used` is that of the next ones.

@@ -6,7 +6,6 @@ here `inverted=True` asks for it.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +20,39 @@ ADAM_DECAY = 1 / 32768
 ADAMW_DECAY = 0.1
 
 
+def optim_fn_adam(params: NamedTensors, **settings: Any) -> Optimizer:
+    """Adam; settings: lr, beta1, beta2, eps, weight_decay, inverted."""
+    return _make(torch.optim.Adam, params, ADAM_DECAY, **settings)
+
+
+def optim_fn_adamw(params: NamedTensors, **settings: Any) -> Optimizer:
+    """AdamW; settings: as of `optim_fn_adam`."""
+    return _make(torch.optim.AdamW, params, ADAMW_DECAY, **settings)
+
+
+def optim_fn_accum_adam(params: NamedTensors, accum_iter: int = 4, **settings: Any) -> Optimizer:
+    """AccumAdam; settings: as of `optim_fn_adam`."""
+    return _make(AccumAdam, params, ADAM_DECAY, accum_iter=accum_iter, **settings)
+
+
+def optim_fn_accum_adamw(params: NamedTensors, accum_iter: int = 4, **settings: Any) -> Optimizer:
+    """AccumAdamW; settings: as of `optim_fn_adam`."""
+    return _make(AccumAdamW, params, ADAMW_DECAY, accum_iter=accum_iter, **settings)
+
+
+def lr_scheduler_fn_cosine_with_warmup(
+    optimizer: Optimizer, t_max: int, t_warmup: int, cosine_eta_min: float = 1e-6, warmup_decay: float = 0.01
+) -> LRScheduler:
+    """A linear warm-up of t_warmup steps from warmup_decay, then a cosine of t_max steps down to cosine_eta_min."""
+    cosine = CosineAnnealingLR(optimizer, T_max=t_max, eta_min=cosine_eta_min)
+    warmup = LinearLR(optimizer, start_factor=warmup_decay, total_iters=t_warmup)
+    return SequentialLR(optimizer, schedulers=[warmup, cosine], milestones=[t_warmup])
+
+
 def _make(
     kind: type[Optimizer],
-    decay_default: float,
     params: NamedTensors,
+    decay_default: float,
     *,
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -42,20 +70,3 @@ def _make(
     make: Any = kind
     made: Optimizer = make([group for group in groups if group["params"]], betas=(beta1, beta2), **settings)
     return made
-
-
-optim_fn_adam = partial(_make, torch.optim.Adam, ADAM_DECAY)
-"""Adam; settings: lr, beta1, beta2, eps, weight_decay, inverted. So for the others."""
-optim_fn_adamw = partial(_make, torch.optim.AdamW, ADAMW_DECAY)
-optim_fn_accum_adam = partial(_make, AccumAdam, ADAM_DECAY)
-"""Also accum_iter, 4 by default. So for the next."""
-optim_fn_accum_adamw = partial(_make, AccumAdamW, ADAMW_DECAY)
-
-
-def lr_scheduler_fn_cosine_with_warmup(
-    optimizer: Optimizer, t_max: int, t_warmup: int, cosine_eta_min: float = 1e-6, warmup_decay: float = 0.01
-) -> LRScheduler:
-    """A linear warm-up of t_warmup steps from warmup_decay, then a cosine of t_max steps down to cosine_eta_min."""
-    cosine = CosineAnnealingLR(optimizer, T_max=t_max, eta_min=cosine_eta_min)
-    warmup = LinearLR(optimizer, start_factor=warmup_decay, total_iters=t_warmup)
-    return SequentialLR(optimizer, schedulers=[warmup, cosine], milestones=[t_warmup])

@@ -90,7 +90,7 @@ def told_by(*command: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace").replace("\r\n", "\n") if done.returncode == 0 else None
 
 
 def _is_node(pid: int) -> bool:

@@ -153,6 +153,7 @@ class BlobCache(Blobs):
 
     @property
     def size(self) -> int:
+        """Bytes of all files."""
         return sum(size for _, size, _ in self._files())
 
     def make_room(self, size: int) -> bool:

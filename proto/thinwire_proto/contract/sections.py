@@ -41,7 +41,7 @@ def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
     return urls
 
 
-Addresses = Annotated[tuple[str, ...], AfterValidator(check_addresses), Field(max_length=16, strict=False)]
+Addresses = Annotated[tuple[str, ...], Field(max_length=16, strict=False), AfterValidator(check_addresses)]
 """Addresses that a node may read. None by default: `urls: Addresses = ()`."""
 
 

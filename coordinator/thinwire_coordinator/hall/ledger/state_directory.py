@@ -123,6 +123,7 @@ class RunState:
         return self.folder / "snapshots" / f"{step}.safetensors"
 
     def snapshot_steps(self) -> list[int]:
+        """The steps of all snapshots, ascending."""
         found = (self.folder / "snapshots").glob("*.safetensors")
         return sorted(int(path.stem) for path in found if path.stem.isdigit())
 

@@ -270,7 +270,7 @@ class _Terms:
     answered: str
 
 
-@dataclass
+@dataclass(eq=False)
 class _GuardedCall:
     """One admitted call: reads its messages, each in time and within its bound, and sends its answers."""
 
