@@ -1,6 +1,6 @@
 """The port of a run: what the server, the page and the life cycle need, whatever the kind of exchange.
 
-Also what any run does beside its rounds: it carries out what the organizer's commands have written, and keeps snapshots.
+Also what any run does beside its rounds: the commands that the organizer has written down, and its snapshots.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ FILE_CHARACTERS_MAX = 2 * INVITE_LENGTH_MAX
 
 
 def parse_given_invite(given: str) -> Invite:
-    """Read an invite, or @FILE with one: all users of a machine see the arguments of its programs. Raises ConfigError."""
+    """Read an invite, or @FILE with one: all users of a machine see its programs' arguments. Raises ConfigError."""
     if not given.strip().startswith(FILE_MARK):
         return parse_invite(given)
     path = Path(given.strip().removeprefix(FILE_MARK))
