@@ -240,7 +240,9 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT, LOCAL_MUON), FOUR_LONG),
+    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT), FOUR_LONG),
+    *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_MUON, MUON)),
+    Item(LOCAL_MUON, FOUR_LONG),
     *_items((MUON, MERGED_MUON), SIXTEEN_LONG),
     *_items((MUON, MERGED_MUON, DEFAULT, ADAMW), LARGER[0]),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
