@@ -45,7 +45,7 @@ logging.getLogger("asyncio").addFilter(is_of_this_test)
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """What a test sets in its environment is gone in the next test."""
+    """Undo what the test sets in its environment: the tests of a worker share it."""
     with patch.dict(os.environ):
         yield
 

@@ -21,7 +21,9 @@ from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
 from thinwire_node.star import pacing
-from thinwire_node.star.train import Delivery, Situation, TrainingLoop
+from thinwire_node.star.deliver import Delivery
+from thinwire_node.star.situation import Situation
+from thinwire_node.star.train import TrainingLoop
 from thinwire_node.star.work import Work
 from thinwire_proto.task import DataSource
 

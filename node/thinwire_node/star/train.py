@@ -1,150 +1,27 @@
-"""The training loop of a session, and the delivery of contributions while training goes on. `pacing` decides whether to
-train, extract, drop or wait."""
+"""The training loop of a session. `pacing` decides whether to train, extract, drop or wait."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from thinwire_common.logs import tell
 from thinwire_common.within import set_or_after
-from thinwire_node.exchange.port import AnnouncedRound, Announcement, Claim, Exchange, Outcome, RunComplete, Waiting
-from thinwire_node.part import ParametersDiffer
+from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComplete, Waiting
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeOptions
 from thinwire_node.star import pacing
-from thinwire_node.star.work import Extraction, Work
+from thinwire_node.star.deliver import Delivery, Outgoing
+from thinwire_node.star.situation import Situation
+from thinwire_node.star.work import Work
 from thinwire_node.training.failures import Interrupted
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.limits import LOOK_AGAIN_S
-from thinwire_proto.wire.reasons import Reason
-
-
-class Situation:
-    """A session's knowledge of the swarm.
-
-    head_step: the number of sealed steps when the node joined. It grows while the node catches up."""
-
-    def __init__(self, head_step: int) -> None:
-        self.head_step = head_step
-        self.newest: Announcement | None = None
-        self.changed = asyncio.Event()
-        """Set when a new decision may be needed. The training loop clears it before each decision."""
-        self.contributed: tuple[int, int] | None = None
-        """Term and number of the newest round that the node contributed to, with or without samples."""
-        self.hurry = False
-        """True after a round closed without this node. The node then contributes early in the next round."""
-        self.leaving = False
-        self.finishing = False
-        """Whether the node leaves after the contribution at hand."""
-        self.resting = False
-        """Whether the node leaves without waiting for an outcome."""
-        self.doing: pacing.Decision | None = None
-
-    @property
-    def round(self) -> AnnouncedRound | None:
-        """The round that is open to the node, or None."""
-        return self.newest if isinstance(self.newest, AnnouncedRound) else None
-
-    @property
-    def has_contributed(self) -> bool:
-        return self.round is not None and self.contributed == (self.round.term, self.round.number)
-
-    def announced(self, announcement: Announcement) -> None:
-        before, self.newest = self.round, announcement
-        if before is not None and self.round is not None and before.step < self.round.step:
-            self.hurry |= self.contributed != (before.term, before.number)
-        self.changed.set()
-
 
 log = logging.getLogger("thinwire.node")
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A claim that is ready to send. contribution: None if the node has nothing for the round."""
-
-    round: AnnouncedRound
-    claim: Claim
-    contribution: Extraction | None
-
-
-class Delivery:
-    """Publishes contributions one at a time."""
-
-    def __init__(self, exchange: Exchange, work: Work, record: Record, clocks: Clocks, situation: Situation) -> None:
-        self._exchange = exchange
-        self._work = work
-        self._record = record
-        self._clocks = clocks
-        self._situation = situation
-        self._queue: asyncio.Queue[Outgoing] = asyncio.Queue(1)
-        self._sending = False
-
-    @property
-    def waiting(self) -> bool:
-        return not self._queue.empty()
-
-    @property
-    def unsettled(self) -> int:
-        return self._queue.qsize() + self._sending
-
-    async def send(self, outgoing: Outgoing) -> None:
-        await self._queue.put(outgoing)
-
-    async def run(self) -> None:
-        """Send claims until cancelled. Raises ParametersDiffer if an outcome says that the replica differs."""
-        while True:
-            outgoing = await self._queue.get()
-            contribution = outgoing.contribution
-            if contribution is None:
-                self._record.heard(await self._exchange.publish(outgoing.claim, b""))
-                continue
-            began, self._sending = self._clocks.now(), True
-            try:
-                outcome = await self._exchange.publish(outgoing.claim, contribution.payload)
-            finally:
-                self._sending = False
-            self._note_arrival(outgoing.round, len(contribution.payload), outcome, began)
-            await self.settle(outcome, contribution.claim.samples)
-
-    def _note_arrival(self, round_: AnnouncedRound, payload_bytes: int, outcome: Outcome, began: float) -> None:
-        reading, record, now = self._exchange.clock.reading(), self._record, self._clocks.now()
-        if outcome.arrived is None or reading is None:
-            return
-        arrived = reading.here(outcome.arrived)
-        record.tail.arrived(payload_bytes, min(arrived + reading.error, now) - began)
-        record.phases["upload"].add(max(0.0, arrived - began))
-        record.phases["receipt"].add(max(0.0, now - arrived))
-        record.slack_s = round_.deadline - outcome.arrived
-
-    async def settle(self, outcome: Outcome, samples: int) -> None:
-        """Handle the outcome of a contribution of so many samples.
-
-        Cancellation does not interrupt this: the compute thread would settle the contribution anyway, and no later
-        session would ask for its outcome."""
-        await asyncio.shield(asyncio.ensure_future(self._settle_whole(outcome, samples)))
-
-    async def _settle_whole(self, outcome: Outcome, samples: int) -> None:
-        await self._work.settle(outcome.counted)
-        self._record.heard(outcome)
-        if outcome.counted:
-            self._situation.hurry = False
-            self._record.counted += 1
-            self._record.tokens += samples * self._record.tokens_a_sample
-        else:
-            self._record.not_counted += 1
-            self._record.not_counted_why = outcome.text
-            differs, text = outcome.reason is Reason.REPLICA_DIFFERS, f"not counted: {outcome.text}"
-            tell(log, logging.WARNING, "node.not_counted", text, reason=outcome.text, replica_differs=differs)
-        if outcome.reason is Reason.REPLICA_DIFFERS:
-            raise ParametersDiffer(outcome.text)
-        self._situation.changed.set()
-
 
 COMPONENT_BYTES = 1.25
 """The size of a component in a payload, before the first is known."""

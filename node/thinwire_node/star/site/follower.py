@@ -149,5 +149,5 @@ JOBS: dict[str, Job] = {
     "refresh": lambda rank, head, tensors: rank.refresh(messages.unpack_all_sent(head, tensors)),
     "state": lambda rank, head, tensors: ({}, list(rank.divided.values())),
 }
-"""What a rank does for a job of the leader. What those of ANSWERED return is for the leader."""
+"""The jobs that the leader gives, by name. A job of ANSWERED returns its answer to the leader."""
 ANSWERED = frozenset({"extract", "fingerprint", "micro_batch", "state"})
