@@ -25,9 +25,10 @@ from thinwire_coordinator.hall.standby.standing import check_leads
 from thinwire_coordinator.hall.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.feed import CACHE_BYTES_MAX
-from thinwire_coordinator.star.kind import KIND, StarUpkeep
+from thinwire_coordinator.star.kind import KIND
 from thinwire_coordinator.star.star import Star
 from thinwire_coordinator.star.trust.observer import TrustSettings
+from thinwire_coordinator.star.upkeep import StarUpkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica

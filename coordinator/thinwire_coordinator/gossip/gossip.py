@@ -166,7 +166,7 @@ def first_step(contract: Contract, directory: Directory) -> int:
     return max(step, contract.amendments[-1].step if contract.amendments else 0)
 
 
-@dataclass
+@dataclass(eq=False)
 class GossipUpkeep(Upkeep):
     """by_nodes: what nodes measured on the way."""
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from thinwire_node.kinds import FOLLOWERS
 from thinwire_node.star.site import messages
-from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
+from thinwire_node.star.site.rank import Rank
+from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import SharedReplica, Shares
+from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute, TorchCompute
 from thinwire_node.training.device import choose_apply_device
 from thinwire_node.training.micro_batch import MicroBatch

@@ -14,9 +14,11 @@ from thinwire.compression.tile_range import joined
 from thinwire_node.report import RankView
 from thinwire_node.star.rules import Rule
 from thinwire_node.star.site import messages
-from thinwire_node.star.site.rank import Rank, ShardedRank, ShardReplica, WholeRank
+from thinwire_node.star.site.rank import Rank
+from thinwire_node.star.site.sharded import ShardedRank, ShardReplica
 from thinwire_node.star.site.sharded_compute import ShardedCompute
 from thinwire_node.star.site.shares import DividedReplica, SharedReplica, Shares
+from thinwire_node.star.site.whole import WholeRank
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import BEGIN
