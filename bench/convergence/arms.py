@@ -61,10 +61,18 @@ DENSE = (ADAMW, MUON)
 """The arms of the yardstick: all others are compared with the better of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
-MERGED_MUON = "merged-muon"
+MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
 _MOMENTUM = MuonSpec().momentum
+_MERGED = Arm(
+    MERGED_MUON,
+    "gradients in seven levels with error feedback; Muon of the merged gradient, on every replica",
+    "votes",
+    1.5e-2,
+    DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS),
+    MergedMuonSpec(),
+)
 _MUON_RULE = LocalMuonSpec(micro_batch=1 << 20)
 _LOCAL = 32
 """H of the arms of others, in place of the 30 that MuLoCo and SparseLoCo publish, so that all arms train on equally
@@ -90,13 +98,12 @@ _TABLE = (
         _MUON_RULE,
         local_steps=4,
     ),
-    Arm(
-        MERGED_MUON,
-        "gradients in seven levels with error feedback; Muon of the merged gradient, on every replica",
-        "votes",
-        1.5e-2,
-        DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS),
-        MergedMuonSpec(),
+    _MERGED,
+    replace(
+        _MERGED,
+        name=MERGED_FINE,
+        what="the same in nineteen levels, a third as far apart; an update has 31",
+        demo=_MERGED.demo.model_copy(update={"vote_step": 0.5, "vote_levels": 9, "update_levels": 15}),
     ),
     Arm(
         "muloco",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, DENSE, LOCAL_MUON, MERGED_MUON, MUON, REFERENCE
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, DENSE, LOCAL_MUON, MERGED_FINE, MERGED_MUON, MUON, REFERENCE
 from bench.convergence.run import Result, Run, Size
 from bench.studies import read
 
@@ -240,7 +240,8 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT), FOUR_LONG),
+    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT, MERGED_FINE), FOUR_LONG),
+    Item(MUON, SIXTEEN_LONG),
     *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_MUON, MUON)),
     Item(LOCAL_MUON, FOUR_LONG),
     *_items((MUON, MERGED_MUON), SIXTEEN_LONG),

@@ -11,6 +11,7 @@ nodes ended 1.9% higher.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,15 @@ class Problem:
         self._loss = self._model.loss
         self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the text, which is to be read again, and without compiled code."""
+        without = {"text", "_train", "_held_out", "_loss"}
+        return {name: value for name, value in self.__dict__.items() if name not in without}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__dict__.update(saved)
+        self._loss = self._model.loss
 
     def compile(self) -> None:
         """Compile the passes of `gradients`, which takes half a minute; the rounding of a gradient changes. Needs a C++

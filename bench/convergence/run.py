@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -42,9 +45,15 @@ CURVE_SAMPLES = 64
 """Held-out samples for a point of the curve. They are harder or easier than those of `loss`, so the two differ."""
 COMPILED_FROM = 1 << 20
 """Tokens of the shortest run whose passes are compiled on a processor: 1.3 times as fast, after half a minute."""
+SAVE_EVERY_S = 120.0
+"""Seconds of a run that an interruption costs at most. Does not change the result."""
 WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
 """The warm-up is a number of steps, not a share, so that a rate means the same in the sweep and in a
 full-length run."""
+
+
+copyreg.pickle(WeakSet, lambda _: (WeakSet, ()))
+"""A replica has one, of snapshots that are being written; a run writes none."""
 
 
 @dataclass(frozen=True)
@@ -115,31 +124,60 @@ class Result:
         return self.up + self.down
 
 
-def train(run: Run) -> Result:
-    """Carry out a run, on a card if there is one; until its end, or until the loss is not finite."""
+@dataclass
+class Training:
+    """A run so far. settings: of its arm, and the version of torch, which a later process must share. rounds: so many
+    are done."""
+
+    settings: dict[str, Any]
+    problem: Problem
+    method: Method
+    rounds: int = 0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    traffic: NodeTraffic = field(default_factory=lambda: NodeTraffic(0.0, 0.0))
+    seconds: float = 0.0
+
+
+def train(run: Run, state: Path | None = None) -> Result:
+    """Carry out a run, on a card if there is one; until its end, or until the loss is not finite.
+
+    state: a file in which the run saves how far it is, and from which it goes on; the rounds are the same to the bit.
+    The caller removes it.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text, arm, rounds = stdlib(), replace(ARMS[run.arm], outer=run.outer), run.tokens // run.round_tokens
-    problem = Problem(run.size.spec, text, run.seed, device)
+    text, arm = stdlib(), replace(ARMS[run.arm], outer=run.outer)
+    rounds = run.tokens // run.round_tokens
+    settings = {**arm.settings, "outer": run.outer, "torch": torch.__version__}
+    now = _saved(state, settings, device)
+    if now is None:
+        problem = Problem(run.size.spec, text, run.seed, device)
+        now = Training(settings, problem, make_method(problem, arm, run, rounds))
+    problem, method = now.problem, now.method
+    problem.read(text)
     if device.type == "cpu" and run.tokens >= COMPILED_FROM and any(map(shutil.which, ("c++", "g++", "clang++"))):
         problem.compile()
-    method = make_method(problem, arm, run, rounds)
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
-    began, curve, traffic = time.monotonic(), [], NodeTraffic(0.0, 0.0)
-    for number in range(rounds):
-        step = number * arm.local_steps
+    saved = began = time.monotonic() - now.seconds
+    while now.rounds < rounds:
+        step = now.rounds * arm.local_steps
         loss, of_round = method.round(step, step * run.size.samples)
-        traffic += of_round
+        now.rounds += 1
+        now.traffic += of_round
         if not math.isfinite(loss):
             break
-        if number + 1 in measured:
-            curve.append(((number + 1) * run.round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
+        if now.rounds in measured:
+            now.curve.append((now.rounds * run.round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
+        if state and time.monotonic() - saved > SAVE_EVERY_S:
+            now.seconds = time.monotonic() - began
+            save(now, state)
+            saved = time.monotonic()
     return Result(
         run=run,
         settings=arm.settings,
-        curve=curve,
+        curve=now.curve,
         loss=problem.held_out_loss(run.size.held_out),
-        up=traffic.up,
-        down=traffic.down,
+        up=now.traffic.up,
+        down=now.traffic.down,
         parameters=sum(tensor.numel() for tensor in problem.parameters.values()),
         seconds=time.monotonic() - began,
         corpus=text.hash,
@@ -147,6 +185,22 @@ def train(run: Run) -> Result:
         single_node_loss=method.single_node_loss(run.size.held_out) if isinstance(method, GossipMethod) else None,
         device=name_of(device),
     )
+
+
+def save(training: Training, path: Path) -> None:
+    """Write how far a run is, all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_suffix(".new")
+    torch.save(training, whole)
+    whole.replace(path)
+
+
+def _saved(path: Path | None, settings: dict[str, Any], device: torch.device) -> Training | None:
+    """None also if the run was begun with other settings."""
+    if path is None or not path.exists():
+        return None
+    found: Training = torch.load(path, map_location=device, weights_only=False)
+    return found if found.settings == settings else None
 
 
 def name_of(device: torch.device) -> str:

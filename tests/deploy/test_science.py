@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+import bench.convergence.run as convergence_run
 from bench.convergence.__main__ import run_all
 from bench.convergence.all_reduce import AdamW, GroupedMuon
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, MUON, REFERENCE
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, MERGED_FINE, MUON, REFERENCE
 from bench.convergence.local_steps import DiLoCo
 from bench.convergence.method import SwarmSize
 from bench.convergence.plan import (
@@ -170,6 +171,40 @@ def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) ->
     again = train(first.run)
     assert again.curve == first.curve
     assert 0 < first.up < first.down
+
+
+class Interrupted(Exception):
+    """A study that ends in the middle of a run."""
+
+
+@pytest.mark.parametrize("arm", ["adamw", "diloco", "sparseloco", DEFAULT, REFERENCE, MERGED_FINE, "gossip-sign-muon"])
+def test_an_interrupted_run_continues_with_the_same_bits(
+    arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(arm, 1e-3, 1, 4, 4 * 8 * 256 * ARMS[arm].local_steps, Size(samples=8, held_out=8), ARMS[arm].outer)
+    state, save = tmp_path / "unfinished" / "run.pt", convergence_run.save
+
+    def save_and_stop(training: object, path: Path) -> None:
+        save(training, path)
+        raise Interrupted
+
+    whole = train(run)
+    monkeypatch.setattr(convergence_run, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(convergence_run, "save", save_and_stop)
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            train(run, state)
+    monkeypatch.setattr(convergence_run, "save", save)
+    rounds: list[int] = []
+    round_of = convergence_run.METHODS[ARMS[arm].kind].round
+    monkeypatch.setattr(
+        convergence_run.METHODS[ARMS[arm].kind],
+        "round",
+        lambda self, *at: (rounds.append(at[0]), round_of(self, *at))[1],
+    )
+    continued = train(run, state)
+    assert len(rounds) == 1  # three of four were done
+    assert replace(continued, seconds=whole.seconds) == whole
 
 
 def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
