@@ -7,7 +7,6 @@ stopped, in the middle of a run too. `--quick` takes under 10 minutes on two cor
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import signal
 import sys
@@ -17,10 +16,10 @@ from pathlib import Path
 
 from bench.convergence.plan import ITEMS, QUICK_ITEMS, RESULTS, Item, StudyError, next_runs, results_in
 from bench.convergence.report import write_quick, write_report
-from bench.convergence.run import Result, Run, train
+from bench.convergence.run import state_of, train_in
 from bench.studies import append, carry_out
 
-INTO, UNFINISHED = Path("docs") / "convergence", "unfinished"
+INTO = Path("docs") / "convergence"
 
 
 def main() -> None:
@@ -43,22 +42,12 @@ def main() -> None:
 
 def run_all(items: Sequence[Item], folder: Path, jobs: int, write: Callable[[Path], None]) -> None:
     """Carry out the missing runs, `jobs` at a time with one thread each, and write the pages after each."""
-    work = partial(_work, folder)
-    for result in carry_out(work, lambda: next_runs(items, results_in(folder)), jobs):
+    for result in carry_out(partial(train_in, folder), lambda: next_runs(items, results_in(folder)), jobs):
         append(folder / RESULTS, result)
-        _state_of(folder, result.run).unlink(missing_ok=True)
+        state_of(folder, result.run).unlink(missing_ok=True)
         write(folder)
         left = len(next_runs(items, results_in(folder)))
         print(f"{result.run.name}: {result.loss:.4f}, {result.seconds:.0f} s; at least {left} to go", flush=True)
-
-
-def _work(folder: Path, run: Run) -> Result:
-    return train(run, _state_of(folder, run))
-
-
-def _state_of(folder: Path, run: Run) -> Path:
-    """Where an unfinished run saves how far it is."""
-    return folder / UNFINISHED / f"{hashlib.sha256(repr(run).encode()).hexdigest()[:16]}.pt"
 
 
 def _arguments() -> argparse.Namespace:

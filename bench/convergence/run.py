@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import hashlib
 import math
 import shutil
 import time
@@ -185,6 +186,16 @@ def train(run: Run, state: Path | None = None) -> Result:
         single_node_loss=method.single_node_loss(run.size.held_out) if isinstance(method, GossipMethod) else None,
         device=name_of(device),
     )
+
+
+def train_in(folder: Path, run: Run) -> Result:
+    """Carry out a run of the study in this folder."""
+    return train(run, state_of(folder, run))
+
+
+def state_of(folder: Path, run: Run) -> Path:
+    """Where an unfinished run saves how far it is."""
+    return folder / "unfinished" / f"{hashlib.sha256(repr(run).encode()).hexdigest()[:16]}.pt"
 
 
 def save(training: Training, path: Path) -> None:
