@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.adversary.attacks import ATTACKS
 from bench.adversary.level_attacks import LEVEL_ATTACKS
 from bench.adversary.run import SceneResult
-from bench.adversary.scene import NOBODY, Scene, Study
+from bench.adversary.scene import IN_LEVELS, NOBODY, Scene, Study
 from bench.adversary.swarm import DIFFERENT, SLOW_EVERY, SLOWEST
-from bench.convergence.arms import DEFAULT, MERGED_MUON
+from bench.convergence.arms import DEFAULT
 from bench.markdown import table
 
 PAGE = "README.md"
@@ -81,7 +81,7 @@ def _goals(study: Study, results: Results) -> str:
     """A table of the defences with trust, with a quarter hostile, and by how much a goal is missed."""
     hostile, rows = study.size.present // 4, []
     attacked = [one for one in study.scenes() if one.hostile == hostile and not one.alone and one in results]
-    for arm, trusting in product((DEFAULT, MERGED_MUON), (True, False)):
+    for arm, trusting in product((DEFAULT, *IN_LEVELS), (True, False)):
         found = [results[scene] for scene in attacked if (scene.arm, scene.trusting) == (arm, trusting)]
         if found:
             rows.append([_label(found[0].scene), *_against_goals(found, results)])

@@ -8,9 +8,11 @@ from itertools import product
 
 from bench.adversary.attacks import ATTACKS
 from bench.adversary.level_attacks import LEVEL_ATTACKS
-from bench.convergence.arms import DEFAULT, MERGED_MUON
+from bench.convergence.arms import DEFAULT, MERGED_FINE, MERGED_MUON
 from thinwire_proto.contract import DecoderSpec
 
+IN_LEVELS = {MERGED_MUON: ", `merged_muon`", MERGED_FINE: ", `merged_muon` in 19 levels"}
+"""The arms whose votes are in levels, and what a defence is called with them."""
 NOBODY = "none"
 """The attack of a scene without hostile nodes."""
 
@@ -62,8 +64,7 @@ class Scene:
 
     @property
     def defence(self) -> str:
-        rule = ", `merged_muon`" if self.arm == MERGED_MUON else ""
-        return ("`vote` + trust" if self.trusting else "`vote`") + rule
+        return ("`vote` + trust" if self.trusting else "`vote`") + IN_LEVELS.get(self.arm, "")
 
     @property
     def name(self) -> str:
@@ -80,7 +81,7 @@ HOSTILE = (2, 4, 6)
 @dataclass(frozen=True)
 class Study:
     """The scenes of a study, on seed 1. repeated: further seeds with trust against a quarter of hostile nodes.
-    has_levels: whether a quarter also attacks a swarm of the rule `merged_muon`."""
+    has_levels: whether a quarter also attacks swarms of the rule `merged_muon`."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
@@ -99,12 +100,11 @@ class Study:
             yield Scene(False, NOBODY, quarter, seed, self.size)
             for attack in ATTACKS:
                 yield Scene(True, attack, quarter, seed, self.size)
-        if self.has_levels:
-            seed = 1
+        for arm in IN_LEVELS if self.has_levels else ():
             for trusting, hostile in ((False, 0), (False, quarter), (True, 0)):
-                yield Scene(trusting, NOBODY, hostile, seed, self.size, MERGED_MUON)
+                yield Scene(trusting, NOBODY, hostile, 1, self.size, arm)
             for trusting, attack in product((True, False), LEVEL_ATTACKS):
-                yield Scene(trusting, attack, quarter, seed, self.size, MERGED_MUON)
+                yield Scene(trusting, attack, quarter, 1, self.size, arm)
 
 
 FULL = Study(repeated=(2, 3), has_levels=True)

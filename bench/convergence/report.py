@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +91,11 @@ class ArmSummary:
         size = self.results[0].run.size
         return ring_bytes(self.nodes) / (sum(self.traffic) * size.samples * size.spec.context)
 
-    def cells(self, dense: ArmSummary | None) -> list[str]:
-        """The cells of its row; see `TITLES`. dense: the better of the dense arms."""
+    def cells(self, dense: ArmSummary | None, slope: float | None = None) -> list[str]:
+        """The cells of its row; see `TITLES`. dense: the better of the dense arms. slope: see `slope_of`."""
         run, losses, up_and_down = self.results[0].run, [result.loss for result in self.results], self.traffic
         above = self.above(dense) if dense else None
+        tokens = None if above is None or not slope else tokens_for_equal_loss(above, slope)
         own = [result.single_node_loss for result in self.results if result.single_node_loss is not None]
         return [
             str(self.nodes),
@@ -103,13 +105,34 @@ class ArmSummary:
             f"{self.loss:.4f}",
             f"{max(losses) - min(losses):.4f}" if len(losses) > 1 else "",
             "" if above is None else f"{above:+.2%}",
+            "" if tokens is None else f"{tokens:.2f}",
             *(f"{each:.2g}" for each in up_and_down),
             f"{self.times_fewer:.3g}",
             f"{mean(own):.4f}" if own else "",
         ]
 
 
-TITLES = ("nodes", "arm", "rate", "seeds", "loss", "spread", "above dense", "up", "down", "times fewer", "one node")
+TITLES = (
+    "nodes", "arm", "rate", "seeds", "loss", "spread", "above dense", "tokens", "up", "down", "times fewer", "one node",
+)  # fmt: skip
+
+
+def tokens_for_equal_loss(above: float, slope: float) -> float:
+    """How many times the tokens of the better dense arm does an arm need for the same loss? above: see `ArmSummary`."""
+    return float((1 + above) ** (1 / slope))
+
+
+def slope_of(cell: Cell, results: Sequence[Result]) -> float | None:
+    """s, if the loss of the better dense arm falls as tokens^−s between the shorter cell and this one; None without a
+    shorter one."""
+    if cell.shorter is None:
+        return None
+    here, shorter = (better_dense(summaries_of(one, results)) for one in (cell, cell.shorter))
+    if here is None or shorter is None or not (here.by_seed.keys() & shorter.by_seed.keys()):
+        return None
+    seeds = here.by_seed.keys() & shorter.by_seed.keys()
+    falls = mean(math.log(shorter.by_seed[seed] / here.by_seed[seed]) for seed in seeds)
+    return falls / math.log(cell.tokens / cell.shorter.tokens)
 
 
 def summaries_of(cell: Cell, results: Sequence[Result]) -> list[ArmSummary]:
@@ -169,8 +192,8 @@ def _sections(sections: Sections, results: Sequence[Result]) -> Iterator[str]:
         rows = []
         for cell in cells:
             summaries = summaries_of(cell, results)
-            dense = better_dense(summaries)
-            rows += [summary.cells(dense) for summary in summaries]
+            dense, slope = better_dense(summaries), slope_of(cell, results)
+            rows += [summary.cells(dense, slope) for summary in summaries]
         columns = len(TITLES) if any(row[-1] for row in rows) else len(TITLES) - 1  # only gossip has the last one
         yield table(TITLES[:columns], (row[:columns] for row in rows)) if rows else "No run so far.\n"
         sweeps = list(dict.fromkeys(row for cell in cells for row in _sweeps(cell, results)))
@@ -228,6 +251,8 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * Every arm is compared with the **better of the two dense optimizers**, AdamW and Muon with every gradient exchanged:
   on equal batches, equally many tokens, and each with its own sweep of rates. *Above dense* compares the means of the
   seeds that both have.
+* *Tokens*: so many times the tokens of the better dense optimizer does an arm need for the same loss. Between the
+  two horizons, the loss of that optimizer is taken as a power of the tokens.
 * The *short horizon* is about 5 tokens for each parameter, the *long* one about 20. Tokens are those of all nodes.
 * Two and four nodes share a batch of 16 samples, sixteen and 64 one of 64.
 * *Rate* is the best one: a sweep goes from a start to the better neighbour, a factor of {RATE_FACTOR} away, until none

@@ -229,7 +229,7 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     if problem.device.type != "cpu" and arm.kind == "votes":  # a CPU does not wait for launches
         if can_be_batched(arm):
             method = BatchedMuonMethod
-        elif arm.local_steps == 1:
+        elif arm.local_steps == 1 and arm.demo.magnitude != "tile":
             method = BatchedVotingMethod
     schedule = schedule_of(run.rate, rounds * arm.local_steps)
     return method(problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))

@@ -95,7 +95,7 @@ def compare(cells: Iterable[MeasuredCell]) -> list[ComparedTime]:
         found += [
             ComparedTime(cell, "X", cell.exchange_s, exchange_s(ddp)),
             ComparedTime(cell, "DDP", cell.ddp_step_s, _step_s(ddp, "all-reduce, DDP")),
-            ComparedTime(cell, "star", cell.star_round_s, _step_s(star, "star, base age 1")),
+            ComparedTime(cell, "star", cell.star_round_s, _step_s(star, "star, demo, base age 1")),
         ]
     return found
 

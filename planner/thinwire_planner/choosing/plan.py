@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire_planner.choosing.choice import TIE, Change, Predicted, best_of_families, changes, predict, take
-from thinwire_planner.methods.method import STAR_UP_BYTES, Setting, all_variants
-from thinwire_planner.methods.star import BY_THE_CLOCK
+from thinwire_planner.methods.method import Setting, all_variants
 
 ALL_REDUCE = "all-reduce, DDP"
+MEASURED_TOKENS = (
+    "tokens: so many times those of Muon with every gradient exchanged for the same loss, with 0.9M parameters and 4.7 "
+    "tokens a parameter; with more of them, the distance grows (docs/convergence)"
+)
 MEASURED_GOSSIP = (
-    "with every parameter exchanged, gossip ends 2.7% above AdamW's loss with four nodes and 11% with sixteen, or 0.7% "
-    "below with steps of Muon (docs/convergence); bf16, slack and other topologies are not measured"
+    "what gossip learns was measured with 16 nodes of one sample, steps of Muon and the one-peer exponential graph; "
+    "bf16, int8, and with them slack and other topologies, are taken to need as many tokens; choose gossip among "
+    "people who trust each other"
 )
 
 
@@ -22,12 +26,14 @@ class Gain:
     """Factors whose product is the gain over all-reduce.
 
     exchange: the same method, computing and exchanging in turn, over all-reduce; less than 1 if it is slower. overlap:
-    computing meanwhile. overlap_share: its part of the logarithms, 0 where there is no gain.
+    computing meanwhile. learning: what a step learns. overlap_share: the overlap's part of the logarithms, 0 where
+    there is no gain.
     """
 
     total: float
     exchange: float
     overlap: float
+    learning: float
 
     @property
     def overlap_share(self) -> float:
@@ -42,20 +48,28 @@ def gain_of(taken: Predicted, by_name: Mapping[str, Predicted]) -> Gain | None:
     if baseline is None or taken is baseline:
         return None
     turn = by_name.get(taken.variant.without_overlap, taken)
-    return Gain(baseline.seconds / taken.seconds, baseline.seconds / turn.seconds, turn.seconds / taken.seconds)
+    return Gain(
+        baseline.learning_s / taken.learning_s,
+        baseline.seconds / turn.seconds,
+        turn.seconds / taken.seconds,
+        baseline.variant.tokens / taken.variant.tokens,
+    )
 
 
+BY_THE_CLOCK = ", by the clock"
 AXES = {"rate": "a rate of {} Mbit/s", "round trip": "a round trip of {} ms", "nodes": "{} nodes"}
 AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
 OVERLAP_MOST = 0.5
 ALIKE = 0.1
 """A star this close to the fastest gossip has its gain too."""
+BOTH_OVERLAP = ", because the star overlaps too"
 NO_CHANGE = "no other rate of the lines, round trip or number of nodes that was looked at changes the choice"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """by_time: all forecasts, fastest first. families: the one to take of each. gain: over all-reduce."""
+    """by_time: all forecasts, the one that reaches a loss first at the beginning, those with a caution at the end.
+    families: the one to take of each. gain: over all-reduce."""
 
     setting: Setting
     by_time: tuple[Predicted, ...]
@@ -72,7 +86,7 @@ def make_plan(setting: Setting) -> Plan:
     taken = take(found)
     families = best_of_families(found) | {taken.variant.family: taken}
     gain = gain_of(taken, {one.name: one for one in found})
-    ordered = sorted(found, key=lambda one: (one.seconds, one.name))
+    ordered = sorted(found, key=lambda one: (bool(one.variant.caution), one.learning_s, one.name))
     elsewhere = changes(setting, found) if setting.nodes > 1 else []
     reasons = _reasons(setting, families, taken, gain) + _passed_over(found, taken)
     if not elsewhere and setting.nodes > 1:
@@ -97,7 +111,7 @@ def change_in_words(change: Change) -> str:
 
 
 def _reasons(setting: Setting, families: Mapping[str, Predicted], taken: Predicted, gain: Gain | None) -> list[str]:
-    shares = taken.name == BY_THE_CLOCK and len(set(setting.speeds)) > 1
+    shares = taken.name.endswith(BY_THE_CLOCK) and len(set(setting.speeds)) > 1
     computing_s, who = (setting.together_s, "all nodes together") if shares else (setting.mean_s, "a node")
     reasons = [
         f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes {who} "
@@ -113,24 +127,26 @@ def _reasons(setting: Setting, families: Mapping[str, Predicted], taken: Predict
     reasons += _against_the_star(setting, families, taken)
     if taken.variant.family == "gossip":
         reasons.append(MEASURED_GOSSIP)
-    reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
+    reasons.append(MEASURED_TOKENS)
     return reasons
 
 
 def _passed_over(found: Sequence[Predicted], taken: Predicted) -> list[str]:
     """The fastest of those with a caution, if it is faster than the one that is taken."""
     others = [one for one in found if one.variant.caution]
-    if not others or (fastest := take(others)).seconds * (1 + TIE) >= taken.seconds:
+    if not others or (fastest := take(others)).learning_s * (1 + TIE) >= taken.learning_s:
         return []
     step = seconds_in_words(fastest.seconds)
-    return [f"faster, and not recommended: {fastest.name}, {step} a step; it {fastest.variant.caution}"]
+    return [f"faster, and not recommended: {fastest.name}, {step} a step; {fastest.variant.caution}"]
 
 
 def _gain_in_words(gain: Gain) -> str:
     if gain.total <= 1:
         return f"{ALL_REDUCE} would take {gain.total:.0%} of that time"
-    text = f"{gain.total:.2f} times as fast as {ALL_REDUCE}: {gain.exchange:.2f} times by its exchange, and "
-    text += f"{gain.overlap:.2f} times by not waiting for it"
+    text = (
+        f"{gain.total:.2f} times as fast to the same loss as {ALL_REDUCE}: {gain.exchange:.2f} times by its exchange, "
+    )
+    text += f"{gain.overlap:.2f} times by not waiting for it, and {gain.learning:.2f} times by what a step learns"
     return f"{text}; so most of the gain is overlap" if gain.overlap_share > OVERLAP_MOST else text
 
 
@@ -140,21 +156,16 @@ def _against_the_star(setting: Setting, families: Mapping[str, Predicted], taken
     if star is None or gossip is None:
         return []
     reasons = []
-    if abs(star.seconds / gossip.seconds - 1) <= ALIKE:
-        both = f"star ({seconds_in_words(star.seconds)}) and gossip ({seconds_in_words(gossip.seconds)})"
-        reasons.append(f"{both} are about as fast, because the star overlaps too")
-    affordable, needs = setting.affordable_bytes, _one_way(setting)
+    if abs(star.learning_s / gossip.learning_s - 1) <= ALIKE:
+        both = f"star ({seconds_in_words(star.learning_s)}) and gossip ({seconds_in_words(gossip.learning_s)})"
+        reasons.append(f"{both} learn about as fast{BOTH_OVERLAP if star.variant.is_overlapped else ''}")
+    affordable = setting.affordable_bytes
+    ours, theirs = (one.forecast.bytes_a_parameter / 2 for one in (star, gossip))
     is_on_lines = setting.network.per_host == 1  # nodes of one host exchange beside its line
-    if is_on_lines and affordable < gossip.forecast.bytes_a_parameter / 2:
+    if is_on_lines and affordable < theirs:
         reasons.append(
             f"a line carries {affordable:.2g} bytes a parameter one way while a step is computed; {gossip.name} needs "
-            f"{gossip.forecast.bytes_a_parameter / 2:.2g}, and the star {needs:.2g}"
-            + ("" if affordable >= needs else ", which is also too much")
-        )
-    if taken.variant.family == "star" and star.forecast.bytes_a_parameter < gossip.forecast.bytes_a_parameter:
-        reasons.append(
-            f"the star sends and receives {star.forecast.bytes_a_parameter:.2g} bytes a parameter and step, and no "
-            "gossip with so few is known to converge as well"
+            f"{theirs:.2g}, and the star {ours:.2g}" + ("" if affordable >= ours else ", which is also too much")
         )
     return reasons
 
@@ -167,7 +178,3 @@ def three_digits(number: float) -> str:
 def seconds_in_words(seconds: float) -> str:
     """Seconds with three digits, in ms if there are few."""
     return f"{three_digits(1000 * seconds)} ms" if seconds < 0.1 else f"{three_digits(seconds)} s"
-
-
-def _one_way(setting: Setting) -> float:
-    return max(STAR_UP_BYTES, setting.update_bytes)

@@ -103,11 +103,12 @@ class CoordinatorSection(Section):
 
 
 class RatesSection(Section):
-    """Millions of parameters a second."""
+    """Millions a second: of parameters, and for `step` of operations in float64."""
 
     compress: Positive = Rates().compress / MEGA
     apply: Positive = Rates().apply / MEGA
     merge: Positive = Rates().merge / MEGA
+    step: Positive = Rates().step / MEGA
 
 
 class PlanFile(Section):
@@ -163,7 +164,7 @@ def setting_of(file: PlanFile) -> Setting:
         coordinator_up_bits_s=MEGA * up_mbit,
         coordinator_down_bits_s=MEGA * (file.coordinator.down_mbit or up_mbit),
         passes=file.compute.passes,
-        rates=Rates(MEGA * file.rates.compress, MEGA * file.rates.apply, MEGA * file.rates.merge),
+        rates=Rates(**{name: MEGA * rate for name, rate in file.rates}),
     )
 
 

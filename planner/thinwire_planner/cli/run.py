@@ -57,6 +57,8 @@ def _predicted(one: Predicted) -> dict[str, Any]:
         "name": one.name,
         "family": one.variant.family,
         "seconds": one.seconds,
+        "tokens": one.variant.tokens,
+        "learning_seconds": one.learning_s,
         "bytes_a_parameter": one.forecast.bytes_a_parameter,
         "parts": dict(one.forecast.parts),
         "caution": one.variant.caution,
@@ -84,11 +86,15 @@ def table(plan: Plan, rows: tuple[Predicted, ...]) -> Table:
     found = Table(box=SIMPLE_HEAD, pad_edge=False)
     found.add_column("method", overflow="fold")
     found.add_column("a step", justify="right", no_wrap=True)
+    found.add_column("tokens", justify="right", no_wrap=True)
+    found.add_column("same loss", justify="right")
     found.add_column("bytes a parameter", justify="right")
     for one in rows:
         found.add_row(
             one.name,
             seconds_in_words(one.seconds),
+            f"× {one.variant.tokens:.2f}" if not one.variant.caution else "?",
+            seconds_in_words(one.learning_s) if not one.variant.caution else "?",
             f"{one.forecast.bytes_a_parameter:.3g}",
             style="bold" if one is plan.taken or one.name == plan.taken.name else None,
         )

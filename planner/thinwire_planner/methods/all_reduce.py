@@ -1,4 +1,4 @@
-"""DistributedDataParallel with a ring all-reduce of float32 gradients.
+"""DistributedDataParallel with a ring all-reduce of float32 gradients, and steps of Muon.
 
     T = E[max C] + max(0, X − hidden),  X = 2(n−1)·t(4P/n)
 

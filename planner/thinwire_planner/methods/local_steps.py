@@ -55,6 +55,5 @@ def local_steps(setting: Setting) -> Iterator[Variant]:
             partial(_forecast, steps=steps),
             is_overlapped=False,
             looseness=4.0 + steps,
-            caution="learns least in a step: 28% above AdamW's loss with H = 16, at an outer rate that was not swept "
-            "(docs/log)",
+            caution="no run at a swept outer rate says yet how many tokens it needs (docs/convergence)",
         )

@@ -7,7 +7,7 @@ the same work: in each step, the nodes compute as many gradients as there are no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,11 +20,6 @@ from thinwire_proto.kinds import Kinds
 ITERATIONS_MAX = 400
 """Iterations that a prediction goes through at most."""
 FLOAT32_BYTES = 4
-STAR_UP_BYTES = 0.0231
-"""Bytes a parameter that a node sends in a round: 96 components a tile (docs/performance.md)."""
-STAR_DOWN_BYTES = {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799}
-"""Bytes a parameter of an update, by the number of nodes: at most 320 components a tile
-(docs/performance.md)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,8 @@ class Rates:
     apply: float = 118e6
     merge: float = 8.5e9
     """Of one node's votes: 200 million components a second, 96 of 4,096 in a tile."""
+    step: float = 26e9
+    """Operations in float64, in the exact step of Muon that every replica takes: two cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +91,9 @@ class Setting:
         bits_s = min(self.network.up_bits_s.min(), self.network.down_bits_s.min())
         return float(bits_s) / self.network.per_host * self.mean_s / 8 / self.parameters
 
-    @property
-    def update_bytes(self) -> float:
-        """Bytes a parameter of an update of the star; between the numbers of nodes of the table, on a logarithmic
-        scale."""
-        return float(np.interp(math.log(self.nodes), np.log(list(STAR_DOWN_BYTES)), list(STAR_DOWN_BYTES.values())))
+    def by_nodes(self, table: Mapping[int, float]) -> float:
+        """The value of a table by the number of nodes; between its numbers, on a logarithmic scale."""
+        return float(np.interp(math.log(self.nodes), np.log(list(table)), list(table.values())))
 
     def with_network(self, network: Network) -> Setting:
         """The same setting with other lines, and with as many nodes as they have."""
@@ -123,7 +118,8 @@ class Variant:
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
     of two that are equally fast, the smaller is taken. caution: why it is not recommended, or empty. without_overlap:
-    the name of the same variant that computes and exchanges in turn.
+    the name of the same variant that computes and exchanges in turn. tokens: so many times the tokens of Muon with
+    every gradient exchanged does it need for the same loss (docs/convergence).
     """
 
     name: str
@@ -134,6 +130,7 @@ class Variant:
     without_overlap: str = ""
     caution: str = ""
     slack: int = 0
+    tokens: float = 1.0
 
 
 Variants = Callable[[Setting], Iterator[Variant]]

@@ -1,12 +1,13 @@
 """The coordinator's star.
 
     exchange = t(up) + Σup/D₀ + merge + n·U/U₀ + t(U)
-    base age 0: T = E[max C] + exchange          nodes wait for the update
-    base age 1: T = max(E[max C], exchange)      nodes compute the next round meanwhile
-    by the clock, base age 1: T = max(n/Σ 1/E[C], exchange); slow nodes contribute fewer samples, and nobody waits
+    base age 0: T = (E[max Σ_H C] + exchange)/H      nodes wait for the update
+    base age 1: T = max(E[max Σ_H C], exchange)/H    nodes compute the next round meanwhile
+    by the clock, n/Σ 1/E[C] stands in place of E[max C]: slow nodes contribute fewer samples, and nobody waits
 
-up and U: bytes of a contribution and of an update; D₀, U₀: the coordinator's line. A node's own arithmetic is added to
-what computing takes.
+up and U: bytes of a contribution and of an update, by the rule; D₀, U₀: the coordinator's line; H: local steps of a
+round. A node's own arithmetic is added to what computing takes, and with `merged_muon` the step that every replica
+takes: 30·m²·n operations for a matrix of m × n, m ≤ n, about 30 times the parameters times the model's width.
 
 A round by the clock ends after its length, always. Until then, a node computes samples one after the other, and its
 contribution weighs as many as it has. The work of a step is n gradients, whoever computes them. In a second a node
@@ -18,14 +19,69 @@ a round, because further samples add no weight; and no sample takes longer than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
-from thinwire_planner.methods.method import METHODS, STAR_UP_BYTES, Forecast, Setting, Variant
+from thinwire_planner.methods.local_steps import waiting_s
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_planner.timing.link import transfer_s, wire_bits
 
 FAMILY = "star"
-BY_THE_CLOCK = "star, base age 1, by the clock"
+
+
+@dataclass(frozen=True)
+class StarRule:
+    """A rule of the star, as `thinwire-coordinator init` sets it.
+
+    up: bytes a parameter of a contribution. down: of an update, by the number of nodes. tokens: as in `Variant`, by the
+    number of nodes. local_steps: of a round. takes_step: whether every replica takes a step of Muon on fresh gradients.
+    """
+
+    name: str
+    up: float
+    down: Mapping[int, float]
+    tokens: Mapping[int, float]
+    local_steps: int = 1
+    takes_step: bool = False
+
+
+RULES = (
+    StarRule(
+        "demo",
+        0.0231,
+        {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799},
+        {4: 1.45, 16: 1.56},
+    ),
+    StarRule(
+        "local_muon",
+        0.128,
+        {1: 0.128, 2: 0.192, 4: 0.260, 8: 0.298, 16: 0.239},
+        {4: 1.50, 16: 1.40},
+        local_steps=4,
+    ),
+    StarRule(
+        "merged_muon in 7 levels",
+        0.203,
+        {1: 0.260, 2: 0.285, 4: 0.357, 8: 0.387, 16: 0.376},
+        {4: 1.10, 16: 1.15},
+        takes_step=True,
+    ),
+    StarRule(
+        "merged_muon in 19 levels",
+        0.391,
+        {1: 0.422, 2: 0.510, 4: 0.517},
+        {4: 1.00, 16: 1.00},
+        takes_step=True,
+    ),
+)
+"""Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 4.7 tokens a parameter,
+with four nodes of four samples and sixteen of one (docs/convergence)."""
+
+
+def by_the_clock(rule: StarRule) -> str:
+    """The name of its variant by the clock."""
+    return f"star, {rule.name}, by the clock"
 
 
 def own_s(setting: Setting) -> float:
@@ -33,9 +89,11 @@ def own_s(setting: Setting) -> float:
     return setting.parameters * (1 / setting.rates.compress + 1 / setting.rates.apply)
 
 
-def sizes_bytes(setting: Setting) -> tuple[float, float]:
-    """(bytes of a contribution, bytes of an update)."""
-    return STAR_UP_BYTES * setting.parameters, setting.update_bytes * setting.parameters
+def step_s(setting: Setting) -> float:
+    """The exact step of Muon of a replica. A decoder of width w has about w/64 layers of 12·w² parameters each, so w is
+    about (64/12 · parameters)^⅓."""
+    width = (64 / 12 * setting.parameters) ** (1 / 3)
+    return float(30 * width * setting.parameters / setting.rates.step)
 
 
 def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> float:
@@ -54,9 +112,9 @@ def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> flo
     )
 
 
-def exchange_parts(setting: Setting) -> tuple[tuple[str, float], ...]:
+def exchange_parts(setting: Setting, rule: StarRule) -> tuple[tuple[str, float], ...]:
     """The way of the votes in, the merge, and the way of the update out."""
-    up, update = sizes_bytes(setting)
+    up, update = (setting.parameters * each for each in (rule.up, setting.by_nodes(rule.down)))
     return (
         ("upload", node_transfer_s(setting, up, upward=True)),
         ("into the coordinator", wire_bits(up) * setting.nodes / setting.coordinator_down_bits_s),
@@ -66,24 +124,30 @@ def exchange_parts(setting: Setting) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _forecast(setting: Setting, *, base_age: int, waits: bool) -> Forecast:
-    computing = (setting.slowest_s if waits else setting.together_s) + own_s(setting)
-    parts = exchange_parts(setting)
+def _forecast(setting: Setting, *, rule: StarRule, base_age: int, waits: bool) -> Forecast:
+    steps = rule.local_steps
+    computing = (waiting_s(setting, steps) if waits else setting.together_s) * steps + own_s(setting)
+    computing += step_s(setting) if rule.takes_step else 0.0
+    parts = exchange_parts(setting, rule)
     exchange = sum(seconds for _, seconds in parts)
-    up, update = sizes_bytes(setting)
     return Forecast(
-        max(computing, exchange) if base_age else computing + exchange,
-        (up + update) / setting.parameters,
+        (max(computing, exchange) if base_age else computing + exchange) / steps,
+        (rule.up + setting.by_nodes(rule.down)) / steps,
         (("computing", computing), *parts),
     )
 
 
 @METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
-    age_0 = partial(_forecast, base_age=0, waits=True)
-    age_1 = partial(_forecast, base_age=1, waits=True)
-    by_clock = partial(_forecast, base_age=1, waits=False)
-    names = ("star, base age 0", "star, base age 1", BY_THE_CLOCK)
-    yield Variant(names[0], FAMILY, age_0, is_overlapped=False, looseness=1.0)
-    for name, formula, looseness in ((names[1], age_1, 1.1), (names[2], by_clock, 1.2)):
-        yield Variant(name, FAMILY, formula, is_overlapped=True, looseness=looseness, without_overlap=names[0])
+    for place, rule in enumerate(RULES):
+        tokens, fresh = setting.by_nodes(rule.tokens), f"star, {rule.name}, base age 0"
+        in_turn = partial(_forecast, rule=rule, base_age=0)
+        looseness = 1.0 + 0.01 * place
+        yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness, tokens=tokens)
+        clock = by_the_clock(rule)
+        if rule.takes_step:  # on fresh gradients alone
+            yield Variant(clock, FAMILY, partial(in_turn, waits=False), False, looseness + 0.1, fresh, tokens=tokens)
+            continue
+        overlapped = partial(_forecast, rule=rule, base_age=1)
+        for name, waits, more in ((f"star, {rule.name}, base age 1", True, 0.1), (clock, False, 0.2)):
+            yield Variant(name, FAMILY, partial(overlapped, waits=waits), True, looseness + more, fresh, tokens=tokens)

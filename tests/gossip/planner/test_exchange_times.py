@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from thinwire_planner.choosing.choice import predict
+from thinwire_planner.cli.plan_file import parameters_of
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, codec_of, gossip_variant
 from thinwire_planner.methods.local_steps import LOCAL_STEPS, waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
+from thinwire_planner.methods.star import RULES, exchange_parts, step_s
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import OVERHEAD, transfer_s
 from thinwire_planner.timing.network import Network
@@ -68,9 +70,9 @@ def test_the_star_adds_up_at_age_0_and_takes_the_longer_at_age_1() -> None:
         + float(transfer_s(update, 0.02, 1e6, idle_s=idle))
     )
     own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
-    assert seconds("star, base age 0", where) == pytest.approx(where.slowest_s + own + exchange)
-    assert seconds("star, base age 1", where) == pytest.approx(max(where.slowest_s + own, exchange))
-    assert seconds("star, base age 1, by the clock", where) == pytest.approx(max(where.mean_s + own, exchange))
+    assert seconds("star, demo, base age 0", where) == pytest.approx(where.slowest_s + own + exchange)
+    assert seconds("star, demo, base age 1", where) == pytest.approx(max(where.slowest_s + own, exchange))
+    assert seconds("star, demo, by the clock", where) == pytest.approx(max(where.mean_s + own, exchange))
 
 
 @pytest.mark.parametrize(("slow", "computing_s"), [(1.0, 0.5), (0.1, 5 / 9.1), (0.01, 5 / 9.01)])
@@ -78,13 +80,33 @@ def test_by_the_clock_a_slow_node_helps_as_much_as_it_can(slow: float, computing
     """Nine nodes of 0.5 s compute ten gradients in 5/9 s, so a tenth one can only make that shorter."""
     where = setting(10, rate=1e10, speeds=(1.0,) * 9 + (slow,))
     own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
-    assert seconds("star, base age 1, by the clock", where) == pytest.approx(computing_s + own)
+    assert seconds("star, demo, by the clock", where) == pytest.approx(computing_s + own)
     assert sum(computing_s / 0.5 * speed for speed in where.speeds) == pytest.approx(10)
 
 
 def test_an_update_of_more_nodes_has_more_bytes() -> None:
-    assert [setting(nodes).update_bytes for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
-    assert setting(32).update_bytes == pytest.approx((0.0736 + 0.0799) / 2)
+    down = RULES[0].down
+    assert [setting(nodes).by_nodes(down) for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
+    assert setting(32).by_nodes(down) == pytest.approx((0.0736 + 0.0799) / 2)
+
+
+def test_rounds_of_local_steps_divide_the_exchange_and_steps_of_muon_wait_for_it() -> None:
+    where = setting(4, variation=0.0)
+    exchanges = {rule.name: sum(one for _, one in exchange_parts(where, rule)) for rule in RULES}
+    own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
+    assert seconds("star, local_muon, base age 0", where) == pytest.approx(0.5 + (own + exchanges["local_muon"]) / 4)
+    for levels in (7, 19):
+        name = f"merged_muon in {levels} levels"
+        assert seconds(f"star, {name}, base age 0", where) == pytest.approx(0.5 + own + step_s(where) + exchanges[name])
+    faster = setting(4, rates=Rates(1e8, 1e8, 1e9, step=1e12))
+    assert step_s(faster) == pytest.approx(step_s(where) * 26e9 / 1e12)
+
+
+@pytest.mark.parametrize(("preset", "measured"), [("byte-1m", 3.3e9), ("byte-10m", 120e9), ("llama-124m", 2.1e12)])
+def test_the_step_of_muon_takes_about_what_its_products_take(preset: str, measured: float) -> None:
+    """Operations of docs/local-rules.md."""
+    where = setting(parameters=parameters_of(preset))
+    assert 0.7 < step_s(where) * where.rates.step / measured < 1.6
 
 
 def test_local_steps_divide_the_exchange() -> None:
@@ -127,7 +149,7 @@ def test_edges_of_a_host_share_its_line() -> None:
 def test_a_thousand_nodes_are_predicted() -> None:
     where = setting(1000)
     assert seconds("gossip, one-peer-exponential, one bit", where) > 0.5
-    assert seconds("star, base age 1", where) > 0.5
+    assert seconds("star, demo, base age 1", where) > 0.5
 
 
 def test_codecs_of_a_contract_have_the_bytes_of_their_kind() -> None:

@@ -37,14 +37,29 @@ THIN = 0.6e6
 
 @pytest.mark.parametrize("nodes", [2, 4, 64])
 def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> None:
-    run = chosen(BYTE_1M, swarm(nodes))
+    run = chosen(BYTE_1M, swarm(nodes, up=5e6))
     assert run.rule.kind == "merged_muon"
     assert run.schedule.learning_rate == 0.015
     assert run.demo == RunSpec(rule=run.rule).demo
-    plan = plan_of(run, BYTE_1M, DATA, swarm(nodes), 8e9)
+    plan = plan_of(run, BYTE_1M, DATA, swarm(nodes, up=5e6), 8e9)
     assert plan.step.exchange_s < plan.step.seconds / 4
     assert chosen(BYTE_1M, swarm(nodes, up=1e5)).rule.kind == "demo"
     assert chosen(BYTE_10M, swarm(16)).rule.kind == "local_muon"  # two cores take longer for the step than a round
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 64])
+def test_gradients_travel_in_finer_levels_where_that_takes_no_time_from_a_round(nodes: int, tmp_path: Path) -> None:
+    fine, slower = chosen(BYTE_1M, swarm(nodes)), chosen(BYTE_1M, swarm(nodes, up=5e6))
+    assert (fine.demo.vote_step, fine.demo.vote_levels, fine.demo.update_levels) == (0.5, 9, 15)
+    assert fine.round.length_s == slower.round.length_s
+    plan = plan_of(fine, BYTE_1M, DATA, swarm(nodes), 8e9)
+    assert plan.step.exchange_s < plan.step.seconds / 4
+    assert chosen(BYTE_1M, swarm(500)).demo == slower.demo  # no room for the sum of so many
+    out = tmp_path / "run.toml"
+    run_init("--nodes", str(nodes), "--model", "byte-1m", "--out", str(out))
+    assert "vote_levels = 9" in out.read_text()
+    assert check_file(out).problems == ()
+    assert read_run(out).round.nodes_max == fine.round.nodes_max < 500
 
 
 def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:

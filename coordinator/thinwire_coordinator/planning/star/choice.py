@@ -9,7 +9,16 @@ from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MANY_NODES, MORE_PASSES_MAX, check_muon, known_batch, suits_muon
 from thinwire_coordinator.planning.star.traffic import transfer_s
-from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec, RunSpec
+from thinwire_proto.contract import (
+    WEIGHT_SUM_MAX,
+    DemoRuleSpec,
+    DemoSpec,
+    LocalMuonSpec,
+    MergedMuonSpec,
+    RoundSpec,
+    RuleSpec,
+    RunSpec,
+)
 from thinwire_proto.contract.round import LEASE_ROUNDS
 
 DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
@@ -29,6 +38,9 @@ than a quarter of a round."""
 IDLE_PART = 0.25
 """The part of a round in which nodes with `merged_muon` may wait: for its transfers, and for the step. Others train
 meanwhile."""
+FINE = {"vote_step": 0.5, "vote_levels": 9, "update_levels": 15}
+"""[demo] of `merged_muon` where links have the time: nearly twice the bits of the contract's defaults, for less loss
+(docs/convergence). The last level is as far from 0."""
 STEP_PART = 0.5
 """The part of a round that this step may take on the coordinator."""
 COORDINATOR_FLOAT64_FLOPS = 26e9
@@ -143,13 +155,25 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
 
 
 def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
-    """A round of the known batch that is long enough for its transfers, and for the step on every replica."""
+    """A round of the known batch that is long enough for its transfers, and for the step on every replica; with finer
+    levels, if they do not lengthen it."""
     rule = MergedMuonSpec()
-    demo = DemoSpec.model_validate(rule.DEMO_DEFAULTS)
+    demo, fine = (DemoSpec.model_validate(rule.DEMO_DEFAULTS | more) for more in ({}, FINE))
     tokens = known_batch(facts.trained) / swarm.nodes
-    idle_s = transfer_s(facts, demo, swarm) + step_s(rule, facts, swarm)
-    needed_s = max(idle_s / IDLE_PART, rule.step_flops(facts.parameters) / (STEP_PART * COORDINATOR_FLOAT64_FLOPS))
-    return RoundChoice(rule, demo, max(_wanted_s(tokens / swarm.tokens_s), needed_s), tokens / facts.context)
+    own_s = step_s(rule, facts, swarm)
+
+    step_of_coordinator_s = rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS
+    round_s = max(_wanted_s(tokens / swarm.tokens_s), step_of_coordinator_s / STEP_PART)
+    needed_s, needed_fine_s = ((transfer_s(facts, one, swarm) + own_s) / IDLE_PART for one in (demo, fine))
+    if needed_fine_s <= round_s and swarm.nodes <= nodes_max(fine):
+        return RoundChoice(rule, fine, round_s, tokens / facts.context)
+    return RoundChoice(rule, demo, max(round_s, needed_s), tokens / facts.context)
+
+
+def nodes_max(demo: DemoSpec) -> int:
+    """The most nodes of a run: fewer than by default, where votes have many levels."""
+    rounds = RoundSpec()
+    return min(rounds.nodes_max, WEIGHT_SUM_MAX // (rounds.weight_max * demo.largest_vote))
 
 
 def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:

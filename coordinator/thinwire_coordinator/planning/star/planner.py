@@ -28,6 +28,7 @@ from thinwire_coordinator.planning.star.choice import (
     budgets,
     choice_for,
     kind_for,
+    nodes_max,
     step_s,
 )
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
@@ -70,6 +71,7 @@ def choose(wanted: Wanted) -> RunSpec:
             pace="clock",
             length_ms=round(1000 * length_s),
             samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
+            nodes_max=nodes_max(chosen.demo),
             **chosen.rule.ROUND_DEFAULTS,
         ),
     )
@@ -148,9 +150,27 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
         return found | {"rule": [("kind", rule.kind, sent), micro_batch]}
     if rule.kind == MERGED_MUON:
         sent = "nodes send gradients in a few levels, and every replica takes the same step of Muon on their mean"
-        return found | {"rule": [("kind", rule.kind, sent)]}
+        found["rule"] = [("kind", rule.kind, sent)]
+        if run.demo != DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS):
+            found["demo"] = _level_keys(plan)
+            found["round"].append(("nodes_max", run.round.nodes_max, "the most with so many levels"))
+        return found
     kept = [("update_topk", run.demo.update_topk, "the strongest that an update keeps")] if run.demo.update_topk else []
     return found | {"demo": [("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"), *kept]}
+
+
+def _level_keys(plan: Plan) -> list[Key]:
+    demo = plan.run.demo
+    bits = 8 * plan.step.sent_bytes / plan.model.components
+    return [
+        (
+            "vote_levels",
+            demo.vote_levels,
+            f"to either side of 0: {bits:.2g} bits a component, for which links have time",
+        ),
+        ("vote_step", demo.vote_step, "of two levels, in standard deviations; larger ones are fewer bytes"),
+        ("update_levels", demo.update_levels, "of the sum, to either side of 0"),
+    ]
 
 
 def advise(plan: Plan, given: Iterable[tuple[str, ...]] = ()) -> list[Advice]:
@@ -263,8 +283,8 @@ def _many_nodes(plan: Plan) -> Iterator[Advice]:
     amount = Amount(plan.tokens)
     better = kind_for(plan.model, plan.swarm, amount, plan.memory_bytes)
     if plan.run.rule.kind == DEMO != better:
-        rule = LocalMuonSpec() if better == LOCAL_MUON else MergedMuonSpec()
-        up = traffic.contribution_bytes(plan.model, DemoSpec.model_validate(rule.DEMO_DEFAULTS))
+        chosen = choice_for(plan.model, plan.swarm, amount, plan.memory_bytes, better)
+        rule, up = chosen.rule, traffic.contribution_bytes(plan.model, chosen.demo)
         yield Advice(
             "rule.kind",
             f'these nodes learn more with kind = "{better}" (docs/local-rules.md). It needs a learning_rate of about '
