@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
@@ -22,10 +20,11 @@ from bench.convergence.batched_local import BatchedMuonMethod, can_be_batched
 from bench.convergence.compressed import PublishedMethod, SwarmMethod
 from bench.convergence.decentralized import GossipMethod
 from bench.convergence.local_steps import DiLoCo
-from bench.convergence.method import Method, NodeTraffic, SwarmSize
+from bench.convergence.method import Method, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.sparseloco import SparseLoCo
 from bench.convergence.text import stdlib
+from bench.convergence.unfinished import Training, save, saved
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
 from thinwire_proto.models import BYTE_PRESETS
 
@@ -51,10 +50,6 @@ SAVE_EVERY_S = 120.0
 WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
 """The warm-up is a number of steps, not a share, so that a rate means the same in the sweep and in a
 full-length run."""
-
-
-copyreg.pickle(WeakSet, lambda _: (WeakSet, ()))
-"""A replica has one, of snapshots that are being written; a run writes none."""
 
 
 @dataclass(frozen=True)
@@ -125,20 +120,6 @@ class Result:
         return self.up + self.down
 
 
-@dataclass
-class Training:
-    """A run so far. settings: of its arm, and the version of torch, which a later process must share. rounds: so many
-    are done."""
-
-    settings: dict[str, Any]
-    problem: Problem
-    method: Method
-    rounds: int = 0
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    traffic: NodeTraffic = field(default_factory=lambda: NodeTraffic(0.0, 0.0))
-    seconds: float = 0.0
-
-
 def train(run: Run, state: Path | None = None) -> Result:
     """Carry out a run, on a card if there is one; until its end, or until the loss is not finite.
 
@@ -148,8 +129,8 @@ def train(run: Run, state: Path | None = None) -> Result:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, arm = stdlib(), replace(ARMS[run.arm], outer=run.outer)
     rounds = run.tokens // run.round_tokens
-    settings = {**arm.settings, "outer": run.outer, "torch": torch.__version__}
-    now = _saved(state, settings, device)
+    settings = {**arm.settings, "outer": run.outer, "corpus": text.hash, "torch": torch.__version__}
+    now = saved(state, settings, device) if state else None
     if now is None:
         problem = Problem(run.size.spec, text, run.seed, device)
         now = Training(settings, problem, make_method(problem, arm, run, rounds))
@@ -158,7 +139,8 @@ def train(run: Run, state: Path | None = None) -> Result:
     if device.type == "cpu" and run.tokens >= COMPILED_FROM and any(map(shutil.which, ("c++", "g++", "clang++"))):
         problem.compile()
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
-    saved = began = time.monotonic() - now.seconds
+    began = time.monotonic() - now.seconds
+    last_saved = time.monotonic()
     while now.rounds < rounds:
         step = now.rounds * arm.local_steps
         loss, of_round = method.round(step, step * run.size.samples)
@@ -168,10 +150,10 @@ def train(run: Run, state: Path | None = None) -> Result:
             break
         if now.rounds in measured:
             now.curve.append((now.rounds * run.round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
-        if state and time.monotonic() - saved > SAVE_EVERY_S:
+        if state and time.monotonic() - last_saved > SAVE_EVERY_S:
             now.seconds = time.monotonic() - began
             save(now, state)
-            saved = time.monotonic()
+            last_saved = time.monotonic()
     return Result(
         run=run,
         settings=arm.settings,
@@ -196,22 +178,6 @@ def train_in(folder: Path, run: Run) -> Result:
 def state_of(folder: Path, run: Run) -> Path:
     """Where an unfinished run saves how far it is."""
     return folder / "unfinished" / f"{hashlib.sha256(repr(run).encode()).hexdigest()[:16]}.pt"
-
-
-def save(training: Training, path: Path) -> None:
-    """Write how far a run is, all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_suffix(".new")
-    torch.save(training, whole)
-    whole.replace(path)
-
-
-def _saved(path: Path | None, settings: dict[str, Any], device: torch.device) -> Training | None:
-    """None also if the run was begun with other settings."""
-    if path is None or not path.exists():
-        return None
-    found: Training = torch.load(path, map_location=device, weights_only=False)
-    return found if found.settings == settings else None
 
 
 def name_of(device: torch.device) -> str:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import bench.convergence.run as convergence_run
-from bench.convergence.__main__ import run_all
+from bench.convergence.__main__ import INTO, run_all
 from bench.convergence.all_reduce import AdamW, GroupedMuon
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, MERGED_FINE, MUON, REFERENCE
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, LOCAL_MUON, MERGED_FINE, MERGED_MUON, MUON, REFERENCE
 from bench.convergence.local_steps import DiLoCo
 from bench.convergence.method import SwarmSize
 from bench.convergence.plan import (
@@ -23,6 +23,7 @@ from bench.convergence.plan import (
     PAIRS_MAX,
     RATES_MAX,
     RESULTS,
+    SINGLES,
     Cell,
     Item,
     Rates,
@@ -36,13 +37,24 @@ from bench.convergence.plan import (
     sweep,
 )
 from bench.convergence.problem import Problem
-from bench.convergence.report import better_dense, few_page, many_page, summaries_of, write_quick
+from bench.convergence.report import (
+    better_dense,
+    few_page,
+    many_page,
+    slope_of,
+    summaries_of,
+    tokens_for_equal_loss,
+    write_quick,
+)
 from bench.convergence.run import METHODS, Result, Run, Size, train
 from bench.convergence.sparseloco import CHUNK, TOP_K, compressed
 from bench.convergence.text import Text, stdlib
+from bench.convergence.unfinished import Training, save
 from bench.studies import append, carry_out
 from thinwire import Muon
 from thinwire.steps.muon import grouped
+from thinwire_planner.methods.gossip import codec_of
+from thinwire_planner.methods.star import RULES
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
@@ -128,6 +140,44 @@ def test_arms_are_compared_with_the_better_of_the_dense_ones() -> None:
     assert better_dense(summaries_of(SHORT, without)) is None
 
 
+def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
+    """A dense loss that halves with four times the tokens: an arm twice as far above needs as many more."""
+    best = {arm: rates_at(arm, 0) for arm in (ADAMW, MUON, DEFAULT)}
+    scale = {(SHORT.tokens, DEFAULT): 2.0, (SWEEP.tokens, MUON): 2.0, (SWEEP.tokens, ADAMW): 2.0}
+    results = [
+        replace(one, loss=one.loss * scale.get((one.run.tokens, one.run.arm), 1.0))
+        for one in completed([Item(arm, SHORT) for arm in best], best)
+    ]
+    slope = slope_of(SHORT, results)
+    assert slope is not None
+    assert slope == pytest.approx(0.5)
+    summaries = {one.arm: one for one in summaries_of(SHORT, results)}
+    above = summaries[DEFAULT].above(summaries[MUON])
+    assert above is not None
+    assert tokens_for_equal_loss(above, slope) == pytest.approx(4.0)
+    assert slope_of(SWEEP, results) is None
+
+
+def test_the_planner_has_the_tokens_of_the_study() -> None:
+    results = results_in(Path(__file__).parents[2] / INTO)
+
+    def tokens(arm: str, cell: Cell) -> float:
+        summaries, slope = summaries_of(cell, results), slope_of(cell, results)
+        dense, (found,) = better_dense(summaries), [one for one in summaries if one.arm == arm]
+        assert dense is not None
+        assert slope is not None
+        above = found.above(dense)
+        assert above is not None
+        return tokens_for_equal_loss(above, slope)
+
+    arms = (DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE)
+    for rule, arm in zip(RULES, arms, strict=True):
+        for nodes, planned in rule.tokens.items():
+            assert planned == pytest.approx(tokens(arm, {4: FOUR_SHORT, 16: SINGLES}[nodes]), abs=0.006), (arm, nodes)
+    assert codec_of("dense").tokens == pytest.approx(tokens("gossip-dense-muon", SINGLES), abs=0.006)
+    assert codec_of("sign").tokens == pytest.approx(tokens("gossip-sign-muon-pull", SINGLES), abs=0.006)
+
+
 def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
     """The simulated runs send 10 bytes and receive 20 for 1,000 parameters, in four steps of 1,024 tokens."""
     for nodes, ring in ((4, 12), (16, 15)):
@@ -182,9 +232,9 @@ def test_an_interrupted_run_continues_with_the_same_bits(
     arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(arm, 1e-3, 1, 4, 4 * 4 * 256, Size(samples=4, held_out=8))
-    state, save = tmp_path / "unfinished" / "run.pt", convergence_run.save
+    state = tmp_path / "unfinished" / "run.pt"
 
-    def save_and_stop(training: convergence_run.Training, path: Path) -> None:
+    def save_and_stop(training: Training, path: Path) -> None:
         save(training, path)
         raise Interrupted
 
@@ -197,8 +247,20 @@ def test_an_interrupted_run_continues_with_the_same_bits(
     monkeypatch.setattr(convergence_run, "save", save)
     saved = torch.load(state, weights_only=False)
     assert saved.rounds == 3
-    continued = train(run, state)
-    assert replace(continued, seconds=whole.seconds) == whole
+    assert replace(train(run, state), seconds=whole.seconds) == whole
+
+
+@pytest.mark.parametrize("damage", ["cut", "settings"])
+def test_a_run_begins_again_where_what_was_saved_does_not_fit(damage: str, tmp_path: Path) -> None:
+    run, state = Run(ADAMW, 1e-3, 1, 4, 2 * 4 * 256, Size(samples=4, held_out=8)), tmp_path / "run.pt"
+    problem = Problem(run.size.spec, stdlib(), 7, torch.device("cpu"))
+    save(
+        Training({"corpus": "another"}, problem, METHODS["adamw"](problem, ARMS[ADAMW], SCHEDULE, SwarmSize(4, 4))),
+        state,
+    )
+    if damage == "cut":
+        state.write_bytes(state.read_bytes()[:1000])
+    assert replace(train(run, state), seconds=0.0) == replace(train(run), seconds=0.0)
 
 
 def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
